@@ -214,6 +214,18 @@ TEST_F(DeviceMemoryTest, AnotherProcessesMemoryIsReadAndMappedOnce) {
   mappings.Close(*first);
   mappings.Close(*second);
   EXPECT_EQ(mappings.mapped(), 1u) << "kept for the next time";
+  // Who says that it is larger than what its handle maps would have us read past its end.
+  IpcReference lying = reference;
+  lying.allocation_bytes += uint64_t{1} << 30;
+  EXPECT_EQ(mappings.Open("them", lying).status().code(), absl::StatusCode::kDataLoss)
+      << "it is mapped already";
+  mappings.Forget("them");
+  EXPECT_EQ(mappings.Open("them", lying).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(mappings.mapped(), 0u);
+  auto honest = mappings.Open("them", reference);
+  ASSERT_TRUE(honest.ok()) << honest.status() << ": the lie left nothing mapped";
+  EXPECT_EQ(Read((*honest)->base() + reference.offset), 99);
+  mappings.Close(*honest);
   if (fake_ != nullptr) {
     // Freed over there and allocated anew at its place: what is mapped and idle goes first.
     IpcReference again = reference;

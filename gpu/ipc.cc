@@ -141,7 +141,8 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
   if (last_ != nullptr && !last_->is_window() && last_->id_ == reference.allocation_id &&
       last_->exporter_ == exporter &&
       memcmp(last_->handle_.bytes, reference.handle.bytes, sizeof(reference.handle.bytes)) == 0) {
-    return Use(last_);
+    const absl::Status inside = CheckInside(*last_, reference);
+    return inside.ok() ? absl::StatusOr<Mapping*>(Use(last_)) : inside;
   }
   std::string key =
       absl::StrCat(exporter, ";", reference.allocation_id, ";",
@@ -153,24 +154,51 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
     if (!status.ok()) return status;
     UnmapFreed(exporter, reference, {});
     auto made = std::make_unique<Mapping>();
-    cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
-                                                              cuda::kIpcLazyPeerAccess);
-    if (result == cuda::kAlreadyMapped) {
-      // We have this memory mapped already, under an earlier handle of the exporter's. Drop that
-      // mapping and try again.
-      Forget(exporter);
-      result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
-                                                   cuda::kIpcLazyPeerAccess);
-    }
-    if (result != cuda::kSuccess) {
-      status = gpu_->driver().Check("cuIpcOpenMemHandle", result);
-      return absl::IsUnimplemented(status) ? status : absl::UnavailableError(status.message());
-    }
+    status = MapAllocation(exporter, reference, made.get());
+    if (!status.ok()) return status;
     made->key_ = std::move(key);
     made->handle_ = reference.handle;
     return Use(Keep(std::move(made), exporter, reference));
   }
-  return Use(found->second.get());
+  const absl::Status inside = CheckInside(*found->second, reference);
+  return inside.ok() ? absl::StatusOr<Mapping*>(Use(found->second.get())) : inside;
+}
+
+absl::Status IpcMappings::CheckInside(const Mapping& mapping, const IpcReference& reference) {
+  if (reference.allocation_bytes <= mapping.mapped_bytes_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("a peer says that an allocation of its GPU has ",
+                                          reference.allocation_bytes, " bytes; its handle maps ",
+                                          mapping.mapped_bytes_));
+}
+
+absl::Status IpcMappings::MapAllocation(const std::string& exporter, const IpcReference& reference,
+                                        Mapping* mapping) {
+  const cuda::Calls& calls = gpu_->calls();
+  cuda::Result result =
+      calls.cuIpcOpenMemHandle_v2(&mapping->base_, reference.handle, cuda::kIpcLazyPeerAccess);
+  if (result == cuda::kAlreadyMapped) {
+    // We have this memory mapped already, under an earlier handle of the exporter's. Drop that
+    // mapping and try again.
+    Forget(exporter);
+    result =
+        calls.cuIpcOpenMemHandle_v2(&mapping->base_, reference.handle, cuda::kIpcLazyPeerAccess);
+  }
+  if (result != cuda::kSuccess) {
+    const absl::Status status = gpu_->driver().Check("cuIpcOpenMemHandle", result);
+    return absl::IsUnimplemented(status) ? status : absl::UnavailableError(status.message());
+  }
+  cuda::Address begin = 0;
+  size_t bytes = 0;
+  absl::Status status = gpu_->driver().Check(
+      "cuMemGetAddressRange", calls.cuMemGetAddressRange_v2(&begin, &bytes, mapping->base_));
+  if (status.ok()) {
+    mapping->mapped_bytes_ = begin + bytes - mapping->base_;
+    status = CheckInside(*mapping, reference);
+  } else {
+    status = absl::UnavailableError(status.message());
+  }
+  if (!status.ok()) calls.cuIpcCloseMemHandle(mapping->base_);
+  return status;
 }
 
 IpcMappings::Mapping* IpcMappings::Keep(std::unique_ptr<Mapping> made, const std::string& exporter,

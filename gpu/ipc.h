@@ -76,6 +76,7 @@ class IpcMappings {
     cuda::Address base_ = 0;
     cuda::Address there_ = 0;  // In the exporting process, with its bytes.
     uint64_t bytes_ = 0;
+    uint64_t mapped_bytes_ = 0;  // From base_ on, as the driver says; not of a window.
     std::string exporter_;
     uint64_t id_ = 0;  // The allocation's.
     cuda::IpcHandle handle_{};
@@ -84,7 +85,8 @@ class IpcMappings {
   };
 
   // The allocation's mapping, used until Close(). `exporter` is unique to the exporting
-  // process. kUnavailable, kUnimplemented: it cannot be mapped here.
+  // process. kUnavailable, kUnimplemented: it cannot be mapped here. kDataLoss: it is smaller than
+  // the reference says, and a copy that believed that would end our context.
   absl::StatusOr<Mapping*> Open(const std::string& exporter, const IpcReference& reference);
   // Like Open(), for chunks that are mapped already; null: the caller must ask for them.
   Mapping* FindChunks(const std::string& exporter, const IpcReference& reference);
@@ -99,6 +101,9 @@ class IpcMappings {
   size_t mapped() const { return mappings_.size(); }
 
  private:
+  static absl::Status CheckInside(const Mapping& mapping, const IpcReference& reference);
+  absl::Status MapAllocation(const std::string& exporter, const IpcReference& reference,
+                             Mapping* mapping);
   Mapping* Use(Mapping* mapping);
   Mapping* Keep(std::unique_ptr<Mapping> made, const std::string& exporter,
                 const IpcReference& reference);

@@ -25,6 +25,12 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
   const bool to_host = WantedOnHost(key, recv_args);
   const bool same_device = key.src_device().empty() || key.src_device() == key.dst_device();
   if (on_host == to_host && (on_host || same_device)) return Plan();
+  // The key names the CPU at both ends, and its sender gave it device memory all the same. So does
+  // its receiver get it, unless it says where it wants it.
+  const bool is_device_memory = !on_host && same_device;
+  if (is_device_memory && !recv_args.alloc_attrs.on_host && !recv_args.destination.valid()) {
+    return Plan();
+  }
   if (tensor.dtype() == DType::kString) {
     return absl::InvalidArgumentError(
         absl::StrCat("A string tensor cannot go to a device: ", key.text()));

@@ -38,6 +38,9 @@ class LocalRendezvous final : public Rendezvous {
     // A tensor whose bytes have changed between Send and its receive ends the receive
     // with kFailedPrecondition. Reads every waiting tensor twice.
     bool check_immutable = kDebug;
+    // For RoutingRendezvous: tensors may be of device memory. A receive then waits for the sender's
+    // stream although its key names the CPU at both ends, as keys do that nobody thought about.
+    bool has_devices = false;
     // Tests: called wherever another thread may get in between two lock rounds, with no
     // lock held, with the name of the place and the number of the item.
     std::function<void(const char* place, uint64_t item)> between_locks;

@@ -19,7 +19,8 @@ bool Empty(const Args& args) {
   return args.device_context == nullptr && !args.destination.valid() &&
          args.cancellation == nullptr && args.deadline.is_never() && args.executor == nullptr &&
          args.turn == nullptr && !args.copy_on_send && !args.recurring && !args.by_reference &&
-         !attrs.on_host && !attrs.nic_compatible && !attrs.gpu_compatible && attrs.scope_id == 0;
+         !args.prefers_view && !attrs.on_host && !attrs.nic_compatible && !attrs.gpu_compatible &&
+         attrs.scope_id == 0;
 }
 
 }  // namespace

@@ -65,9 +65,12 @@ struct Args {
   // comes as soon as it is sent. This may create the producer's step. What is then never received
   // stays with the producer. No use with `destination`.
   bool recurring = false;
-  // Receives: a remote tensor may come as a view of the producer's memory, to be read only, in
-  // place of filling `destination`: where that costs no copy.
+  // Receives: a remote tensor may come as a view of the producer's memory, to be read only, where
+  // that costs no copy. A `destination` is filled all the same, on every path.
   bool by_reference = false;
+  // Receives of the data plane itself: a view of the producer's memory is taken in place of filling
+  // `destination`.
+  bool prefers_view = false;
   // Receives: where to write the turn of the send that it gets, before `done` runs. GiveBack()
   // needs it. Not for RecvManyAsync.
   uint64_t* turn = nullptr;

@@ -69,6 +69,7 @@ RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
       step_id_(step_id),
       alarms_(alarms),
       fetcher_(fetcher),
+      has_devices_(options.has_devices),
       local_(options, alarms, std::move(process)) {}
 
 RoutingRendezvous::~RoutingRendezvous() {
@@ -156,7 +157,7 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
     FetchInto(key, args, std::move(done));
   } else if (!ProducedHere(key)) {
     Fetch(key, args, std::move(done));
-  } else if (MayNeedCopy(key, args)) {
+  } else if (NeedsHandover(key, args)) {
     local_.RecvAsync(key, args, CopyToReceiver(key, std::move(done)));
   } else {
     local_.RecvAsync(key, args, std::move(done));
@@ -164,7 +165,7 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
 }
 
 bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const Args& args) const {
-  return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || MayNeedCopy(key, args));
+  return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || NeedsHandover(key, args));
 }
 
 std::shared_ptr<Turns> RoutingRendezvous::TurnsFor(const TensorKey& key) {
@@ -290,7 +291,7 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Ar
   size_t local = 0;
   size_t remote = 0;
   for (const TensorKey& key : keys) {
-    if (!CheckReceive(key).ok() || (ProducedHere(key) && MayNeedCopy(key, args))) continue;
+    if (!CheckReceive(key).ok() || (ProducedHere(key) && NeedsHandover(key, args))) continue;
     ++(ProducedHere(key) ? local : remote);
   }
   const bool alive =

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "rendezvous/device_handover.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
@@ -61,6 +62,10 @@ class RoutingRendezvous final : public Rendezvous,
   const Clock& clock() const override { return alarms_->clock(); }
   bool EndsElsewhere(const TensorKey& key, const Args& args) const override;
   bool ProducedHere(const TensorKey& key) const;
+  // For what is produced here.
+  bool NeedsHandover(const TensorKey& key, const Args& recv_args) const {
+    return has_devices_ || MayNeedCopy(key, recv_args);
+  }
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;
   absl::Status PackForPeer(const TensorKey& key, Tensor* tensor) const;
@@ -78,6 +83,7 @@ class RoutingRendezvous final : public Rendezvous,
   const int64_t step_id_;
   Alarms* const alarms_;
   TensorFetcher* const fetcher_;
+  const bool has_devices_;
 
   LocalRendezvous local_;
   mutable Mutex mu_;

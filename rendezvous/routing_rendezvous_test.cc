@@ -242,6 +242,58 @@ TEST_F(HandoverTest, WhatLiesRightIsShared) {
   EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->is_dead) << "nothing to copy";
 }
 
+// Keys that name the CPU at both ends, as keys do that nobody thought about.
+TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
+  struct Slow final : DeviceContext {
+    absl::StatusOr<Tensor> Allocate(DType, const TensorShape&,
+                                    const AllocatorAttributes&) override {
+      return absl::InternalError("nothing is to be allocated");
+    }
+    void StartCopy(const Tensor& from, const Tensor& into,
+                   absl::AnyInvocable<void(absl::Status) &&> done) override {
+      memcpy(into.mutable_data(), from.data(), from.bytes());
+      std::move(done)(absl::OkStatus());
+    }
+    void WhenSent(const DeviceContext*, absl::AnyInvocable<void(absl::Status) &&> fn) override {
+      pending = std::move(fn);
+    }
+    absl::AnyInvocable<void(absl::Status) &&> pending;
+  };
+  LocalRendezvous::Options options;
+  options.has_devices = true;
+  step = RoutingRendezvous::Make(kWorker0, 1, options, &alarms, nullptr, &fetcher);
+  const TensorKey key = Key("CPU", "CPU");
+  for (const bool send_first : {true, false}) {
+    auto slow = std::make_shared<Slow>();
+    Args sends;
+    sends.device_context = slow;
+    const Tensor device = PretendDevice::OnDevice(Number(6));
+    std::shared_ptr<Outcome> outcome;
+    if (!send_first) outcome = Receive(step.get(), key);
+    ASSERT_TRUE(step->Send(key, sends, device, false).ok());
+    if (send_first) outcome = Receive(step.get(), key);
+    EXPECT_EQ(outcome->calls, 0) << "its stream still works on it";
+    std::move(slow->pending)(absl::OkStatus());
+    ASSERT_EQ(outcome->calls, 1);
+    EXPECT_TRUE(outcome->tensor.SharesBytesWith(device));
+  }
+  // Into the receiver's own memory, and many at once.
+  auto slow = std::make_shared<Slow>();
+  Args sends, into;
+  sends.device_context = slow;
+  into.destination = Number(0);
+  ASSERT_TRUE(step->Send(key, sends, PretendDevice::OnDevice(Number(7)), false).ok());
+  const auto filled = Receive(step.get(), key, into);
+  ASSERT_TRUE(filled->ok());
+  EXPECT_EQ(*into.destination.data_as<int64_t>(), 7);
+  ASSERT_TRUE(step->Send(key, sends, PretendDevice::OnDevice(Number(8)), false).ok());
+  int calls = 0;
+  step->RecvManyAsync({key}, Args(), [&](const absl::Status&, absl::Span<Received>) { ++calls; });
+  EXPECT_EQ(calls, 0);
+  std::move(slow->pending)(absl::OkStatus());
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(HandoverTest, FailuresReachTheReceiver) {
   ASSERT_TRUE(
       step->Send(Key("GPU", "CPU"), on_gpu, PretendDevice::OnDevice(Number(9)), false).ok());

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
@@ -27,6 +28,14 @@ bool Begins(absl::string_view key, absl::string_view prefix) {
   return ends_part(prefix.back()) || ends_part(key[prefix.size()]);
 }
 
+// A device as TensorFlow 1 wrote it, in the form that keys have.
+std::string ModernDevice(absl::string_view prefix) {
+  return absl::StrReplaceAll(prefix, {{"/cpu:", "/device:CPU:"},
+                                      {"/CPU:", "/device:CPU:"},
+                                      {"/gpu:", "/device:GPU:"},
+                                      {"/GPU:", "/device:GPU:"}});
+}
+
 }  // namespace
 
 absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
@@ -39,7 +48,7 @@ absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat("allow should be /job:CONSUMER=/job:PRODUCER;..., not '", rule, "'"));
     }
-    list.rules_.emplace_back(parts);
+    list.rules_.emplace_back(parts.first, ModernDevice(parts.second));
   }
   return list;
 }

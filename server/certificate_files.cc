@@ -8,13 +8,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "server/free_with.h"
 
 namespace tryst {
@@ -31,12 +30,9 @@ absl::Status Bad(const std::string& path, absl::string_view what) {
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || text.str().empty()) return Bad(path, "cannot be read, or is empty");
-  if (text.str().size() > kMostBytes) return Bad(path, "is larger than 1 MiB");
-  return text.str();
+  absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
+  if (text.ok() && text->empty()) return Bad(path, "is empty");
+  return text;
 }
 
 Bio Open(const std::string& text) {
@@ -96,9 +92,15 @@ CertificateFiles::~CertificateFiles() {
   {
     MutexLock lock(&mu_);
     closing_ = true;
-    closing_changed_.NotifyAll();
+    changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+void CertificateFiles::ReadSoon() {
+  MutexLock lock(&mu_);
+  reads_soon_ = true;
+  changed_.NotifyAll();
 }
 
 void CertificateFiles::Run() {
@@ -106,9 +108,10 @@ void CertificateFiles::Run() {
     {
       MutexLock lock(&mu_);
       const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(period_);
-      while (!closing_ && !closing_changed_.WaitUntil(&mu_, until)) {
+      while (!closing_ && !reads_soon_ && !changed_.WaitUntil(&mu_, until)) {
       }
       if (closing_) return;
+      reads_soon_ = false;
     }
     Look();
   }

@@ -39,6 +39,9 @@ class CertificateFiles {
   // The paths that gRPC watches: our copies, or the files themselves where the kernel refuses
   // copies in memory.
   const CertificatePaths& watched() const { return watched_; }
+  bool watches_copies() const { return thread_.joinable(); }
+  // Reads them now, on the thread that does so.
+  void ReadSoon();
 
  private:
   void Run();
@@ -51,8 +54,9 @@ class CertificateFiles {
   std::array<OwnedFd, 3> copies_;  // Certificate, key, authorities.
 
   Mutex mu_;
-  CondVar closing_changed_;
+  CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool reads_soon_ ABSL_GUARDED_BY(mu_) = false;
 
   // Only the watching thread uses these.
   std::string last_;  // The texts that were published last.

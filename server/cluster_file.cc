@@ -1,10 +1,9 @@
 #include "server/cluster_file.h"
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "base/log.h"
+#include "base/read_file.h"
 #include "server/cluster_spec.h"
 
 namespace tryst {
@@ -19,11 +18,9 @@ ClusterFileWatch::ClusterFileWatch(std::string path, std::string self,
       repeating_(period, alarms, [this] { Look(); }) {}
 
 void ClusterFileWatch::Look() {
-  std::ifstream in(path_, std::ios::binary);
-  std::ostringstream read;
-  read << in.rdbuf();
-  if (!in || read.str() == text_) return;
-  text_ = read.str();
+  absl::StatusOr<std::string> read = ReadFile(path_, kMostClusterFileBytes);
+  if (!read.ok() || *read == text_) return;
+  text_ = *std::move(read);
   const absl::StatusOr<ClusterSpec> spec = ClusterFromJson(text_);
   if (!spec.ok()) {
     TRYST_LOG(Warning) << path_ << " is not used: " << spec.status().message();

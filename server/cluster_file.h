@@ -11,6 +11,9 @@
 
 namespace tryst {
 
+// Of a cluster's description: some 100,000 workers.
+inline constexpr size_t kMostClusterFileBytes = 16 << 20;
+
 // Reads the cluster's file every `period`, and tells Membership which workers came, went or moved.
 // A file that cannot be read or parsed changes nothing.
 class ClusterFileWatch {
@@ -19,6 +22,8 @@ class ClusterFileWatch {
   // removed.
   ClusterFileWatch(std::string path, std::string self, std::map<std::string, std::string> present,
                    absl::Duration period, Membership* members, Alarms* alarms);
+  // Reads it now, on the alarms' thread.
+  void ReadSoon() { repeating_.Soon(); }
 
  private:
   void Look();

@@ -1,13 +1,10 @@
 #include "server/config.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/read_file.h"
 #include "server/pollers.h"
 
 namespace tryst {
@@ -84,18 +82,16 @@ const ConfigRow* FindRow(absl::string_view name) {
   return nullptr;
 }
 
+constexpr size_t kMostConfigBytes = 1 << 20;
+
 absl::Status LoadFile(const std::string& path, ServerConfig* config) {
-  std::ifstream in(path);
-  // A folder can be opened like a file, but has no lines.
-  if (!in || in.peek() == std::ifstream::traits_type::eof()) {
-    struct stat file = {};
-    if (!in || stat(path.c_str(), &file) != 0 || S_ISDIR(file.st_mode)) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
-    }
-    in.clear();
+  const absl::StatusOr<std::string> lines = ReadFile(path, kMostConfigBytes);
+  if (!lines.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("the config file: ", lines.status().message()));
   }
-  std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(*lines, '\n')) {
+    ++number;
     const absl::string_view text = absl::StripAsciiWhitespace(line);
     if (text.empty() || text[0] == '#') continue;
     const std::pair<absl::string_view, absl::string_view> parts =

@@ -26,22 +26,20 @@ std::string Age(int64_t since_ns, int64_t now_ns) {
       absl::Trunc(age, age > absl::Seconds(10) ? absl::Seconds(1) : absl::Milliseconds(1)));
 }
 
+// "41 us", "3.2 ms", "8.59 s": three digits, in a unit that suits.
+std::string DurationText(double ns) {
+  constexpr std::pair<double, const char*> kUnits[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}};
+  for (const auto& [unit_ns, unit] : kUnits) {
+    const double count = ns / unit_ns;
+    if (count >= 99.95) return absl::StrFormat("%.0f %s", count, unit);
+    if (count >= 1) return absl::StrFormat("%.3g %s", count, unit);
+  }
+  return absl::StrFormat("%.0f ns", ns);
+}
+
 const char* RoleName(TraceRole role) { return role == TraceRole::kFetch ? "fetch" : "serve"; }
 
 }  // namespace
-
-double QuantileMs(const TraceTrack::Counts& counts, double quantile) {
-  uint64_t all = 0;
-  for (uint64_t count : counts.took) all += count;
-  uint64_t seen = 0;
-  for (size_t i = 0; i < counts.took.size(); ++i) {
-    seen += counts.took[i];
-    if (seen > 0 && static_cast<double>(seen) >= quantile * static_cast<double>(all)) {
-      return static_cast<double>(uint64_t{1024} << i) / 1e6;
-    }
-  }
-  return 0;
-}
 
 // ---- Who waits ----
 
@@ -132,10 +130,9 @@ std::string Insight::PathsText(const std::string& peer) const {
     const TraceTrack::Counts counts = CountsOf(path);
     if (counts.ended_ok + counts.ended_failed > 0) {
       absl::StrAppendFormat(
-          &out,
-          "\n  measured: %d done, %d failed, %d bytes; half within %.3g ms, 99 %% within %.3g ms",
-          counts.ended_ok, counts.ended_failed, counts.bytes, QuantileMs(counts, 0.5),
-          QuantileMs(counts, 0.99));
+          &out, "\n  measured: %d done, %d failed, %d bytes; half within %s, 99 %% within %s",
+          counts.ended_ok, counts.ended_failed, counts.bytes, DurationText(counts.QuantileNs(0.5)),
+          DurationText(counts.QuantileNs(0.99)));
     }
     absl::StrAppend(&out, "\n");
   }
@@ -200,15 +197,17 @@ std::string Insight::PathsJson(const std::string& peer) const {
     }
     absl::StrAppendFormat(
         &out,
-        "%s{\"role\":\"%s\",\"peer\":%s,\"path\":%s,\"in_use\":%s,\"state\":%s,\"why\":%s,"
+        "%s{\"role\":\"%s\",\"peer\":%s,\"path\":%s,\"in_use\":%s,\"health\":\"%s\","
+        "\"state\":%s,\"why\":%s,\"note\":%s,"
         "\"since_ms\":%.3f,\"epoch\":%d,\"under_way\":%d,\"poller\":%d,\"done\":%d,\"failed\":%d,"
         "\"bytes\":%d,"
         "\"p50_ms\":%.4g,\"p99_ms\":%.4g,\"waited_ms\":{%s}}",
         comma, RoleName(path.role), JsonText(path.peer), JsonText(path.path),
-        path.in_use ? "true" : "false", JsonText(path.state), JsonText(path.why),
+        path.in_use ? "true" : "false", PathHealthName(path.health), JsonText(path.state),
+        JsonText(path.why), JsonText(path.note),
         path.since_ns == 0 ? 0 : Ms(now_ns - path.since_ns), path.epoch, path.under_way, path.place,
-        counts.ended_ok, counts.ended_failed, counts.bytes, QuantileMs(counts, 0.5),
-        QuantileMs(counts, 0.99), waited);
+        counts.ended_ok, counts.ended_failed, counts.bytes, counts.QuantileNs(0.5) / 1e6,
+        counts.QuantileNs(0.99) / 1e6, waited);
     comma = ",";
   }
   return absl::StrCat(out, "],\"trouble\":", JsonText(trouble), "}\n");

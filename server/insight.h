@@ -77,9 +77,6 @@ class Insight {
   const int64_t started_ns_;
 };
 
-// How long a track's operations took at this quantile: the upper bound of its bucket.
-double QuantileMs(const TraceTrack::Counts& counts, double quantile);
-
 }  // namespace tryst
 
 #endif  // TRYST_SERVER_INSIGHT_H_

@@ -21,6 +21,16 @@ class Repeating::State : public std::enable_shared_from_this<State> {
     });
   }
 
+  // If a call runs at this moment, its end schedules the next one as ever.
+  void Soon() {
+    auto self = weak_from_this();
+    MutexLock lock(&mu_);
+    if (closing_ || token_ == Alarms::kNoToken || !alarms_->Cancel(token_)) return;
+    token_ = alarms_->Set(Deadline::After(alarms_->clock(), absl::ZeroDuration()), [self] {
+      if (auto state = self.lock()) state->Run();
+    });
+  }
+
   void Close() {
     Alarms::Token token;
     {
@@ -59,6 +69,8 @@ Repeating::Repeating(absl::Duration period, Alarms* alarms, std::function<void()
     : state_(std::make_shared<State>(period, alarms, std::move(what))) {
   state_->Schedule();
 }
+
+void Repeating::Soon() { state_->Soon(); }
 
 Repeating::~Repeating() { state_->Close(); }
 

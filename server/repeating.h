@@ -16,6 +16,8 @@ class Repeating {
  public:
   Repeating(absl::Duration period, Alarms* alarms, std::function<void()> what);
   ~Repeating();
+  // The next call comes now, and the one after it one period later.
+  void Soon();
 
  private:
   class State;

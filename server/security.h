@@ -58,6 +58,8 @@ class Security {
   Security(SecurityOptions options, std::string cluster);
   ~Security();
 
+  // Looks now for new certificates, on a thread of its own.
+  void Reload();
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
   // A channel to `worker` at `address`, where the peer must prove that it is `worker`. It connects
   // on the first call.

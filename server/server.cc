@@ -22,6 +22,7 @@ class ServerImpl final : public Server {
 
   absl::Status Start() override;
   absl::Status Stop(absl::Duration deadline) override;
+  void Reload() override;
   void Join() override;
 
   const std::string& worker() const override { return core_->parts().worker; }
@@ -132,6 +133,11 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   state_ = State::kStopped;
   changed_.NotifyAll();
   return status;
+}
+
+void ServerImpl::Reload() {
+  MutexLock lock(&mu_);
+  if (state_ == State::kServing) core_->Reload();
 }
 
 void ServerImpl::Join() {

@@ -57,6 +57,9 @@ class Server {
   // one of the server's own threads. A server stops once; later calls wait for that and return the
   // same status.
   virtual absl::Status Stop(absl::Duration deadline) = 0;
+  // Looks now for new certificates and a new cluster_file, in place of when their time comes. It
+  // returns at once; what could not be read is logged. Does nothing unless the server serves.
+  virtual void Reload() = 0;
   // Waits until Stop() has returned. In a callback of this server, for which Stop() waits, it logs
   // that and returns at once.
   virtual void Join() = 0;

@@ -1,7 +1,5 @@
 #include <sys/stat.h>
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +10,8 @@
 #include "absl/strings/strip.h"
 #include "base/descriptor_table.h"
 #include "base/log.h"
+#include "base/read_file.h"
+#include "server/cluster_file.h"
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
@@ -23,19 +23,13 @@ constexpr size_t kMostEtcdEndpoints = 64;
 // Of a thousand peers. The table takes the kernel 32 KiB.
 constexpr int kDescriptors = 4096;
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  return text.str();
-}
+constexpr size_t kMostFileBytes = 1 << 20;
 
 absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environment& environment) {
   const int port = static_cast<int>(config.base_port);
   if (config.resolver == "flags") return ClusterFromText(config.cluster_spec);
   if (config.resolver == "file") {
-    absl::StatusOr<std::string> text = ReadFile(config.cluster_file);
+    absl::StatusOr<std::string> text = ReadFile(config.cluster_file, kMostClusterFileBytes);
     return text.ok() ? ClusterFromJson(*text) : absl::StatusOr<ClusterSpec>(text.status());
   }
   if (config.resolver == "tf_config") return ClusterFromTfConfig(environment);
@@ -100,12 +94,12 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
-// Warns when others can read a file that holds a secret: whoever reads it can join.
+// Warns when others can read a file that holds a secret: a token, a password or a private key.
 void WarnIfOpen(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;
-  TRYST_LOG(Warning) << path << " can be read by other users, who are let in by what it says: "
-                     << "chmod 600 it";
+  TRYST_LOG(Warning) << path << " can be read by other users, who can do with what it says "
+                     << "whatever this worker can: chmod 600 it";
 }
 
 absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
@@ -117,8 +111,9 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.idle = config.grpc_idle;
   parts->security.patience = config.patience;
   parts->security.insecure_anywhere = config.insecure_anywhere;
+  if (!config.key_file.empty()) WarnIfOpen(config.key_file);
   if (!config.token_file.empty()) {
-    absl::StatusOr<std::string> token = ReadFile(config.token_file);
+    absl::StatusOr<std::string> token = ReadFile(config.token_file, kMostFileBytes);
     if (!token.ok()) return token.status();
     WarnIfOpen(config.token_file);
     parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
@@ -164,9 +159,10 @@ absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
         std::make_pair(config.etcd_key_file, &access->key),
         std::make_pair(config.etcd_password_file, &access->password)}) {
     if (file.empty()) continue;
-    absl::StatusOr<std::string> text = ReadFile(file);
+    absl::StatusOr<std::string> text = ReadFile(file, kMostFileBytes);
     if (!text.ok()) return text.status();
     *into = *std::move(text);
+    if (into == &access->key || into == &access->password) WarnIfOpen(file);
   }
   absl::StripTrailingAsciiWhitespace(&access->password);
   return absl::OkStatus();
@@ -198,10 +194,11 @@ absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& conf
         std::make_pair(config.status_certificate_file, &options.certificate),
         std::make_pair(config.status_key_file, &options.key)}) {
     if (file.empty()) continue;
-    absl::StatusOr<std::string> text = ReadFile(file);
+    absl::StatusOr<std::string> text = ReadFile(file, kMostFileBytes);
     if (!text.ok()) return text.status();
     *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options.token ? "" : "\n");
     if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+    if (into != &options.certificate) WarnIfOpen(file);
   }
   return options;
 }

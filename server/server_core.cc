@@ -151,6 +151,11 @@ const std::string& ServerCore::address() const {
   return listening_ ? address_ : *none;
 }
 
+void ServerCore::Reload() {
+  security_.Reload();
+  if (cluster_file_ != nullptr) cluster_file_->ReadSoon();
+}
+
 std::string ServerCore::status_address() const {
   MutexLock lock(&mu_);
   return status_page_ == nullptr ? "" : status_page_->address();
@@ -284,6 +289,7 @@ absl::Status ServerCore::MakeSteps() {
     options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
                                  incarnation_);
   }
+  options.step.has_devices = data_plane_->has_devices() || options.incarnations.size() > 1;
   auto steps = StepRegistry::Make(options, &alarms_, data_plane_->fetcher());
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);

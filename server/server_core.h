@@ -74,6 +74,9 @@ class ServerCore {
   DeviceEngine* gpu(int ordinal) const { return made_ ? data_plane_->gpu(ordinal) : nullptr; }
   const Insight* insight() const { return made_ ? insight_.get() : nullptr; }
   std::string status_address() const;
+  // Reads certificates and the cluster's file anew, soon. REQUIRES: it serves, and End() has not
+  // begun.
+  void Reload();
 
  private:
   absl::Status Make();
@@ -95,7 +98,7 @@ class ServerCore {
   const ServerParts parts_;
   const uint64_t incarnation_;
   const SteadyClock clock_;
-  const Security security_;
+  Security security_;
   UnreachablePeers unreachable_;
   ThreadAlarms alarms_;
   Membership members_;

@@ -368,6 +368,14 @@ TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {
   EXPECT_FALSE(list->Check(worker, key("/job:ps/replica:0/task:10", worker)).ok());
   EXPECT_FALSE(AllowList::Parse("/job:worker=/job:p")->Check(worker, key(ps, worker)).ok());
   EXPECT_TRUE(AllowList::Parse("/job:worker=/job:ps/")->Check(worker, key(ps, worker)).ok());
+  // Keys have the name that a device has today; a rule may have the one of TensorFlow 1.
+  for (const char* device : {"/cpu:0", "/CPU:0", "/device:CPU:0"}) {
+    const auto rule = absl::StrCat("/job:worker=/job:ps/replica:0/task:0", device);
+    EXPECT_TRUE(AllowList::Parse(rule)->Check(worker, key(ps, worker)).ok()) << rule;
+  }
+  EXPECT_FALSE(AllowList::Parse("/job:worker=/job:ps/replica:0/task:0/gpu:0")
+                   ->Check(worker, key(ps, worker))
+                   .ok());
   EXPECT_FALSE(AllowList::Parse("x").ok());
   EXPECT_FALSE(AllowList::Parse("/job:a=b").ok());
 }

@@ -131,7 +131,7 @@ function showPaths(all) {
   plot('delay', ended > 0 ? ms / ended : null);
   rows('path-rows', all.paths.filter(p => p.in_use || p.state !== 'not tried'), p => [
     (p.role === 'fetch' ? 'from ' : 'to ') + p.peer, p.path,
-    {text: p.state, kind: p.in_use && /connected|in use/.test(p.state) ? 'good' : 'bad'}, p.why,
+    {text: p.state, kind: p.health === 'failing' ? 'bad' : p.in_use ? 'good' : ''}, p.why,
     p.under_way, p.done, {text: p.failed, kind: p.failed ? 'bad' : ''}, round(p.rate),
     round(p.p99_ms), waits(p.mostly)]);
 }

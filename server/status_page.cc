@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "channel/signing/caller.h"
 #include "server/status_html.h"
@@ -65,8 +66,12 @@ absl::StatusOr<Place> ParsePlace(const std::string& listen) {
 }
 
 bool Knows(absl::string_view token, absl::string_view authorization) {
-  if (absl::ConsumePrefix(&authorization, "Bearer ")) return SameSecret(authorization, token);
-  if (!absl::ConsumePrefix(&authorization, "Basic ")) return false;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(authorization, absl::MaxSplits(' ', 1));
+  // A scheme is written in any case (RFC 9110), and one blank or more follow it.
+  authorization = absl::StripLeadingAsciiWhitespace(parts.second);
+  if (absl::EqualsIgnoreCase(parts.first, "Bearer")) return SameSecret(authorization, token);
+  if (!absl::EqualsIgnoreCase(parts.first, "Basic")) return false;
   std::string text;
   if (!absl::Base64Unescape(authorization, &text)) return false;
   const size_t colon = text.find(':');

@@ -16,7 +16,27 @@ sigset_t StopSignals() {
   return set;
 }
 
+sigset_t DaemonSignals() {
+  sigset_t set = StopSignals();
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
 }  // namespace
+
+void BlockDaemonSignals() {
+  const sigset_t set = DaemonSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGUSR1, SIG_IGN);
+  signal(SIGUSR2, SIG_IGN);
+}
+
+DaemonSignal WaitForDaemonSignal() {
+  const sigset_t set = DaemonSignals();
+  int signal = 0;
+  sigwait(&set, &signal);
+  return signal == SIGHUP ? DaemonSignal::kReload : DaemonSignal::kStop;
+}
 
 void BlockStopSignals() {
   const sigset_t set = StopSignals();

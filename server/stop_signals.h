@@ -5,6 +5,12 @@
 
 namespace tryst {
 
+// For a daemon: as BlockStopSignals(), and SIGHUP too. SIGUSR1 and SIGUSR2, which would end the
+// process, are ignored.
+void BlockDaemonSignals();
+enum class DaemonSignal { kStop, kReload };  // SIGINT or SIGTERM; SIGHUP.
+DaemonSignal WaitForDaemonSignal();
+
 // Blocks SIGINT and SIGTERM in this thread and those that it starts. Call it before any other
 // thread starts.
 void BlockStopSignals();

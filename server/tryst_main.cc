@@ -1,5 +1,7 @@
 // tryst: shows the state of workers, and moves .npy files between them.
+#include <atomic>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,7 +102,18 @@ absl::StatusOr<TensorKey> Key(const std::string& from, uint64_t incarnation, con
       absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;%s;0:0", from, incarnation, to, edge));
 }
 
-// Sends each file. Waits until all are taken, or until a stop signal.
+// The tensor in memory that counts in `held` as long as anybody refers to it: our server does so
+// until its consumer has accepted it.
+absl::StatusOr<Tensor> CountHeld(Tensor tensor, const std::shared_ptr<std::atomic<int>>& held) {
+  void* const data = tensor.mutable_data();
+  const DType dtype = tensor.dtype();
+  const TensorShape shape = tensor.shape();
+  held->fetch_add(1);
+  return Tensor::Adopt(data, dtype, shape, {},
+                       [tensor = std::move(tensor), held] { held->fetch_sub(1); });
+}
+
+// Sends each file. Waits until all are accepted, or until a stop signal.
 int Send(const CommandLine& command, const std::vector<std::pair<std::string, std::string>>& files,
          bool until_stopped) {
   int exit = kExitDone;
@@ -108,10 +121,12 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
   if (server == nullptr) return exit;
   auto step = server->steps()->StartStep(command.step.value_or(1));
   if (!step.ok()) return Fail(step.status());
+  const auto held = std::make_shared<std::atomic<int>>(0);
   for (const auto& [edge, file] : files) {
     const auto key = Key(server->worker(), server->incarnation(), command.to, edge);
     if (!key.ok()) return Fail(key.status());
     absl::StatusOr<Tensor> tensor = ReadNpy(file);
+    if (tensor.ok()) tensor = CountHeld(*std::move(tensor), held);
     if (!tensor.ok()) return Fail(tensor.status());
     absl::Status sent = (*step)->Send(*key, {}, *std::move(tensor), false);
     if (!sent.ok()) return Fail(sent);
@@ -120,14 +135,20 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
     WaitForStopSignal();
   } else {
     const absl::Time until = absl::Now() + command.timeout;
-    while (server->steps()->counters().waiting_sends > 0) {
-      if (absl::Now() > until)
+    // A tensor that was asked for is still ours until its consumer has it: ours would be the end
+    // of it.
+    while (*held > 0) {
+      const bool asked = server->steps()->counters().waiting_sends == 0;
+      if (absl::Now() > until) {
         return Fail(absl::DeadlineExceededError(
-            absl::StrCat(command.to, " has not taken all tensors within the timeout")));
+            absl::StrCat(command.to,
+                         asked ? " has asked for the tensor and not accepted it"
+                               : " has not asked for the tensor",
+                         " within the timeout")));
+      }
       absl::SleepFor(absl::Milliseconds(10));
     }
   }
-  // Transfers that have begun finish before this returns.
   absl::Status stopped = server->Stop(command.config.stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }

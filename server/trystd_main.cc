@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/log_record.h"
 #include "server/grpc_log.h"
 #include "server/lean_heap.h"
@@ -25,7 +26,7 @@ int Main(const std::vector<std::string>& args) {
     std::printf("trystd [--config=FILE] [--SETTING=VALUE ...]\n\n%s", ConfigTable().c_str());
     return 0;
   }
-  BlockStopSignals();
+  BlockDaemonSignals();
   // If the reader of our stdout or stderr goes away, the daemon must not end.
   signal(SIGPIPE, SIG_IGN);
   const LeanHeap heap;
@@ -47,7 +48,10 @@ int Main(const std::vector<std::string>& args) {
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
-  WaitForStopSignal();
+  while (WaitForDaemonSignal() == DaemonSignal::kReload) {
+    TRYST_LOG(Info) << "SIGHUP: looks for new certificates and a new cluster_file";
+    (*server)->Reload();
+  }
   absl::Status stopped = (*server)->Stop(config->stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }

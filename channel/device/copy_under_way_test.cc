@@ -95,16 +95,19 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
   }
   static Tensor Bytes(int64_t count) { return *Tensor::Allocate(DType::kUint8, {count}); }
 
+  static TensorKey Key(const std::string& edge) {
+    return TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                 "/job:worker/replica:0/task:0/device:GPU:0", edge)
+        ->At(0, 0);
+  }
   void Start() {
-    auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
-                                        "/job:worker/replica:0/task:0/device:GPU:0", "t");
     Args args;
     args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
                                       MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.cancellation = &cancellation_;
     args.deadline = Deadline::AtNs(clock_.now_ns + 1'000'000'000);
-    fetcher_->Fetch(1, prefix->At(0, 0), args,
+    fetcher_->Fetch(1, Key("t"), args,
                     [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
                       ++ended_;
                       status_ = std::move(status);
@@ -128,6 +131,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     if (manifest.has_ipc || manifest.has_chunks) {
       manifest.reference = *exporter()->Export(manifest.address, kBytes);
       manifest.forgotten = IpcExporter::forgotten();
+      ProveProcess(Key("t"), &manifest);
     }
     auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
@@ -459,6 +463,36 @@ TEST_P(OddFetchTest, AStreamThatCapturesAGraphHasNoMoment) {
   EXPECT_TRUE(GpuContext::Make(engine_.get(), nullptr).ok());
 }
 
+// Who guesses our process's number could otherwise have us read any address, and end our context.
+TEST_P(OddFetchTest, AForgedManifestOfThisProcessIsRefused) {
+  engine_->AddPeer(1);
+  enum class Forgery { kNoProof, kOtherKey, kOtherAddress, kNone };
+  for (const auto forgery :
+       {Forgery::kNoProof, Forgery::kOtherKey, Forgery::kOtherAddress, Forgery::kNone}) {
+    const auto got = Fetch("f", nullptr, Deadline::Never());
+    DeviceManifest manifest = Staged(kBytes);
+    manifest.host = ThisHost();
+    manifest.process = ThisProcess();
+    manifest.ordinal = 1;
+    manifest.has_ipc = true;
+    manifest.address = plain_.address();
+    manifest.reference = *exporter()->Export(manifest.address, kBytes);
+    manifest.forgotten = IpcExporter::forgotten();
+    if (forgery != Forgery::kNoProof) {
+      ProveProcess(Key(forgery == Forgery::kOtherKey ? "g" : "f"), &manifest);
+    }
+    if (forgery == Forgery::kOtherAddress) manifest.address += 4096;
+    AnswerWith("f|device|", manifest);
+    Turns(300);
+    EXPECT_EQ(got->ended, 1);
+    const bool honest = forgery == Forgery::kNone;
+    EXPECT_EQ(got->status.code(), honest ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss)
+        << static_cast<int>(forgery) << " " << got->status;
+    channel_.Answer(honest ? "|device|7|done" : "|device|7|back", absl::OkStatus());
+    Turns(2);
+  }
+}
+
 // It asks whether the tensor is kept, for a view.
 TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
   engine_->AddPeer(1);
@@ -487,6 +521,7 @@ TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
     manifest.address = plain_.address();
     manifest.reference = *exporter()->Export(manifest.address, kBytes);
     manifest.forgotten = IpcExporter::forgotten();
+    ProveProcess(key, &manifest);
     AnswerWith("v|device|", manifest);
     ASSERT_NE(channel_.Asked("|device|7|alive"), "");
     if (cancelled) cancellation.StartCancel();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/ops/peer_words.h"
 #include "rendezvous/derived_status.h"
 
@@ -47,9 +48,9 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
             });
 }
 
-Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool by_reference) {
+Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool prefers_view) {
   Args inner;
-  inner.by_reference = by_reference;
+  inner.prefers_view = prefers_view;
   inner.destination = std::move(destination);
   inner.cancellation = &inner_;
   inner.deadline = args.deadline;
@@ -57,12 +58,12 @@ Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool by_reference) {
 }
 
 void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination,
-                                  bool by_reference,
+                                  bool prefers_view,
                                   absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done) {
   if (!part.ok()) return Fail(part.status());
   ++pending_;
   owner_->fetcher_->Fetch(
-      step, *part, InnerArgs(std::move(destination), by_reference),
+      step, *part, InnerArgs(std::move(destination), prefers_view),
       [this, done = std::move(done)](absl::Status status, const Args&, const Args&, Tensor tensor,
                                      bool is_dead) mutable {
         owner_->OnPoller([this, done = std::move(done), status = std::move(status),
@@ -88,6 +89,13 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   manifest = *decoded;
   manifest.asked_ns = asked_ns_;
   if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
+  if (manifest.in_reach() && owner_->InThisProcess(manifest) && !IsOfThisProcess(key, manifest)) {
+    // A copy from an address of its choice could end our context with all that is in it.
+    TRYST_REACHED("rare: a manifest of a process that is not its own");
+    return Fail(absl::DataLossError(absl::StrCat(
+        key.src().worker,
+        " says that its tensor lies in this process, which has not made it: ", key.text())));
+  }
   status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
   if (!status.ok()) return Fail(status);
   if (manifest.inside && manifest.bytes > engine->slot_bytes()) {

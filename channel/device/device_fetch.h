@@ -59,11 +59,11 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
     StopWaitingForProof();
     BringBestWay();
   }
-  Args InnerArgs(Tensor destination, bool by_reference);
+  Args InnerArgs(Tensor destination, bool prefers_view);
   DeviceWay* WayOf(bool direct) { return owner_->ways_.Find(manifest, *engine, direct); }
   // The state of the way. While it is being proved the fetch waits.
   DeviceWay::State StateOf(bool direct);
-  void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
+  void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool prefers_view,
                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
   void OnManifest(absl::Status status, Tensor answer, bool is_dead);
   void BringTransfer();

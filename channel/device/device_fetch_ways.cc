@@ -104,6 +104,7 @@ void DeviceFetcher::Op::BringIpc() {
   }
   if (manifest.has_chunks) return BringChunks();
   auto mapping = engine->mappings()->Open(way.exporter, manifest.reference);
+  if (absl::IsDataLoss(mapping.status())) return Fail(mapping.status());
   if (!mapping.ok()) return StageForOnce(mapping.status());
   mapping_ = *mapping;  // With peer access, where that is needed.
   CopyFrom(reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset),

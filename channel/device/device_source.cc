@@ -283,8 +283,9 @@ void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
 }
 
 // Tells of a tensor that is kept. If that cannot be, the tensor goes back: who fails takes none.
-void DeviceSource::EndKept(const std::shared_ptr<Answer>& answer, const DeviceManifest& manifest,
+void DeviceSource::EndKept(const std::shared_ptr<Answer>& answer, DeviceManifest manifest,
                            absl::Status status) {
+  if (manifest.in_reach()) ProveProcess(answer->plain, &manifest);
   absl::StatusOr<Tensor> told =
       status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(std::move(status));
   if (!told.ok()) GiveBackTransfer(manifest.transfer);

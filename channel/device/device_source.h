@@ -115,8 +115,7 @@ class DeviceSource final : public TensorSource {
   void AnswerManifest(std::shared_ptr<Answer> answer);
   void AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest);
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
-  void EndKept(const std::shared_ptr<Answer>& answer, const DeviceManifest& manifest,
-               absl::Status status);
+  void EndKept(const std::shared_ptr<Answer>& answer, DeviceManifest manifest, absl::Status status);
   void FailInside(const std::shared_ptr<Answer>& answer, const absl::Status& why);
   void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
                    DoneFn done);

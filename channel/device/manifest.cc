@@ -1,5 +1,8 @@
 #include "channel/device/manifest.h"
 
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -12,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/log.h"
 #include "channel/crc32c.h"
 
 namespace tryst {
@@ -38,7 +42,8 @@ constexpr size_t kAllocationBytes = 144;
 constexpr size_t kHandle = 152;
 constexpr size_t kUuid = 216;
 constexpr size_t kForgotten = 232;  // Earlier releases write 0 and never count.
-static_assert(kForgotten + 8 <= DeviceManifest::kBytes);
+constexpr size_t kProof = 240;
+static_assert(kProof + sizeof(DeviceManifest::proof) == DeviceManifest::kBytes);
 constexpr uint8_t kInside = 1;
 constexpr uint8_t kHasIpc = 2;
 constexpr uint8_t kOnDevice = 4;
@@ -78,6 +83,23 @@ absl::StatusOr<TensorKey> Asking(const TensorKey& tensor, const std::string& wha
         absl::StrCat("the edge ", tensor.edge(), " has ", kMark, " in it, which is reserved"));
   }
   return tensor.WithEdge(absl::StrCat(tensor.edge(), kMark, what));
+}
+
+// HMAC-SHA256, cut, of everything that the manifest says and of whose it is.
+std::array<uint8_t, 16> ProofOf(const TensorKey& key, DeviceManifest manifest) {
+  std::array<uint8_t, 16> proof{};
+  manifest.proof = proof;
+  std::string said(DeviceManifest::kBytes, '\0');
+  EncodeManifest(manifest, reinterpret_cast<uint8_t*>(&said[0]));
+  absl::StrAppend(&said, key.text());
+  const ProcessSecret& secret = ThisProcessSecret();
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  TRYST_CHECK(HMAC(EVP_sha256(), secret.bytes, sizeof(secret.bytes),
+                   reinterpret_cast<const unsigned char*>(said.data()), said.size(), digest,
+                   &size) != nullptr);
+  memcpy(proof.data(), digest, proof.size());
+  return proof;
 }
 
 }  // namespace
@@ -173,6 +195,15 @@ uint64_t ThisProcess() {
                            fields.size() > kStartTime ? fields[kStartTime] : ""));
 }
 
+const ProcessSecret& ThisProcessSecret() {
+  static const ProcessSecret secret = [] {
+    ProcessSecret made;
+    TRYST_CHECK(RAND_bytes(made.bytes, sizeof(made.bytes)) == 1) << "no random bytes";
+    return made;
+  }();
+  return secret;
+}
+
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   memset(out, 0, DeviceManifest::kBytes);
   Put(out, kManifestMagic, 4);
@@ -202,6 +233,16 @@ void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   }
   memcpy(out + kUuid, manifest.uuid.bytes, 16);
   Put(out + kForgotten, manifest.forgotten, 8);
+  memcpy(out + kProof, manifest.proof.data(), manifest.proof.size());
+}
+
+void ProveProcess(const TensorKey& key, DeviceManifest* manifest) {
+  manifest->proof = ProofOf(key, *manifest);
+}
+
+bool IsOfThisProcess(const TensorKey& key, const DeviceManifest& manifest) {
+  return CRYPTO_memcmp(ProofOf(key, manifest).data(), manifest.proof.data(),
+                       manifest.proof.size()) == 0;
 }
 
 absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes) {
@@ -249,6 +290,7 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t b
   }
   memcpy(manifest.uuid.bytes, in + kUuid, 16);
   manifest.forgotten = Get(in + kForgotten, 8);
+  memcpy(manifest.proof.data(), in + kProof, manifest.proof.size());
   if (manifest.has_chunks && (manifest.has_ipc || manifest.reference.chunks == 0 ||
                               manifest.reference.chunks > kMostChunks)) {
     return absl::DataLossError("a manifest's tensor lies in no such number of chunks");

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_DEVICE_MANIFEST_H_
 #define TRYST_CHANNEL_DEVICE_MANIFEST_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -73,6 +74,12 @@ uint64_t ThisHost();
 // This process among all that ever run on the host.
 uint64_t ThisProcess();
 
+// What only this process knows: random, and never sent.
+struct ProcessSecret {
+  uint8_t bytes[32];
+};
+const ProcessSecret& ThisProcessSecret();
+
 // The answer to kManifest and kProbe: the head of a kUint8 tensor, before what is inline.
 struct DeviceManifest {
   static constexpr uint64_t kBytes = 256;
@@ -92,6 +99,9 @@ struct DeviceManifest {
   int32_t ordinal = 0;
   cuda::Uuid uuid{};
   IpcReference reference;
+  // Whoever has it made this manifest of this key's tensor in the process whose secret it is.
+  // ThisProcess() alone can be guessed, and a false one would have a consumer read any address.
+  std::array<uint8_t, 16> proof{};
   uint64_t forgotten = 0;  // How often that process has given memory back (IpcExporter).
   uint32_t digest = 0;     // CRC-32C of a probe's bytes.
 
@@ -99,6 +109,10 @@ struct DeviceManifest {
   // When this consumer asked, which is before the producer's lease began. Is not sent.
   int64_t asked_ns = 0;
 };
+// Writes `proof`, of the tensor's own key and the fields that say where its bytes lie.
+void ProveProcess(const TensorKey& key, DeviceManifest* manifest);
+// Whether this very process has made it.
+bool IsOfThisProcess(const TensorKey& key, const DeviceManifest& manifest);
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
 // kDataLoss: not one, or one that does not add up.
 absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes);

@@ -34,8 +34,15 @@ void GrpcTransport::View(const std::string& peer, std::vector<PathView>* views) 
     if (!peer.empty() && track->peer != peer) continue;
     const auto of_it = std::count_if(ops.begin(), ops.end(),
                                      [&](const LiveOp& op) { return op.peer == track->peer; });
-    views->push_back({TraceRole::kServe, track->peer, name_, true, "in use", "", 0, 0,
-                      static_cast<size_t>(of_it)});
+    PathView view;
+    view.role = TraceRole::kServe;
+    view.peer = track->peer;
+    view.path = name_;
+    view.in_use = true;
+    view.health = PathHealth::kWorking;
+    view.state = "in use";
+    view.under_way = static_cast<size_t>(of_it);
+    views->push_back(std::move(view));
   }
 }
 

@@ -44,12 +44,31 @@ const char* Connector::StateText() const {
   return "unknown";
 }
 
+PathHealth Connector::Health() const {
+  switch (state_) {
+    case State::kIdle:
+    case State::kFarewell:
+    case State::kClosed:
+      return PathHealth::kIdle;
+    case State::kHello:
+    case State::kJoining:
+      return why.ok() ? PathHealth::kOpening : PathHealth::kFailing;
+    case State::kOpen:
+      return PathHealth::kWorking;
+    case State::kDraining:
+    case State::kBackoff:
+      return PathHealth::kFailing;
+  }
+  return PathHealth::kFailing;
+}
+
 std::string Connector::Explain() const {
   return absl::StrCat(options_.peer, " over ", options_.path, ": ", StateText(), " since ",
                       (poller_->now_ns() - since_ns_) / 1'000'000, " ms, epoch ", epoch_);
 }
 
 void Connector::View(PathView* view) const {
+  view->health = Health();
   view->state = StateText();
   view->why = std::string(why.message());
   view->since_ns = since_ns_;

@@ -59,6 +59,7 @@ class Connector {
   uint64_t epoch() const { return epoch_; }
   void SetState(State state);
   const char* StateText() const;
+  PathHealth Health() const;
   // "PEER over PATH: STATE since 12 ms, epoch 3"
   std::string Explain() const;
   void View(PathView* view) const;

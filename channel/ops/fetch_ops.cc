@@ -201,6 +201,15 @@ void FetchOps::FreeIfDone(FetchOp* op) {
                             now_ns());
   }
   pool_.Free(op);
+  if (pool_.is_idle_and_large() && !idle_timer_.is_set()) {
+    poller_->SetTimer(&idle_timer_, now_ns() + kIdleForNs);
+  }
+}
+
+void FetchOps::GiveMemoryBack() {
+  if (!pool_.is_idle_and_large()) return;
+  pool_.Clear();
+  DropOps();
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {

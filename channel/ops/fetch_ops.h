@@ -133,6 +133,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
  protected:
   FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options, FetchCounts* counts);
   ~FetchOps() override {
+    if (idle_timer_.is_set()) poller_->CancelTimer(&idle_timer_);
     if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
   }
 
@@ -174,6 +175,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   bool HandOver(FetchOp* op);
   void EndByCaller(FetchOp* op, const absl::Status& why);
   void FreeIfDone(FetchOp* op);
+  void GiveMemoryBack();
   void OnOpCancelled(FetchOp* op) override;
   void OnOpTimer(FetchOp* op) override;
   void OnOpDelivered(FetchOp* op) override;
@@ -181,6 +183,9 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   FetchCounts* const counts_;
   uint64_t next_order_ = 1;
   FetchTurns turns_;
+  // Set when the last of many ops was freed, so that the memory of a burst goes and that of the
+  // next step's burst stays.
+  MemberTimer<FetchOps> idle_timer_{this, &FetchOps::GiveMemoryBack};
 };
 
 }  // namespace tryst

@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "channel/ops/fetch_op.h"
+#include "channel/ops/paged_blocks.h"
 
 namespace tryst {
 
@@ -25,6 +26,13 @@ class FetchPool {
   }
   void Free(FetchOp* op) { free_.push_back(op); }
   const std::vector<FetchOp*>& all() const { return all_; }  // All that were ever made.
+  // Many were out, and none is any more.
+  bool is_idle_and_large() const { return all_.size() > kMostIdleObjects && live() == 0; }
+  // Forgets all of them. REQUIRES: none is out.
+  void Clear() {
+    all_ = {};
+    free_ = {};
+  }
   size_t live() const { return all_.size() - free_.size(); }
   std::string Explain() const;  // How many are out, by state.
 

@@ -15,7 +15,8 @@ class FetchTransport {
  public:
   virtual ~FetchTransport() = default;
 
-  virtual FetchOp* MakeOp() = 0;  // Makes one, which lasts as long as the channel.
+  virtual FetchOp* MakeOp() = 0;  // Makes one, which lasts until DropOps().
+  virtual void DropOps() = 0;     // Destroys all of them: none is out.
   // Whether args.destination can be filled.
   virtual absl::Status MayFill(const Args& args) const = 0;
   // The standing receive for this key, or null.

@@ -16,7 +16,7 @@ constexpr size_t kStaleHere = 1024;  // At most so many tickets in the line may 
 
 ServeTake* Takes::New(int64_t step, const TensorKey& key) {
   if (free_.empty()) {
-    free_.push_back(&takes_.emplace_back(static_cast<ServeTakeOwner*>(this), poller_));
+    free_.push_back(takes_.Make(static_cast<ServeTakeOwner*>(this), poller_));
   }
   ServeTake* take = free_.back();
   free_.pop_back();
@@ -127,6 +127,17 @@ void Takes::Free(ServeTake* take) {
   take->here = false;
   take->taken = Taken();
   free_.push_back(take);
+  if (takes_.size() > kMostIdleObjects && idle() && !idle_timer_.is_set()) {
+    poller_->SetTimer(&idle_timer_, poller_->now_ns() + kIdleForNs);
+  }
+}
+
+void Takes::GiveMemoryBack() {
+  if (!idle()) return;
+  free_ = {};
+  takes_.Clear();
+  parked_ = {};
+  here_ = {};
 }
 
 // ---- Parking ----

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "channel/ops/paged_blocks.h"
 #include "channel/ops/told_keys.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/live_ops.h"
 #include "rendezvous/tensor_source.h"
@@ -102,6 +103,9 @@ class Takes final : private ServeTakeOwner {
         consumer_(std::move(consumer)),
         max_parked_(max_parked),
         given_back_(given_back) {}
+  ~Takes() {
+    if (idle_timer_.is_set()) poller_->CancelTimer(&idle_timer_);
+  }
 
   // Takes for `op`. The hello has authenticated the consumer, so it gets only tensors meant for it.
   void Start(int64_t step, const TensorKey& key, TakingOp* op);
@@ -152,6 +156,7 @@ class Takes final : private ServeTakeOwner {
   void GiveBack(ServeTake* take);
   void End(ServeTake* take, TakingOp* op);
   void Free(ServeTake* take);
+  void GiveMemoryBack();
   void OnTaken(ServeTake* take) override;
   void OnParkedTaken(ServeTake* take);
   void ForgetStaleHere();
@@ -165,7 +170,7 @@ class Takes final : private ServeTakeOwner {
   uint64_t* const given_back_;  // A counter.
 
   TensorSource::Place place_;
-  std::deque<ServeTake> takes_;  // All that were ever made; addresses stay.
+  PagedBlocks<ServeTake> takes_;
   std::vector<ServeTake*> free_;
   // How many dropped takes of each key have not ended; and the requests that wait for that.
   absl::flat_hash_map<TensorKey, uint32_t> dropping_;
@@ -173,6 +178,8 @@ class Takes final : private ServeTakeOwner {
   absl::flat_hash_map<uint64_t, ServeTake*> parked_;  // By ticket.
   std::vector<uint64_t> here_;                        // Tickets of which the consumer must be told.
   uint64_t epoch_ = 0;
+  // Set when the last of many takes has ended.
+  MemberTimer<Takes> idle_timer_{this, &Takes::GiveMemoryBack};
 };
 
 }  // namespace tryst

@@ -280,8 +280,14 @@ bool PeerPaths::Way::HasLastResort() const {
 }
 
 // They go on by the last path, and so do later fetches of their key, until these have ended.
-void PeerPaths::OnTooLarge(std::vector<WaitingFetch> fetches) {
+void PeerPaths::OnTooLarge(Way* way, std::vector<WaitingFetch> fetches) {
   const size_t last = ways_.size() - 1;
+  if (way->passed_on == 0 && !fetches.empty()) {
+    TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
+                    << " over " << NameOf(ways_[last]) << ", and from now on says so of others in "
+                    << "explain alone: it is larger than landing_bytes of " << NameOf(*way);
+  }
+  way->passed_on += fetches.size();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
   for (WaitingFetch& fetch : fetches) {
     keys_out_->AddTo(fetch.key, last);
@@ -341,15 +347,22 @@ PathView PeerPaths::ViewOf(const Way& way) const {
   view.in_use = way.index == current_;
   way.channel->View(&view);
   if (view.state.empty()) {  // It has no connection of its own.
+    view.health = view.in_use ? PathHealth::kWorking : PathHealth::kIdle;
     view.state = view.in_use ? "in use" : "spare";
     view.why = way.channel->Explain();
     view.since_ns = way.made_ns;
   }
   if (way.standing != Standing::kGood) {
     const bool left = way.standing == Standing::kLeft;
+    view.health = left ? PathHealth::kFailing : PathHealth::kIdle;
     view.state = left ? "left" : "turned down";
     view.why = way.why;
     if (left) view.since_ns = way.since_ns;
+  }
+  if (way.passed_on > 0) {
+    absl::StrAppend(&view.note, view.note.empty() ? "" : ", ", way.passed_on, " went over ",
+                    NameOf(ways_.back()), " in its place: they, or earlier ones of their key, are ",
+                    "larger than landing_bytes");
   }
   LiveOps ops(0);
   way.channel->ListOps(&ops);

@@ -77,7 +77,7 @@ class PeerPaths final : private PollerTimer {
     }
     void OnUsable() override { peer->OnUsable(this); }
     void OnTooLarge(std::vector<WaitingFetch> fetches) override {
-      peer->OnTooLarge(std::move(fetches));
+      peer->OnTooLarge(this, std::move(fetches));
     }
     void OnNetworkChange() override { peer->RetryNow(); }
 
@@ -86,10 +86,11 @@ class PeerPaths final : private PollerTimer {
     std::unique_ptr<Channel> channel;  // Null: not tried yet.
     int64_t made_ns = 0;
     Standing standing = Standing::kGood;
-    std::string why;       // Why it is not good.
-    int64_t since_ns = 0;  // Since when it is not good,
-    int64_t probe_ns = 0;  // when it is tried again,
-    int64_t pause_ms = 0;  // and the pause before that.
+    std::string why;         // Why it is not good.
+    int64_t since_ns = 0;    // Since when it is not good,
+    int64_t probe_ns = 0;    // when it is tried again,
+    int64_t pause_ms = 0;    // and the pause before that.
+    uint64_t passed_on = 0;  // Fetches of tensors that are larger than its landing memory.
   };
   using Standing = Way::Standing;
 
@@ -107,7 +108,7 @@ class PeerPaths final : private PollerTimer {
   void OnRefused(Way* way);
   void OnLeft(Way* way, std::vector<WaitingFetch> fetches);
   void OnUsable(Way* way);
-  void OnTooLarge(std::vector<WaitingFetch> fetches);
+  void OnTooLarge(Way* way, std::vector<WaitingFetch> fetches);
   void NoteKeysBefore();
   void RetryNow();
   void ProbeLater(Way* way);

@@ -291,6 +291,12 @@ TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
   On("best")->user->OnTooLarge(On("best")->TakeWaiting());
   EXPECT_EQ(OutOn("last"), 1u);
   EXPECT_FALSE(On("last")->user->HasLastResort());
+  std::vector<PathView> views;
+  paths_->View(&views);
+  EXPECT_EQ(views[0].note,
+            "1 went over last in its place: they, or earlier ones of their key, are larger than "
+            "landing_bytes");
+  EXPECT_TRUE(views[0].in_use);
   On("last")->EndFirst();
 }
 

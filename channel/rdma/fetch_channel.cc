@@ -108,10 +108,10 @@ void FetchChannel::Close(absl::Status why) {
 bool FetchChannel::Drained() const { return FetchOps::Drained() && sender_.link == nullptr; }
 
 void FetchChannel::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  for (const RdmaFetchOp& op : ops_) {
+  ops_.ForEach([&](const RdmaFetchOp& op) {
     *lent_bytes += op.budget_bytes + (op.landing ? op.landing->bytes() : 0);
     *waiting_bytes += op.waiting_bytes;
-  }
+  });
 }
 
 void FetchChannel::View(PathView* view) const {

@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_destination.h"
 #include "channel/rdma/fetch_op.h"
@@ -103,7 +103,8 @@ class FetchChannel final : public FetchOps,
   }
 
   // What a transport must do for FetchOps.
-  FetchOp* MakeOp() override { return &ops_.emplace_back(this); }
+  FetchOp* MakeOp() override { return ops_.Make(this); }
+  void DropOps() override { ops_.Clear(); }
   absl::Status MayFill(const Args& args) const override { return destinations_.MayFill(args); }
   FetchOp* Foreseen(int64_t step_id, const TensorKey& key) override {
     return standing_.Foreseen(step_id, key);
@@ -137,7 +138,7 @@ class FetchChannel final : public FetchOps,
   FetchSender sender_;
   StandingReceives standing_;
   FetchReceiver receiver_;
-  std::deque<RdmaFetchOp> ops_;    // All that were ever made; addresses stay.
+  PagedBlocks<RdmaFetchOp> ops_;
   uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
   bool leave_next_ = false;     // After this pause the channel sends a farewell, not another hello.
   bool probing_ = false;        // It connected only to see whether the path works.

@@ -240,7 +240,8 @@ void FetchChannel::OnBroken(const absl::Status& why) {
   broken_since_ns_ = now_ns();
   connector_.why = why;
   if (connector_.state() != State::kClosed) {
-    if (!probing_) {
+    // The loss of an idle connection is not logged, because a producer that stops causes it, too.
+    if (!probing_ && waiting() > 0) {
       TRYST_LOG(Warning) << options_.self << " lost its " << options_.path << " connection to "
                          << options_.peer << " (epoch " << connector_.epoch()
                          << "): " << why.message();

@@ -79,7 +79,12 @@ PathView ServeChannel::View() const {
   view.peer = consumer_;
   view.path = options_.path;
   view.in_use = true;
-  view.state = link_ == nullptr ? "not connected" : link_->broken() ? "draining" : "connected";
+  if (link_ == nullptr) {
+    view.state = "not connected";
+  } else {
+    view.health = link_->broken() ? PathHealth::kFailing : PathHealth::kWorking;
+    view.state = link_->broken() ? "draining" : "connected";
+  }
   view.since_ns = state_since_ns_;
   view.epoch = epoch_;
   view.under_way = ops.left_out();

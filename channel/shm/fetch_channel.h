@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_
 
 #include <cstdint>
-#include <deque>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/fetch_link.h"
@@ -110,7 +110,8 @@ class ShmFetchChannel final : public FetchOps,
   void Flush() override;
 
   // What a transport must do for FetchOps.
-  FetchOp* MakeOp() override { return &ops_.emplace_back(this); }
+  FetchOp* MakeOp() override { return ops_.Make(this); }
+  void DropOps() override { ops_.Clear(); }
   absl::Status MayFill(const Args& args) const override;
   void OnWaits(FetchOp* op) override;
   void Refuse(FetchOp* op) override { receiver_.Refuse(ShmFetchOp::Of(op)); }
@@ -122,7 +123,7 @@ class ShmFetchChannel final : public FetchOps,
   ShmFetchCounters counters_;
   ShmFetchLink link_;
   ShmReceiver receiver_;
-  std::deque<ShmFetchOp> ops_;     // All that were ever made; addresses stay.
+  PagedBlocks<ShmFetchOp> ops_;
   uint64_t peer_incarnation_ = 0;  // The producer's, on this link.
   uint64_t gone_incarnation_ = 0;  // The life whose process has ended, if no new one has answered.
   MemberTimer<ShmFetchChannel> patience_timer_;  // Set while a fetch waits for a link.

@@ -100,10 +100,10 @@ void ShmFetchLink::Drop(bool says_leave) {
   socket.reset();
 }
 
-// A fetch that may be delivered as a view needs no destination.
+// A fetch that takes a view needs no destination.
 uint8_t ShmFetchLink::DestinationFlag(const FetchOp& op) {
   const Args& args = op.wants();
-  return args.destination.valid() && !args.by_reference ? shm_wire::kHasDestination : 0;
+  return args.destination.valid() && !args.prefers_view ? shm_wire::kHasDestination : 0;
 }
 
 uint32_t ShmFetchLink::KeyCells(const TensorKey& key) {

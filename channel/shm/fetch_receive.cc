@@ -273,7 +273,7 @@ absl::Status ShmReceiver::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 absl::Status ShmReceiver::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
   absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
   const bool copies =
-      op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().by_reference);
+      op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().prefers_view);
   if (!status.ok() || !copies) {
     Tensor tensor;
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {

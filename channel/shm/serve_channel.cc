@@ -337,6 +337,22 @@ const char* ShmServeChannel::state_text() const {
   return "";
 }
 
+PathHealth ShmServeChannel::health() const {
+  switch (state_) {
+    case State::kInvited:
+    case State::kWelcome:
+      return PathHealth::kOpening;
+    case State::kOpen:
+      return PathHealth::kWorking;
+    case State::kSettling:
+      return PathHealth::kFailing;
+    case State::kLeaving:
+    case State::kEnded:
+      return PathHealth::kIdle;
+  }
+  return PathHealth::kIdle;
+}
+
 std::string ShmServeChannel::Explain() const {
   // What it holds after the end the arena looks after, on any thread.
   const GivenReferences* const given = state_ == State::kEnded ? nullptr : link_.given.get();

@@ -14,6 +14,7 @@
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
 #include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
@@ -59,6 +60,7 @@ class ShmServeChannel final : private ShmHub::Host,
   std::string Explain() const;
   void ListOps(LiveOps* ops) const { requests_.ListOps(ops); }
   const char* state_text() const;
+  PathHealth health() const;
   // Whether it has joined and must not map memory that others read.
   bool apart() const { return link_.socket != nullptr && link_.apart; }
   int64_t state_since_ns() const { return since_ns_; }

@@ -200,9 +200,18 @@ void ShmTransport::View(const std::string& consumer, std::vector<PathView>* view
     if (!consumer.empty() && channel->consumer() != consumer) continue;
     LiveOps ops(0);
     channel->ListOps(&ops);
-    views->push_back({TraceRole::kServe, channel->consumer(), name_, !channel->ended(),
-                      channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
-                      ops.left_out(), channel->apart() ? "gets copies alone" : ""});
+    PathView view;
+    view.role = TraceRole::kServe;
+    view.peer = channel->consumer();
+    view.path = name_;
+    view.in_use = !channel->ended();
+    view.health = channel->health();
+    view.state = channel->state_text();
+    view.since_ns = channel->state_since_ns();
+    view.epoch = channel->epoch();
+    view.under_way = ops.left_out();
+    view.note = channel->apart() ? "gets copies alone" : "";
+    views->push_back(std::move(view));
   }
 }
 

@@ -9,7 +9,13 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxTracks = 4096;
-constexpr size_t kSlowestBucket = TraceTrack::kBuckets - 1;
+// See TraceTrack::BucketOf().
+constexpr int kBucketBits = 4;  // 16 buckets for each doubling.
+constexpr int kFinestShift = 6;
+constexpr int kMostBits = 40;
+static_assert(TraceTrack::kBuckets ==
+                  ((kMostBits - kFinestShift - kBucketBits + 1) << kBucketBits) + 1,
+              "the last bucket counts what took longer");
 
 struct Words {
   absl::string_view name;
@@ -45,12 +51,6 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-size_t BucketOf(int64_t took_ns) {
-  if (took_ns < 1024) return 0;
-  const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(took_ns));
-  return std::min(static_cast<size_t>(bits - 10), kSlowestBucket);
-}
-
 }  // namespace
 
 absl::string_view WaitsForName(WaitsFor what) {
@@ -68,6 +68,47 @@ uint64_t TraceId(uint64_t connection, uint64_t operation, int64_t step) {
   return id != 0 ? id : 1;
 }
 
+// The highest bits of a duration are its bucket: the first one says which doubling, the four after
+// it which sixteenth of that.
+size_t TraceTrack::BucketOf(uint64_t took_ns) {
+  const int bits = 64 - __builtin_clzll(took_ns | uint64_t{1} << (kFinestShift + kBucketBits));
+  if (bits > kMostBits) return kBuckets - 1;
+  const int shift = bits - kBucketBits - 1;
+  return (static_cast<size_t>(shift - kFinestShift) << kBucketBits) + (took_ns >> shift);
+}
+
+uint64_t TraceTrack::BucketBeginNs(size_t i) {
+  constexpr size_t kOfOneDoubling = size_t{1} << kBucketBits;
+  if (i < kOfOneDoubling) return uint64_t{i} << kFinestShift;
+  return (kOfOneDoubling + i % kOfOneDoubling) << (i / kOfOneDoubling - 1 + kFinestShift);
+}
+
+TraceTrack::Buckets* TraceTrack::NewBuckets() {
+  Buckets* const made = new Buckets{};
+  took_.store(made, std::memory_order_release);
+  return made;
+}
+
+double TraceTrack::Counts::QuantileNs(double quantile) const {
+  uint64_t all = 0;
+  for (uint64_t count : took) all += count;
+  uint64_t seen = 0;
+  for (size_t i = 0; i < took.size(); ++i) {
+    seen += took[i];
+    if (seen == 0 || static_cast<double>(seen) < quantile * static_cast<double>(all)) continue;
+    const auto begin_ns = static_cast<double>(BucketBeginNs(i));
+    if (i + 1 == took.size()) return begin_ns;
+    return (begin_ns + static_cast<double>(BucketBeginNs(i + 1))) / 2;
+  }
+  return 0;
+}
+
+uint64_t TraceTrack::Counts::TookLessThan(uint64_t ns) const {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < took.size() && BucketBeginNs(i) < ns; ++i) sum += took[i];
+  return sum;
+}
+
 TraceTrack::Counts TraceTrack::counts() const {
   const auto read = [](const Counter& counter) { return counter.load(std::memory_order_relaxed); };
   Counts counts;
@@ -75,7 +116,8 @@ TraceTrack::Counts TraceTrack::counts() const {
   counts.ended_failed = read(ended_failed_);
   counts.bytes = read(bytes_);
   counts.total_ns = read(total_ns_);
-  std::transform(took_.begin(), took_.end(), counts.took.begin(), read);
+  const Buckets* const took = took_.load(std::memory_order_acquire);
+  if (took != nullptr) std::transform(took->begin(), took->end(), counts.took.begin(), read);
   std::transform(waited_ns_.begin(), waited_ns_.end(), counts.waited_ns.begin(), read);
   return counts;
 }
@@ -111,7 +153,9 @@ void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl
   TraceTrack::Add(code == absl::StatusCode::kOk ? &track->ended_ok_ : &track->ended_failed_, 1);
   TraceTrack::Add(&track->bytes_, bytes);
   TraceTrack::Add(&track->total_ns_, static_cast<uint64_t>(took_ns));
-  TraceTrack::Add(&track->took_[BucketOf(took_ns)], 1);
+  TraceTrack::Buckets* took = track->took_.load(std::memory_order_relaxed);
+  if (took == nullptr) took = track->NewBuckets();
+  TraceTrack::Add(&(*took)[TraceTrack::BucketOf(static_cast<uint64_t>(took_ns))], 1);
   uint64_t until = static_cast<uint64_t>(took_ns);  // All since it began.
   for (size_t i = span.count_; i-- > 0;) {
     const uint64_t from = span.stamps_[i] & TraceSpan::kDeltaMask;

@@ -1,8 +1,12 @@
 #include "channel/trace/trace.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <new>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -121,10 +125,48 @@ TEST(Trace, CountersMissNothing) {
   EXPECT_EQ(counts.ended_ok, 100u);
   EXPECT_EQ(counts.ended_failed, 1u);
   EXPECT_EQ(counts.bytes, 101u * 64);
-  EXPECT_EQ(counts.took[1], 100u);  // 1024 to 2047 ns.
+  EXPECT_EQ(counts.took[TraceTrack::BucketOf(2000)], 100u);
   EXPECT_EQ(counts.took[TraceTrack::kBuckets - 1], 1u);
   EXPECT_EQ(counts.waited_ns[static_cast<size_t>(WaitsFor::kSlot)],
             100u * 1000 + (uint64_t{1} << 49));
+}
+
+TEST(TraceTrack, BucketsFollowEachOther) {
+  EXPECT_EQ(TraceTrack::BucketBeginNs(0), 0u);
+  for (size_t i = 0; i < TraceTrack::kBuckets; ++i) {
+    const uint64_t begin_ns = TraceTrack::BucketBeginNs(i);
+    EXPECT_EQ(TraceTrack::BucketOf(begin_ns), i);
+    if (i == 0) continue;
+    EXPECT_EQ(TraceTrack::BucketOf(begin_ns - 1), i - 1);
+  }
+  EXPECT_EQ(TraceTrack::BucketBeginNs(TraceTrack::kBuckets - 1), uint64_t{1} << 40);
+  EXPECT_EQ(TraceTrack::BucketOf(UINT64_MAX), TraceTrack::kBuckets - 1);
+}
+
+// Quantiles of durations from a microsecond to a quarter of an hour, beside exact ones.
+TEST(TraceTrack, QuantilesAreWithinFivePercent) {
+  Trace trace({8, 1000});
+  const TensorKey key = Key("e");
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 200; ++round) {
+    TraceTrack* track = trace.Track(TraceRole::kFetch, absl::StrCat("p", round), "q");
+    const double lowest = std::uniform_real_distribution<double>(10, 38)(random);
+    std::uniform_real_distribution<double> draw(lowest, std::min(lowest + round % 7, 39.9));
+    std::vector<int64_t> all;
+    for (uint64_t id = 1; id <= 1000; ++id) {
+      all.push_back(static_cast<int64_t>(std::exp2(draw(random))));
+      EndOne(&trace, track, id, key, all.back());
+    }
+    std::sort(all.begin(), all.end());
+    for (double quantile : {0.5, 0.9, 0.99}) {
+      const auto exact = static_cast<double>(all[static_cast<size_t>(quantile * 1000) - 1]);
+      EXPECT_NEAR(track->counts().QuantileNs(quantile), exact, 0.05 * exact) << quantile;
+    }
+    EXPECT_EQ(track->counts().TookLessThan(uint64_t{1} << 30),
+              static_cast<uint64_t>(std::lower_bound(all.begin(), all.end(), int64_t{1} << 30) -
+                                    all.begin()));
+  }
+  EXPECT_EQ(trace.Track(TraceRole::kServe, "nobody", "q")->counts().QuantileNs(0.5), 0);
 }
 
 TEST(Trace, BothEndsSampleTheSameOperations) {
@@ -151,8 +193,9 @@ TEST(Trace, AllocatesNothingOnTheSteadyPath) {
   Trace trace({64, 1});
   TraceTrack* track = trace.Track(TraceRole::kServe, "p", "q");
   const TensorKey one = Key("one"), two = Key("two");
+  EndOne(&trace, track, 1, one, 100);
   const uint64_t before = allocations.load();
-  for (uint64_t id = 1; id < 1000; ++id) EndOne(&trace, track, id, id % 2 == 0 ? one : two, 100);
+  for (uint64_t id = 2; id < 1000; ++id) EndOne(&trace, track, id, id % 2 == 0 ? one : two, 100);
   EXPECT_EQ(allocations.load(), before);
 }
 

@@ -309,7 +309,7 @@ class Step:
         """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
 
         `into` is an array of the right type and shape to fill. With `by_reference` the tensor may
-        be a view of the producer's memory, to be read only.
+        be a view of the producer's memory, to be read only; an `into` is filled all the same.
         """
         server = self._server
         prefix = server._sources.get(frm) or server._source(frm, timeout)

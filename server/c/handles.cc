@@ -72,6 +72,15 @@ absl::Status CheckInto(const tryst_tensor& into, const TensorKey& key) {
 
 }  // namespace
 
+absl::Status CauseOfAbort(int code, const char* message, absl::Status* cause) {
+  constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
+  if (code <= 0 || code > kLastCode) {
+    return absl::InvalidArgumentError("a step is aborted with the code of a failure, not with OK");
+  }
+  *cause = absl::Status(static_cast<absl::StatusCode>(code), Text(message));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Receive> Receive::Make(Server* server, int64_t step, const char* key,
                                       const tryst_tensor* into) {
   auto parsed = TensorKey::Parse(Text(key));

@@ -32,6 +32,14 @@ absl::Status InTheProcessOf(int forks);
 // Returns null when the status is OK.
 tryst_status* Give(const absl::Status& status);
 tryst_status* GiveTensor(absl::StatusOr<Tensor> made, tryst_tensor** tensor, bool shared = false);
+// kInvalidArgument, where the caller gives null for something that a call cannot do without; else
+// null.
+template <typename... Pointer>
+tryst_status* RefuseNull(Pointer... pointers) {
+  if (((pointers != nullptr) && ...)) return nullptr;
+  return Give(absl::InvalidArgumentError(
+      "null was given for a handle, or for a place that the call writes to"));
+}
 // The caller frees it with tryst_string_free().
 char* GiveText(const std::string& text);
 
@@ -40,6 +48,9 @@ absl::StatusOr<DType> CheckedType(int dtype);
 
 // A null from the caller becomes an empty text, which is never a valid key or worker.
 inline const char* Text(const char* text) { return text == nullptr ? "" : text; }
+
+// Makes what a step is aborted with. kInvalidArgument: `code` is not that of a failure.
+absl::Status CauseOfAbort(int code, const char* message, absl::Status* cause);
 
 inline absl::Duration Timeout(int64_t ms) {
   return ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ms);

@@ -14,6 +14,7 @@
 #include "rendezvous/executor.h"
 
 using tryst::c::Give;
+using tryst::c::RefuseNull;
 using tryst::c::Text;
 using tryst::c::Timeout;
 
@@ -64,7 +65,9 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
 size_t tryst_server_release_gpu_memory(tryst_server* server) {
   constexpr int kMostGpus = 64;  // Of a machine.
   size_t released = 0;
-  if (!server->Usable().ok() || server->server->steps() == nullptr) return released;
+  if (server == nullptr || !server->Usable().ok() || server->server->steps() == nullptr) {
+    return released;
+  }
   for (int i = 0; i < kMostGpus; ++i) {
     tryst::DeviceEngine* const engine = server->server->gpu(i);
     if (engine != nullptr) released += engine->ReleaseMappings();
@@ -122,6 +125,7 @@ size_t tryst_queue::Take(tryst_op** ops, size_t max, absl::Duration timeout) {
 }
 
 tryst_status* tryst_queue_create(tryst_queue** queue) {
+  if (tryst_status* const refused = RefuseNull(queue)) return refused;
   *queue = nullptr;
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) {
@@ -134,9 +138,10 @@ tryst_status* tryst_queue_create(tryst_queue** queue) {
 
 void tryst_queue_free(tryst_queue* queue) { delete queue; }
 
-int tryst_queue_fd(const tryst_queue* queue) { return queue->fd; }
+int tryst_queue_fd(const tryst_queue* queue) { return queue == nullptr ? -1 : queue->fd; }
 
 size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t timeout_ms) {
+  if (queue == nullptr || ops == nullptr) return 0;
   return queue->Take(ops, max, Timeout(timeout_ms));
 }
 
@@ -234,6 +239,7 @@ tryst_status* tryst::c::StartReceives(tryst_server* server, int64_t step, size_t
                                       absl::FunctionRef<absl::StatusOr<Receive>(size_t)> make,
                                       const tryst_options* options, int64_t timeout_ms,
                                       tryst_queue* queue, void* tag, tryst_op** op) {
+  if (tryst_status* const refused = RefuseNull(server, op)) return refused;
   *op = nullptr;
   if (count == 0) return Give(absl::InvalidArgumentError("a receive needs at least one key"));
   const auto rendezvous = server->Step(step);
@@ -267,22 +273,25 @@ tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_r
                                size_t count, const tryst_options* options, int64_t timeout_ms,
                                tryst_queue* queue, void* tag, tryst_op** op) {
   return tryst::c::StartReceives(
-      server, step, count,
+      server, step, items == nullptr ? 0 : count,
       [&](size_t i) {
         return tryst::c::Receive::Make(server->server.get(), step, items[i].key, items[i].into);
       },
       options, timeout_ms, queue, tag, op);
 }
 
-void* tryst_op_tag(const tryst_op* op) { return op->tag; }
+void* tryst_op_tag(const tryst_op* op) { return op == nullptr ? nullptr : op->tag; }
 
 int tryst_op_wait(tryst_op* op, int64_t timeout_ms) {
-  return op->Wait(Timeout(timeout_ms)) ? 1 : 0;
+  return op == nullptr || op->Wait(Timeout(timeout_ms)) ? 1 : 0;
 }
 
-void tryst_op_cancel(tryst_op* op) { op->Cancel(); }
+void tryst_op_cancel(tryst_op* op) {
+  if (op != nullptr) op->Cancel();
+}
 
 tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int* is_dead) {
+  if (tryst_status* const refused = RefuseNull(op, tensor, is_dead)) return refused;
   *tensor = nullptr;
   *is_dead = 0;
   const absl::Status usable = op->Usable();
@@ -309,6 +318,7 @@ void tryst_op_free(tryst_op* op) {
 
 tryst_status* tryst::c::SendAll(tryst_server* server, int64_t step, absl::Span<SendItem> sends,
                                 const tryst_options* options) {
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   tryst::Args args;
@@ -324,6 +334,7 @@ tryst_status* tryst::c::SendAll(tryst_server* server, int64_t step, absl::Span<S
 
 tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_send_item* items,
                               size_t count, const tryst_options* options) {
+  if (items == nullptr) count = 0;
   std::vector<tryst::SendItem> sends(count);
   for (size_t i = 0; i < count; ++i) {
     auto key = tryst::TensorKey::Parse(Text(items[i].key));

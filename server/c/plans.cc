@@ -10,6 +10,7 @@
 #include "server/c/tryst_v1.h"
 
 using tryst::c::Give;
+using tryst::c::RefuseNull;
 using tryst::c::Text;
 
 struct tryst_plan {
@@ -20,10 +21,13 @@ struct tryst_plan {
 tryst_status* tryst_plan_create(tryst_server* server, const char* src_device,
                                 uint64_t src_incarnation, const char* dst_device,
                                 const char* const* edges, size_t count, tryst_plan** plan) {
+  if (tryst_status* const refused = RefuseNull(server, plan)) return refused;
   *plan = nullptr;
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);
-  if (count == 0) return Give(absl::InvalidArgumentError("a plan needs at least one name"));
+  if (count == 0 || edges == nullptr) {
+    return Give(absl::InvalidArgumentError("a plan needs at least one name"));
+  }
   auto made = std::make_unique<tryst_plan>();
   made->server = server;
   made->keys.reserve(count);
@@ -44,6 +48,7 @@ void tryst_plan_free(tryst_plan* plan) { delete plan; }
 
 tryst_status* tryst_plan_send(tryst_plan* plan, int64_t step, const tryst_tensor* const* tensors,
                               const tryst_options* options) {
+  if (tryst_status* const refused = RefuseNull(plan, tensors)) return refused;
   std::vector<tryst::SendItem> sends(plan->keys.size());
   for (size_t i = 0; i < sends.size(); ++i) {
     sends[i].key = plan->keys[i];
@@ -57,6 +62,7 @@ tryst_status* tryst_plan_recv_start(tryst_plan* plan, int64_t step,
                                     const tryst_tensor* const* intos, const tryst_options* options,
                                     int64_t timeout_ms, tryst_queue* queue, void* tag,
                                     tryst_op** op) {
+  if (tryst_status* const refused = RefuseNull(plan)) return refused;
   return tryst::c::StartReceives(
       plan->server, step, plan->keys.size(),
       [&](size_t i) {

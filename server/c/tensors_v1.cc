@@ -15,6 +15,7 @@ namespace {
 
 using tryst::c::Give;
 using tryst::c::GiveTensor;
+using tryst::c::RefuseNull;
 // DLPack 1.0, which the implementation uses.
 using Versioned = tryst::dlpack::DLManagedTensorVersioned;
 using tryst::dlpack::DLTensor;
@@ -41,7 +42,9 @@ Versioned* Cast(::DLManagedTensorVersioned* managed) {
   return reinterpret_cast<Versioned*>(managed);
 }
 
-bool ReadOnly(const tryst_tensor* tensor) { return tensor->shared || tensor->tensor.read_only(); }
+bool ReadOnly(const tryst_tensor* tensor) {
+  return tensor != nullptr && (tensor->shared || tensor->tensor.read_only());
+}
 
 }  // namespace
 
@@ -52,6 +55,7 @@ int tryst_status_is_derived(const tryst_status* status) {
 int tryst_tensor_is_read_only(const tryst_tensor* tensor) { return ReadOnly(tensor) ? 1 : 0; }
 
 int32_t tryst_tensor_gpu(const tryst_tensor* tensor) {
+  if (tensor == nullptr) return -1;
   const tryst::MemorySpace space = tensor->tensor.space();
   return space.host_readable() ? -1 : space.device_ordinal;
 }
@@ -64,11 +68,15 @@ const char* tryst_dtype_name(int32_t dtype) {
 
 tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes,
                                    const int64_t* dims, size_t rank, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(tensor)) return refused;
   *tensor = nullptr;
   const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
   if (!shape.ok()) return Give(shape.status());
   auto made = tryst::Tensor::Allocate(tryst::DType::kString, *shape);
   if (!made.ok()) return Give(made.status());
+  if (made->shape().elements() > 0 && (texts == nullptr || sizes == nullptr)) {
+    return Give(absl::InvalidArgumentError("null was given for the strings or their sizes"));
+  }
   size_t i = 0;
   for (std::string& text : made->mutable_strings()) {
     text.assign(texts[i], sizes[i]);
@@ -79,6 +87,7 @@ tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes
 
 tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const char** text,
                                   size_t* size) {
+  if (tryst_status* const refused = RefuseNull(tensor, text, size)) return refused;
   *text = nullptr;
   *size = 0;
   if (tensor->tensor.dtype() != tryst::DType::kString) {
@@ -96,10 +105,12 @@ tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const ch
 }
 
 tryst_status* tryst_tensor_from_dlpack(::DLManagedTensorVersioned* managed, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(tensor)) return refused;
   return GiveTensor(tryst::FromDLPack(Cast(managed)), tensor);
 }
 
 tryst_status* tryst_tensor_from_dlpack0(::DLManagedTensor* managed, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(tensor)) return refused;
   *tensor = nullptr;
   if (managed == nullptr) return Give(absl::InvalidArgumentError("Null DLPack tensor"));
   auto wrapped = std::make_unique<OldAsNew>();
@@ -118,6 +129,7 @@ tryst_status* tryst_tensor_from_dlpack0(::DLManagedTensor* managed, tryst_tensor
 
 tryst_status* tryst_tensor_to_dlpack(const tryst_tensor* tensor,
                                      ::DLManagedTensorVersioned** managed) {
+  if (tryst_status* const refused = RefuseNull(tensor, managed)) return refused;
   *managed = nullptr;
   const auto made = tryst::ToDLPack(tensor->tensor);
   if (!made.ok()) return Give(made.status());
@@ -127,6 +139,7 @@ tryst_status* tryst_tensor_to_dlpack(const tryst_tensor* tensor,
 }
 
 tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, ::DLManagedTensor** managed) {
+  if (tryst_status* const refused = RefuseNull(tensor, managed)) return refused;
   *managed = nullptr;
   if (ReadOnly(tensor)) {
     return Give(absl::FailedPreconditionError(
@@ -148,6 +161,7 @@ tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, ::DLManagedTen
 
 tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
                                     size_t rank, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(server, tensor)) return refused;
   *tensor = nullptr;
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);

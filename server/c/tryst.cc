@@ -17,6 +17,7 @@ using tryst::c::Give;
 using tryst::c::GiveTensor;
 using tryst::c::GiveText;
 using tryst::c::Receive;
+using tryst::c::RefuseNull;
 using tryst::c::Text;
 using tryst::c::Timeout;
 
@@ -26,6 +27,7 @@ absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank
 
 tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
                        const tryst_tensor* tensor, const tryst::Args& args) {
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
   const auto rendezvous = server->Step(step);
@@ -65,6 +67,7 @@ void tryst_string_free(char* text) { std::free(text); }
 
 tryst_status* tryst_tensor_allocate(tryst_dtype dtype, const int64_t* dims, size_t rank,
                                     tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(tensor)) return refused;
   *tensor = nullptr;
   const auto type = CheckedType(dtype);
   if (!type.ok()) return Give(type.status());
@@ -75,6 +78,10 @@ tryst_status* tryst_tensor_allocate(tryst_dtype dtype, const int64_t* dims, size
 
 tryst_status* tryst_tensor_adopt(void* data, tryst_dtype dtype, const int64_t* dims, size_t rank,
                                  void (*release)(void* arg), void* arg, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(tensor)) {
+    if (release != nullptr) release(arg);
+    return refused;
+  }
   *tensor = nullptr;
   const auto type = CheckedType(dtype);
   const auto shape = CheckedShape(dims, rank);
@@ -92,26 +99,32 @@ tryst_status* tryst_tensor_adopt(void* data, tryst_dtype dtype, const int64_t* d
 void tryst_tensor_free(tryst_tensor* tensor) { delete tensor; }
 
 int32_t tryst_tensor_dtype(const tryst_tensor* tensor) {
-  return static_cast<int32_t>(tensor->tensor.dtype());
+  return tensor == nullptr ? 0 : static_cast<int32_t>(tensor->tensor.dtype());
 }
 
 size_t tryst_tensor_rank(const tryst_tensor* tensor) {
-  return static_cast<size_t>(tensor->tensor.shape().rank());
+  return tensor == nullptr ? 0 : static_cast<size_t>(tensor->tensor.shape().rank());
 }
 
 int64_t tryst_tensor_dim(const tryst_tensor* tensor, size_t i) {
+  if (i >= tryst_tensor_rank(tensor)) return 0;
   return tensor->tensor.shape().dim(static_cast<int>(i));
 }
 
-uint64_t tryst_tensor_bytes(const tryst_tensor* tensor) { return tensor->tensor.bytes(); }
+uint64_t tryst_tensor_bytes(const tryst_tensor* tensor) {
+  return tensor == nullptr ? 0 : tensor->tensor.bytes();
+}
 
 void* tryst_tensor_data(tryst_tensor* tensor) {
-  return tensor->tensor.dtype() == tryst::DType::kString ? nullptr : tensor->tensor.mutable_data();
+  if (tensor == nullptr || tensor->tensor.dtype() == tryst::DType::kString) return nullptr;
+  return tensor->tensor.mutable_data();
 }
 
 tryst_status* tryst_server_create(const char* const* settings, size_t count,
                                   tryst_server** server) {
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
   *server = nullptr;
+  if (settings == nullptr) count = 0;
   std::vector<std::string> rest;
   auto config = tryst::LoadConfig({settings, settings + count}, tryst::ProcessEnvironment(), &rest);
   if (!config.ok()) return Give(config.status());
@@ -125,11 +138,13 @@ tryst_status* tryst_server_create(const char* const* settings, size_t count,
 }
 
 tryst_status* tryst_server_start(tryst_server* server) {
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
   const absl::Status usable = server->Usable();
   return Give(usable.ok() ? server->server->Start() : usable);
 }
 
 tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
   const absl::Status usable = server->Usable();
   return Give(usable.ok() ? server->server->Stop(Timeout(deadline_ms)) : usable);
 }
@@ -140,19 +155,20 @@ void tryst_server_free(tryst_server* server) {
 }
 
 const char* tryst_server_worker(const tryst_server* server) {
-  return server->server->worker().c_str();
+  return server == nullptr ? "" : server->server->worker().c_str();
 }
 
 const char* tryst_server_address(const tryst_server* server) {
-  return server->server->address().c_str();
+  return server == nullptr ? "" : server->server->address().c_str();
 }
 
 uint64_t tryst_server_incarnation(const tryst_server* server) {
-  return server->server->incarnation();
+  return server == nullptr ? 0 : server->server->incarnation();
 }
 
 tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* peer,
                                             int64_t timeout_ms, uint64_t* incarnation) {
+  if (tryst_status* const refused = RefuseNull(server, incarnation)) return refused;
   *incarnation = 0;
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);
@@ -162,12 +178,14 @@ tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* pe
 }
 
 char* tryst_server_explain(tryst_server* server, const char* peer) {
+  if (server == nullptr) return nullptr;
   const absl::Status usable = server->Usable();
   return GiveText(usable.ok() ? server->server->Explain(Text(peer)) : usable.ToString());
 }
 
 tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const char* dst_device,
                         const char* edge, uint64_t frame, uint64_t iter, char** key) {
+  if (tryst_status* const refused = RefuseNull(key)) return refused;
   *key = nullptr;
   const auto prefix =
       tryst::TensorKeyPrefix::Make(Text(src_device), src_incarnation, Text(dst_device), Text(edge));
@@ -189,6 +207,10 @@ tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* ke
 
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
                       tryst_done done, void* arg) {
+  if (done == nullptr) return;  // Nobody would hear of it.
+  if (server == nullptr) {
+    return Fail(done, arg, absl::InvalidArgumentError("null was given for a handle"));
+  }
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Fail(done, arg, rendezvous.status());
   auto made = Receive::Make(server->server.get(), step, key, into);
@@ -213,6 +235,7 @@ void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const
 
 tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* into, int64_t timeout_ms, tryst_tensor** tensor) {
+  if (tryst_status* const refused = RefuseNull(server, tensor)) return refused;
   *tensor = nullptr;
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
@@ -228,21 +251,20 @@ tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
 
 tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code code,
                                const char* message) {
-  if (code <= TRYST_OK || code > TRYST_UNAUTHENTICATED) {
-    return Give(
-        absl::InvalidArgumentError("a step is aborted with the code of a failure, not with OK"));
-  }
+  if (tryst_status* const refused = RefuseNull(server)) return refused;
+  absl::Status why;
+  const absl::Status fit = tryst::c::CauseOfAbort(code, message, &why);
+  if (!fit.ok()) return Give(fit);
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);
   if (server->server->steps() == nullptr) {
     return Give(absl::FailedPreconditionError("the server has not started"));
   }
-  server->server->steps()->AbortStep(
-      step, absl::Status(static_cast<absl::StatusCode>(code), Text(message)));
+  server->server->steps()->AbortStep(step, why);
   return nullptr;
 }
 
 void tryst_step_cleanup(tryst_server* server, int64_t step) {
-  if (server->Usable().ok() && server->server->steps() != nullptr)
-    server->server->steps()->CleanupStep(step);
+  if (server == nullptr || !server->Usable().ok() || server->server->steps() == nullptr) return;
+  server->server->steps()->CleanupStep(step);
 }

@@ -5,11 +5,14 @@
  *
  * Thread-safe but for what frees. Nothing here throws or exits. A call that can fail
  * returns a status: null when all is well, else the caller's to free. Strings and tensors
- * that a call gives out are the caller's to free too, unless it says otherwise. Of a server
- * any call may be made at any time, in callbacks too; what makes no sense then, as a send
- * before the start, fails with a status. A timeout or deadline of less than 0 ms is none:
- * the call waits for as long as it takes. What is declared here keeps its meaning and its
- * layout within TRYST_ABI_VERSION. */
+ * that a call gives out are the caller's to free too, unless it says otherwise, once each: what
+ * was freed must not be used or freed again, as with free(). Null in place of a handle, or of a
+ * place that a call writes to, fails with TRYST_INVALID_ARGUMENT where a status is returned;
+ * elsewhere it gives 0, null or "", and frees nothing. Of a server any call may be made at any
+ * time, in callbacks too, but not in a signal's handler, since calls allocate and lock; what
+ * makes no sense then, as a send before the start, fails with a status. A timeout or deadline of
+ * less than 0 ms is none: the call waits for as long as it takes. What is declared here keeps its
+ * meaning and its layout within TRYST_ABI_VERSION. */
 
 #include <stddef.h>
 #include <stdint.h>

@@ -85,8 +85,10 @@ typedef struct {
 enum {
   TRYST_SEND_COPY = 1, /* Of a copy, made before the call returns. */
 
-  TRYST_RECV_BY_REFERENCE = 1, /* May come as a view of the producer's memory, to be read only. */
-  TRYST_RECV_RECURRING = 2     /* The same keys are wanted in step after step: ask ahead. */
+  /* May come as a view of the producer's memory, to be read only. An `into` is filled all the
+   * same. */
+  TRYST_RECV_BY_REFERENCE = 1,
+  TRYST_RECV_RECURRING = 2 /* The same keys are wanted in step after step: ask ahead. */
 };
 
 typedef struct {
@@ -145,6 +147,20 @@ tryst_status* tryst_plan_recv_start(tryst_plan* plan, int64_t step,
                                     tryst_op** op);
 /* What it has started goes on. */
 void tryst_plan_free(tryst_plan* plan);
+
+/* ---- Steps of a peer ---- */
+
+/* As a job's chief does. The peer answers within `timeout_ms`, or the call fails with
+ * TRYST_UNAVAILABLE or TRYST_DEADLINE_EXCEEDED; a peer that is not up is waited for as long.
+ * TRYST_PERMISSION_DENIED: its setting `control` does not let us. */
+tryst_status* tryst_peer_step_begin(tryst_server* server, const char* peer, int64_t step,
+                                    int64_t timeout_ms);
+/* Fails what waits in the step at the peer, and what comes later. */
+tryst_status* tryst_peer_step_abort(tryst_server* server, const char* peer, int64_t step,
+                                    tryst_code code, const char* message, int64_t timeout_ms);
+/* The step is over at the peer. */
+tryst_status* tryst_peer_step_cleanup(tryst_server* server, const char* peer, int64_t step,
+                                      int64_t timeout_ms);
 
 /* ---- Memory that the host's workers share ---- */
 

@@ -553,4 +553,104 @@ TEST_F(V1Freed, AReceiveEndsWhileItsServerIsBeingFreed) {
   for (int task = 0; task < 20 && !HasFatalFailure(); ++task) FreeWhileReceiving(task);
 }
 
+TEST_F(V1, NullIsRefusedOrDoesNothing) {
+  tryst_tensor* tensor = nullptr;
+  tryst_op* op = nullptr;
+  uint64_t incarnation = 0;
+  char* key = nullptr;
+  int is_dead = 0;
+  const int64_t dims[] = {1};
+  const std::string good = Key("e");
+  const tryst_recv_item item = {good.c_str(), nullptr};
+  const char* const settings[] = {"--insecure"};
+  for (tryst_status* status :
+       {tryst_server_create(settings, 1, nullptr),
+        tryst_server_start(nullptr),
+        tryst_server_stop(nullptr, 0),
+        tryst_tensor_allocate(TRYST_FLOAT, dims, 1, nullptr),
+        tryst_tensor_adopt(&is_dead, TRYST_FLOAT, dims, 1, nullptr, nullptr, nullptr),
+        tryst_server_peer_incarnation(nullptr, "", 0, &incarnation),
+        tryst_server_peer_incarnation(server_, "", 0, nullptr),
+        tryst_key("", 0, "", "", 0, 0, nullptr),
+        tryst_send(nullptr, 1, good.c_str(), nullptr),
+        tryst_send_copy(nullptr, 1, good.c_str(), nullptr),
+        tryst_send(server_, 1, nullptr, nullptr),
+        tryst_recv(nullptr, 1, good.c_str(), nullptr, 0, &tensor),
+        tryst_recv(server_, 1, good.c_str(), nullptr, 0, nullptr),
+        tryst_step_abort(nullptr, 1, TRYST_ABORTED, ""),
+        tryst_recv_start(server_, 1, &item, 1, nullptr, 0, nullptr, nullptr, nullptr),
+        tryst_recv_start(nullptr, 1, &item, 1, nullptr, 0, nullptr, nullptr, &op),
+        tryst_recv_start(server_, 1, nullptr, 1, nullptr, 0, nullptr, nullptr, &op),
+        tryst_send_many(nullptr, 1, nullptr, 0, nullptr),
+        tryst_queue_create(nullptr),
+        tryst_op_result(nullptr, 0, &tensor, &is_dead),
+        tryst_server_allocate(nullptr, TRYST_FLOAT, dims, 1, &tensor),
+        tryst_server_allocate(server_, TRYST_FLOAT, dims, 1, nullptr),
+        tryst_tensor_from_dlpack(nullptr, nullptr),
+        tryst_tensor_to_dlpack0(nullptr, nullptr),
+        tryst_tensor_strings(nullptr, nullptr, dims, 1, &tensor),
+        tryst_peer_step_begin(nullptr, "", 1, 0),
+        tryst_peer_step_cleanup(nullptr, "", 1, 0),
+        tryst_peer_step_abort(nullptr, "", 1, TRYST_ABORTED, "", 0)}) {
+    EXPECT_EQ(Code(status), TRYST_INVALID_ARGUMENT);
+  }
+  tryst_recv_async(server_, 1, good.c_str(), nullptr, nullptr, nullptr);
+  tryst_step_cleanup(nullptr, 1);
+  tryst_status_free(nullptr);
+  tryst_tensor_free(nullptr);
+  tryst_string_free(nullptr);
+  tryst_server_free(nullptr);
+  tryst_op_free(nullptr);
+  tryst_op_cancel(nullptr);
+  tryst_queue_free(nullptr);
+  EXPECT_EQ(tryst_op_tag(nullptr), nullptr);
+  EXPECT_EQ(tryst_queue_fd(nullptr), -1);
+  EXPECT_EQ(tryst_queue_take(nullptr, &op, 1, 0), 0u);
+  EXPECT_EQ(tryst_tensor_bytes(nullptr), 0u);
+  EXPECT_EQ(tryst_tensor_dim(nullptr, 0), 0);
+  EXPECT_EQ(tryst_tensor_data(nullptr), nullptr);
+  EXPECT_STREQ(tryst_server_worker(nullptr), "");
+  EXPECT_EQ(tryst_server_explain(nullptr, nullptr), nullptr);
+  EXPECT_EQ(tryst_server_setting(nullptr, "job"), nullptr);
+  EXPECT_EQ(tryst_server_release_gpu_memory(nullptr), 0u);
+  char* const stats = tryst_server_stats_json(nullptr);
+  EXPECT_STREQ(stats, "{}\n");
+  tryst_string_free(stats);
+  EXPECT_EQ(key, nullptr);
+  tryst_step_cleanup(server_, 1);
+}
+
+TEST_F(V1, APeersStepsAreBegunAbortedAndCleanedUp) {
+  const std::string join =
+      absl::StrCat("--join=", tryst_server_worker(server_), "@", tryst_server_address(server_));
+  const char* settings[] = {"--job=chief",    "--listen=127.0.0.1:0", "--insecure",
+                            "--open_cluster", "--nic=soft",           join.c_str()};
+  tryst_server* chief = nullptr;
+  ASSERT_EQ(Code(tryst_server_create(settings, 6, &chief)), TRYST_OK);
+  ASSERT_EQ(Code(tryst_server_start(chief)), TRYST_OK);
+  const char* const peer = tryst_server_worker(server_);
+  EXPECT_EQ(Code(tryst_peer_step_begin(chief, peer, 7, kHungMs)), TRYST_OK);
+  const std::string key = Key("waits");
+  const tryst_recv_item item = {key.c_str(), nullptr};
+  tryst_op* op = nullptr;
+  ASSERT_EQ(Code(tryst_recv_start(server_, 7, &item, 1, nullptr, -1, nullptr, nullptr, &op)),
+            TRYST_OK);
+  EXPECT_EQ(Code(tryst_peer_step_abort(chief, peer, 7, TRYST_OK, "no failure", kHungMs)),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_peer_step_abort(chief, peer, 7, TRYST_ABORTED, "enough of it", kHungMs)),
+            TRYST_OK);
+  ASSERT_EQ(tryst_op_wait(op, kHungMs), 1);
+  tryst_tensor* tensor = nullptr;
+  int is_dead = 0;
+  std::string message;
+  EXPECT_EQ(Code(tryst_op_result(op, 0, &tensor, &is_dead), &message), TRYST_ABORTED);
+  EXPECT_TRUE(absl::StrContains(message, "enough of it")) << message;
+  tryst_op_free(op);
+  EXPECT_EQ(Code(tryst_peer_step_cleanup(chief, peer, 7, kHungMs)), TRYST_OK);
+  EXPECT_NE(Code(tryst_send(server_, 7, key.c_str(), nullptr)), TRYST_OK) << "the step is over";
+  EXPECT_EQ(Code(tryst_peer_step_begin(chief, "/job:nobody/replica:0/task:0", 7, 100)),
+            TRYST_UNAVAILABLE);
+  tryst_server_free(chief);
+}
+
 }  // namespace

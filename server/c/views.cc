@@ -13,7 +13,8 @@ using tryst::c::Text;
 namespace {
 
 const tryst::Insight* InsightOf(tryst_server* server) {
-  return server->Usable().ok() ? server->server->insight() : nullptr;
+  const bool usable = server != nullptr && server->Usable().ok();
+  return usable ? server->server->insight() : nullptr;
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ char* tryst_server_waiting_json(tryst_server* server) {
 
 char* tryst_server_stats_json(tryst_server* server) {
   std::string out = "{";
-  if (server->Usable().ok()) {
+  if (server != nullptr && server->Usable().ok()) {
     for (const auto& [name, value] : server->server->Stats()) {
       absl::StrAppend(&out, out.size() > 1 ? "," : "", tryst::JsonText(name), ":", value);
     }
@@ -42,6 +43,7 @@ char* tryst_server_stats_json(tryst_server* server) {
 }
 
 char* tryst_server_setting(const tryst_server* server, const char* name) {
+  if (server == nullptr) return nullptr;
   for (const tryst::ConfigRow& row : tryst::ConfigRows()) {
     if (Text(name) == std::string(row.name)) {
       return GiveText(tryst::PrintSetting(row, server->server->config()));

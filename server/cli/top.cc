@@ -38,7 +38,7 @@ struct PathLook {
 };
 
 struct Row {
-  std::string worker, role, peer, path, state;
+  std::string worker, role, peer, path, health, state;
   bool in_use = false;
   double operations_per_s = 0;
   double megabytes_per_s = 0;
@@ -77,6 +77,7 @@ class Looker {
     row.role = Text(path, "role");
     row.peer = Text(path, "peer");
     row.path = Text(path, "path");
+    row.health = Text(path, "health");
     row.state = Text(path, "state");
     row.in_use = path.fields().count("in_use") > 0 && path.fields().at("in_use").bool_value();
     row.under_way = Number(path, "under_way");
@@ -109,18 +110,23 @@ class Looker {
   std::map<std::string, PathLook> looks_;
 };
 
+// Three digits, without an exponent.
+std::string Figure(double value) {
+  return absl::StrFormat(value >= 99.95 ? "%.0f" : "%.3g", value);
+}
+
 std::string Table(const std::vector<Row>& rows, bool colours) {
   std::string out = absl::StrFormat("%-6s %-30s %-30s %-10s %9s %9s %6s %6s %9s  %s\n", "",
                                     "WORKER", "PEER", "PATH", "OPS/S", "MB/S", "NOW", "FAILED",
                                     "P99 MS", "WAITS MOSTLY FOR; STATE");
   for (const Row& row : rows) {
     if (!row.in_use && row.state == "not tried") continue;
-    const bool fine = row.in_use && (row.state == "connected" || row.state == "in use");
-    absl::StrAppendFormat(
-        &out, "%-6s %-30s %-30s %-10s %9.0f %9.1f %6.0f %6.0f %9.3g  %s; %s%s%s\n", row.role,
-        row.worker, row.peer, row.path, row.operations_per_s, row.megabytes_per_s, row.under_way,
-        row.failed, row.p99_ms, row.mostly.empty() ? "-" : row.mostly,
-        colours && !fine ? "\033[33m" : "", row.state, colours && !fine ? "\033[0m" : "");
+    const bool fine = row.in_use && row.health != "failing";
+    absl::StrAppendFormat(&out, "%-6s %-30s %-30s %-10s %9.0f %9.1f %6.0f %6.0f %9s  %s; %s%s%s\n",
+                          row.role, row.worker, row.peer, row.path, row.operations_per_s,
+                          row.megabytes_per_s, row.under_way, row.failed, Figure(row.p99_ms),
+                          row.mostly.empty() ? "-" : row.mostly, colours && !fine ? "\033[33m" : "",
+                          row.state, colours && !fine ? "\033[0m" : "");
   }
   return out;
 }
@@ -131,12 +137,14 @@ std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& 
   for (const Row& row : rows) {
     absl::StrAppendFormat(
         &out,
-        "%s{\"worker\":%s,\"role\":%s,\"peer\":%s,\"path\":%s,\"state\":%s,\"in_use\":%s,"
+        "%s{\"worker\":%s,\"role\":%s,\"peer\":%s,\"path\":%s,\"health\":%s,\"state\":%s,"
+        "\"in_use\":%s,"
         "\"operations_per_s\":%.3f,\"megabytes_per_s\":%.3f,\"under_way\":%.0f,\"failed\":%.0f,"
         "\"p99_ms\":%.4g,\"waits_mostly_for\":%s}",
         comma, JsonText(row.worker), JsonText(row.role), JsonText(row.peer), JsonText(row.path),
-        JsonText(row.state), row.in_use ? "true" : "false", row.operations_per_s,
-        row.megabytes_per_s, row.under_way, row.failed, row.p99_ms, JsonText(row.mostly));
+        JsonText(row.health), JsonText(row.state), row.in_use ? "true" : "false",
+        row.operations_per_s, row.megabytes_per_s, row.under_way, row.failed, row.p99_ms,
+        JsonText(row.mostly));
     comma = ",";
   }
   out += "],\"errors\":[";

@@ -43,6 +43,7 @@ std::vector<ExplainedPath> ExplainedPaths(const Struct& document) {
     one.fetches = JsonString(path, "role") == "fetch";
     one.peer = JsonString(path, "peer");
     one.path = JsonString(path, "path");
+    one.failing = JsonString(path, "health") == "failing";
     one.state = JsonString(path, "state");
     one.why = JsonString(path, "why");
     one.in_use = path.fields().count("in_use") > 0 && path.fields().at("in_use").bool_value();

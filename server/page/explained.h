@@ -25,6 +25,7 @@ struct ExplainedPath {
   bool fetches = false;
   std::string peer, path, state, why;
   bool in_use = false;
+  bool failing = false;  // Workers of 0.2.0 and before do not say it, and count as fine.
   double done = 0, failed = 0, bytes = 0, under_way = 0, p99_ms = 0;
   std::map<std::string, double> waited_ms;
 };

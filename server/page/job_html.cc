@@ -98,7 +98,8 @@ const texts = {peer_send: "the producer's Send", local_send: 'its own Send'};
 const waits = w => texts[w] || (w || '-').replace(/_/g, ' ');
 const short = name => name.replace(/^\/job:/, '').replace('/replica:0', '').replace('/task:', ' ');
 // Figures are shown once there are some.
-const round = x => x >= 100 ? Math.round(x) : Number(x.toPrecision(3));
+// Three digits, and never an exponent.
+const round = x => Math.abs(x) >= 100 ? Math.round(x) : Math.abs(x) < 1e-6 ? 0 : Number(x.toPrecision(3));
 const figure = x => x < 0 ? '–' : round(x);
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue('--' + name);
 const brief = ms => Math.abs(ms) < 1e3 ? round(ms) + ' ms' : round(ms / 1e3) + ' s';
@@ -274,7 +275,7 @@ function showSteps(job) {
     for (let i = 0; i <= 4; i++) {
       pen.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';
       const ms = oldest + (newest - oldest) * i / 4;
-      if (shown.length) pen.fillText(brief(ms - newest), at(ms),
+      if (shown.length) pen.fillText(i === 4 ? 'now' : brief(ms - newest), at(ms),
         shown.length * 18 + 10);
     }
     return (px, py) => {
@@ -346,7 +347,7 @@ async function drill(worker) {
       `protocol ${said.paths.protocol}, up ${span(said.paths.up_ms)}`;
     rows('drill-paths', said.paths.paths.filter(p => p.in_use || p.state !== 'not tried'), p => [
       {text: (p.role === 'fetch' ? 'from ' : 'to ') + short(p.peer)}, p.path,
-      {text: p.state, kind: p.in_use && /connected|in use/.test(p.state) ? '' : 'bad'}, p.why,
+      {text: p.state, kind: p.health === 'failing' ? 'bad' : ''}, p.why,
       p.under_way, p.done, {text: p.failed, kind: p.failed ? 'bad' : ''}, round(p.p99_ms)]);
     rows('drill-ops', said.waiting ? said.waiting.operations.slice(0, 200) : [], op => [
       {text: String(op.step)}, {text: op.key.split(';')[3] || op.key, title: op.key,

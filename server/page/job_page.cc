@@ -1,15 +1,23 @@
 #include "server/page/job_page.h"
 
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/read_file.h"
 #include "server/cli/ask_workers.h"
 #include "server/page/job_watch.h"
 #include "server/status_page.h"
@@ -20,24 +28,32 @@ namespace {
 
 constexpr size_t kMostRecordedBytes = 256 << 20;
 
+// Whether it is a document of JobDocument's. Its lists are not looked into: the page shows them as
+// text.
+bool IsDocument(const std::string& line) {
+  google::protobuf::Struct document;
+  if (!google::protobuf::util::JsonStringToMessage(line, &document).ok()) return false;
+  constexpr const char* kLists[] = {"names", "workers", "edges", "steps", "changes"};
+  return std::all_of(std::begin(kLists), std::end(kLists), [&](const char* name) {
+    const auto field = document.fields().find(name);
+    return field != document.fields().end() && field->second.has_list_value();
+  });
+}
+
 // Reads the file that --out wrote: the documents that the page showed, one a line.
 absl::StatusOr<std::vector<std::string>> ReadRecording(const std::string& path) {
-  std::ifstream in(path);
-  std::vector<std::string> lines;
-  std::string line;
-  size_t bytes = 0;
-  while (std::getline(in, line)) {
-    bytes += line.size();
-    if (bytes > kMostRecordedBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " is too large to be played back"));
-    }
-    lines.push_back(std::exchange(line, {}));
+  const absl::StatusOr<std::string> text = ReadFile(path, kMostRecordedBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", path, "' is neither a worker nor a recording: ", text.status().message()));
   }
-  if (lines.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", path, "' is neither a worker nor a recording of tryst page --out=FILE"));
-  }
-  return lines;
+  std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
+  // A recorder that was killed leaves the beginning of a document behind.
+  if (!lines.empty() && !absl::EndsWith(*text, "\n")) lines.pop_back();
+  const bool is_recording = !lines.empty() && std::all_of(lines.begin(), lines.end(), IsDocument);
+  if (is_recording) return lines;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", path, "' is neither a worker nor a recording of tryst page --out=FILE"));
 }
 
 int Serve(const CommandLine& line, StatusPageOptions options, StatusPage::PageFn answer,

@@ -173,7 +173,7 @@ void JobWatch::ReadEdges(const std::vector<ExplainedPath>& paths, double past_s,
     if (path.in_use) {
       edge.path = path.path;
       edge.p99_ms = path.p99_ms;
-      edge.bad |= path.state != "connected" && path.state != "in use";
+      edge.bad |= path.failing;
     }
     if ((!path.in_use || !path.why.empty()) && path.state != "not tried") {
       absl::StrAppend(&edge.why, edge.why.empty() ? "" : "; ", path.path, ": ", path.state,

@@ -125,16 +125,19 @@ TEST_P(ChannelContractTest, ShapeMayChangeBetweenSteps) {
 
 TEST_P(ChannelContractTest, LandsInTheCallersMemory) {
   int64_t step = 0;
-  for (int64_t elements : {1, 100, 10'000, 1'000'000}) {
-    const TensorKey key = Key(absl::StrCat("into", elements));
-    Args args;
-    args.destination = *Tensor::Allocate(DType::kFloat, {elements});
-    memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
-    Send(++step, key, Numbers(elements, 5));
-    const Result result = FetchNow(step, key, args);
-    ASSERT_TRUE(result.status.ok()) << result.status;
-    EXPECT_EQ(result.tensor.data(), args.destination.data());
-    EXPECT_TRUE(IsNumbers(args.destination, elements, 5));
+  for (const bool by_reference : {false, true}) {
+    for (int64_t elements : {1, 100, 10'000, 1'000'000}) {
+      const TensorKey key = Key(absl::StrCat("into", elements));
+      Args args;
+      args.by_reference = by_reference;
+      args.destination = *Tensor::Allocate(DType::kFloat, {elements});
+      memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
+      Send(++step, key, Numbers(elements, 5));
+      const Result result = FetchNow(step, key, args);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.tensor.data(), args.destination.data()) << by_reference;
+      EXPECT_TRUE(IsNumbers(args.destination, elements, 5));
+    }
   }
 }
 

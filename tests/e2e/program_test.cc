@@ -1,5 +1,6 @@
 // trystd and tryst as real processes on the loopback.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -394,6 +395,98 @@ TEST(Processes, WhatMakesNoSenseIsSaidAtOnce) {
     EXPECT_EQ(daemon.Wait(), 1);
     EXPECT_TRUE(absl::StrContains(daemon.err(), why)) << daemon.err();
   }
+}
+
+TEST(Processes, SettingsThatAreFilesWithoutAnEndAreRefused) {
+  const std::string fifo = TempFile("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int writer = open(fifo.c_str(), O_RDWR | O_CLOEXEC);  // So that its readers meet no end.
+  ASSERT_GE(writer, 0);
+  const std::vector<std::string> some = {"--job=ps", "--open_cluster", "--listen=127.0.0.1:0"};
+  for (const std::string& file : {std::string("/dev/zero"), fifo}) {
+    for (const char* setting : {"--config", "--token_file", "--certificate_file"}) {
+      std::vector<std::string> flags = With({absl::StrCat(setting, "=", file)}, some);
+      if (setting == std::string("--certificate_file")) {
+        flags.push_back("--key_file=" + file);
+        flags.push_back("--ca_file=" + file);
+      }
+      Process daemon("server/trystd", flags);
+      EXPECT_EQ(daemon.Wait(), 1) << setting << " " << file;
+      EXPECT_TRUE(absl::StrContains(daemon.err(), file)) << daemon.err();
+      EXPECT_TRUE(absl::StrContains(daemon.err(), "end")) << daemon.err();
+    }
+    Process page("server/tryst", {"page", file, "--insecure"});
+    EXPECT_EQ(page.Wait(), 2) << file;
+  }
+  close(writer);
+}
+
+TEST(Processes, ADaemonIsStoppedByNoSignalButTwo) {
+  const std::string file = TempFile("again.json");
+  const auto write = [&](const std::string& more) {
+    std::ofstream(file) << R"({"job": [{"name": "src", "tasks": {"0": "127.0.0.1:0")" << more
+                        << "}}]}";
+  };
+  write("");
+  Process daemon("server/trystd", {"--insecure", "--job=src", "--listen=127.0.0.1:0", "--nic=soft",
+                                   "--resolver=file", "--cluster_file=" + file});
+  daemon.Address();
+  for (int signal : {SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) daemon.Signal(signal);
+  write(R"(, "1": "127.0.0.1:7")");
+  daemon.Signal(SIGHUP);
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (!absl::StrContains(daemon.err(), "task:1 is at 127.0.0.1:7") && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_TRUE(absl::StrContains(daemon.err(), "task:1 is at 127.0.0.1:7")) << daemon.err();
+  EXPECT_TRUE(absl::StrContains(daemon.err(), "SIGHUP")) << daemon.err();
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
+}
+
+TEST(Processes, ASendEndsWhenItsTensorWasAccepted) {
+  const std::string npy = WriteFloats("accepted.npy", 1 << 20, 1);
+  for (const char* flag : {"--nic=auto", "--nic=soft", "--protocol=grpc"}) {
+    for (int round = 0; round < 5; ++round) {
+      const int port = FreePort();
+      Process send("server/tryst", With({"send", "w", npy, absl::StrCat("--to=", kSink), flag},
+                                        {"--insecure", "--open_cluster", "--job=src",
+                                         absl::StrCat("--listen=127.0.0.1:", port)}));
+      const std::string at = absl::StrCat(kSource, "@", send.Address());
+      Process recv("server/tryst",
+                   With({"recv", "w", TempFile("accepted"), "--from=" + at, flag},
+                        {"--insecure", "--open_cluster", "--job=dst", "--listen=127.0.0.1:0"}));
+      EXPECT_EQ(recv.Wait(), 0) << flag << "\n" << recv.err() << send.err();
+      EXPECT_EQ(send.Wait(), 0) << flag << "\n" << send.err();
+      for (const std::string& err : {recv.err(), send.err()}) {
+        EXPECT_FALSE(absl::StartsWith(err, "W") || absl::StrContains(err, "\nW")) << flag << err;
+      }
+    }
+  }
+}
+
+TEST(Processes, WhatIsNoRecordingIsNotPlayedBack) {
+  const std::string file = TempFile("bytes");
+  for (const std::string& text :
+       {std::string("\x01\xff{\n\x00\n", 7), std::string("{}\n"), std::string("[1]\n"),
+        std::string("{\"names\":1}\n"), std::string()}) {
+    std::ofstream(file) << text;
+    Process page("server/tryst", {"page", file, "--insecure"});
+    EXPECT_EQ(page.Wait(), 2) << text;
+    EXPECT_TRUE(absl::StrContains(page.err(), "neither a worker nor a recording")) << page.err();
+  }
+}
+
+TEST(Processes, APrivateKeyThatOthersReadIsWarnedOf) {
+  const std::string key = TempFile("others.key");
+  std::ofstream(key) << "no key\n";
+  chmod(key.c_str(), 0644);
+  Process daemon("server/trystd",
+                 {"--job=ps", "--open_cluster", "--listen=127.0.0.1:0", "--key_file=" + key,
+                  "--certificate_file=" + key, "--ca_file=" + key});
+  EXPECT_EQ(daemon.Wait(), 1);
+  EXPECT_TRUE(absl::StrContains(daemon.err(), "others.key can be read by other users"))
+      << daemon.err();
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "../../tools")]
 import browser  # noqa: E402
 import case_report  # noqa: E402
 from status_page_test import get  # noqa: E402
-from workers import TRYST, Puppet, eventually, tryst_json  # noqa: E402
+from workers import TRYST, Puppet, eventually, tryst, tryst_json  # noqa: E402
 
 SHOTS = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.environ.get("TEST_TMPDIR", "/tmp"))
 FIRST_PAINT_MS = 1000
@@ -148,6 +148,75 @@ class OfThree(unittest.TestCase):
         self.assertTrue(eventually(lambda: "peer_send" in window.text("#drill-trace")
                                    or "the producer's Send" in window.text("#drill-trace")), window.text("#drill-trace"))
         window.screenshot(os.path.join(SHOTS, "job_worker_and_key.png"))
+        self.assertEqual([c for c in window.complaints() if "favicon" not in c["message"]], [])
+
+
+class OfThreePaths(unittest.TestCase):
+    """One producer and a consumer over each path, all of them healthy."""
+
+    def puppet(self, job, *flags, join=(), protocol="grpc+verbs"):
+        puppet = Puppet(job, "--trace_sample_every=1", *flags, join=join, protocol=protocol)
+        self.addCleanup(puppet.stop)
+        return puppet
+
+    def setUp(self):
+        self.ps = self.puppet("ps", "--shm=on")
+        self.consumers = {"shm": self.puppet("near", "--shm=on", join=[self.ps]),
+                          "rdma/soft": self.puppet("far", "--shm=off", join=[self.ps]),
+                          "grpc": self.puppet("plain", join=[self.ps], protocol="grpc")}
+
+    def transfer(self, step):
+        for consumer in self.consumers.values():
+            consumer.tell("recv %d weights %s" % (step, self.ps.name))
+            self.ps.tell("send %d weights 100000 %s" % (step, consumer.name))
+        for consumer in self.consumers.values():
+            consumer.wait_for("received %d weights OK" % step)
+
+    def test_healthy_pairs_are_not_red(self):
+        page = Page(self.ps.place, "--every=300ms")
+        self.addCleanup(page.stop)
+        for step in range(1, 6):
+            self.transfer(step)
+        job = eventually(lambda: len(page.job()["edges"]) == 3 and page.job())
+        self.assertTrue(job, page.job())
+        edges = {way: (bad, why) for _, _, way, bad, *_, why in job["edges"]}
+        self.assertEqual({way: edge[0] for way, edge in edges.items()}, {"shm": 0, "rdma/soft": 0, "grpc": 0}, edges)
+        table = tryst("top", "--count=1", "--join=" + self.ps.place)
+        self.assertNotIn("e+", table)
+        why = browser.missing()
+        if why:
+            self.skipTest("the job's page " + why)
+        window = browser.Browser()
+        self.addCleanup(window.close)
+        window.call("POST", "/goog/cdp/execute", {"cmd": "Page.addScriptToEvaluateOnNewDocument", "params": {"source": """
+            window.painted = [];
+            const fill = CanvasRenderingContext2D.prototype.fillText;
+            CanvasRenderingContext2D.prototype.fillText = function(text, ...rest) {
+              window.painted.push(String(text)); return fill.call(this, text, ...rest); };"""}})
+        window.open("http://%s/" % page.place)
+        self.assertTrue(eventually(lambda: "4 of 4 members" in window.text("#up")), window.text("body"))
+        self.assertTrue(eventually(lambda: "3 consumers" in window.text("#matrix-note")), window.text("body"))
+        self.transfer(6)
+        time.sleep(3)  # Another look.
+        self.assertEqual(window.text("#red"), "")
+        painted = window.call("POST", "/execute/sync", {"script": "return window.painted", "args": []})
+        self.assertIn("now", painted)
+        self.assertEqual([text for text in painted if re.search(r"\de[-+]\d", text)], [])
+        window.screenshot(os.path.join(SHOTS, "job_of_three_paths.png"))
+        for name in (worker.name for worker in [self.ps, *self.consumers.values()]):
+            links = window.call("POST", "/elements", {"using": "css selector", "value": "#members button.link"})
+            link = [one for one in links if window.call("GET", "/element/%s/text" % one[browser.ELEMENT])
+                    == "%s 0" % name.split("/")[1][4:]][0]
+            window.call("POST", "/element/%s/click" % link[browser.ELEMENT], {})
+            self.assertTrue(eventually(lambda: name in window.text("#drill-name") and "0" in window.text("#drill-paths")))
+            self.assertEqual(window.call("POST", "/elements", {"using": "css selector", "value": "#drill-paths .bad"}),
+                             [], window.text("#drill-paths"))
+            window.screenshot(os.path.join(SHOTS, "job_drill_%s.png" % name.split("/")[1][4:]))
+            window.click("#drill button")
+        # A producer that is gone makes its pairs red.
+        self.ps.kill()
+        self.consumers["shm"].tell("recv 7 weights " + self.ps.name)
+        self.assertTrue(eventually(lambda: "in trouble" in window.text("#red"), 30), window.text("body"))
         self.assertEqual([c for c in window.complaints() if "favicon" not in c["message"]], [])
 
 

@@ -109,7 +109,8 @@ class StatusPage(unittest.TestCase):
                 status, challenge, body = ask(proof, path)
                 self.assertEqual((status, challenge), (401, 'Basic realm="tryst"'), (path, proof))
                 self.assertNotIn("job:guarded", body)
-        self.assertEqual(ask("Bearer a token of the lab")[0], 200)
+        for proof in ("Bearer a token of the lab", "bearer a token of the lab", "BEARER  a token of the lab"):
+            self.assertEqual(ask(proof)[0], 200, proof)
         self.assertIn("tryst_up_seconds", ask(basic("me:a token of the lab"))[2])
         with self.assertRaises((http.client.HTTPException, OSError)):  # Without TLS.
             get("127.0.0.1:%d" % port, "/metrics")

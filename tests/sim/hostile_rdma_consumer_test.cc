@@ -144,7 +144,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     while (poller_.Turn()) {
     }
   }
-  bool IsServed() const { return producer_->View().state == "connected"; }
+  bool IsServed() const { return producer_->View().health == PathHealth::kWorking; }
   // False: the link has ended.
   bool Say(const wire::Record& record) {
     for (int i = 0; i < 1000; ++i) {
