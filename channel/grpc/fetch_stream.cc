@@ -34,8 +34,9 @@ void FetchStream::EndedTask::RunOnPoller() {
 }
 
 void FetchStream::Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
-                        const std::string& statement, const std::string& request) {
-  context_.AddMetadata(kCallerMetadata, statement);
+                        std::string statement, const std::string& request) {
+  statement_ = std::move(statement);
+  context_.AddMetadata(kCallerMetadata, statement_);
   // Headers, request and end-of-stream leave together.
   context_.set_initial_metadata_corked(true);
   grpc::GenericStub stub(channel);

@@ -37,7 +37,7 @@ class FetchStream final {
   ~FetchStream();
 
   void Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
-             const std::string& statement, const std::string& request);
+             std::string statement, const std::string& request);
   // After it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
   // The bytes are for another receive now; see IncomingTensor::Redirect().
@@ -56,6 +56,7 @@ class FetchStream final {
   // than it was asked of refuses a request before. Valid from `on_landed` on.
   bool over_heard() const { return over_heard_; }
   const grpc::Status& status() const { return status_; }  // Valid from `on_ended` on.
+  const std::string& statement() const { return statement_; }
 
   std::vector<uint64_t> over_told;  // The ended fetches that the request named.
 
@@ -90,6 +91,7 @@ class FetchStream final {
   Event on_landed_;
   Event on_ended_;
   Linger linger_;
+  std::string statement_;
 
   // Used by the queue's thread, then by the poller's.
   grpc::ClientContext context_;

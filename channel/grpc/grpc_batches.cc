@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "channel/grpc/grpc_fetch_op.h"
-#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -153,7 +152,7 @@ void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
   streams_.erase(stream);
   const std::unique_ptr<FetchStream> owned = channel_->calls_.Take(stream);
   if (!channel_->closed_.ok()) return;
-  absl::Status status = stream->taken().ok() ? FromGrpc(stream->status()) : stream->taken();
+  absl::Status status = stream->taken().ok() ? channel_->calls_.EndOf(*stream) : stream->taken();
   if (status.ok() && !batch->incoming.header_seen()) {
     status = absl::UnavailableError("the call ended without an answer");
   }

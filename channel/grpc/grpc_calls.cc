@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 
 namespace tryst {
@@ -38,6 +39,10 @@ std::unique_ptr<FetchStream> GrpcCalls::Take(FetchStream* stream) {
   std::unique_ptr<FetchStream> owned = std::move(found->second);
   streams_.erase(found);
   return owned;
+}
+
+absl::Status GrpcCalls::EndOf(const FetchStream& stream) const {
+  return signer_->Heed(peer_, stream.statement(), FromGrpc(stream.status()));
 }
 
 void GrpcCalls::Hurry() {

@@ -42,6 +42,8 @@ class GrpcCalls {
   void Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
              const rpc::FetchRequest& request);
   std::unique_ptr<FetchStream> Take(FetchStream* stream);  // Hands over a stream that has ended.
+  // How a call ended. kUnavailable if its time was refused: the next is signed by the peer's clock.
+  absl::Status EndOf(const FetchStream& stream) const;
   size_t size() const { return streams_.size(); }
   // Shortens the calls' deadlines while we close: a silent peer must not delay us.
   void Hurry();

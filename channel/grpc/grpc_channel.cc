@@ -8,7 +8,6 @@
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_fetch_op.h"
-#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -20,14 +19,13 @@ constexpr int kMaxIncarnationsTried = 8;
 constexpr size_t kMostFetching = 256;
 
 // Whether a later attempt may succeed. Every other status is final.
-bool IsTransient(const grpc::Status& status) {
-  switch (status.error_code()) {
-    case grpc::StatusCode::OK:  // The stream ended without a tensor.
-    case grpc::StatusCode::UNAVAILABLE:
-    case grpc::StatusCode::INTERNAL:
-    case grpc::StatusCode::UNKNOWN:
-    case grpc::StatusCode::CANCELLED:
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
+bool IsTransient(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
       return true;
     default:
       return false;
@@ -228,9 +226,9 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
   op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
-  absl::Status status = FromGrpc(stream->status());
+  absl::Status status = calls_.EndOf(*stream);
   if (status.ok()) status = absl::UnavailableError("the stream ended without a tensor");
-  if (IsTransient(stream->status())) return Retry(op, status);
+  if (IsTransient(status)) return Retry(op, status);
   Finish(op, status, Tensor(), false);
 }
 
