@@ -190,8 +190,8 @@ void GrpcChannel::Batches::Retry(Batch* batch, const absl::Status& why) {
   ++attempts_;
   // Time counts since the last answer on any call, because a large tensor on another call may have
   // kept the connection busy.
-  const int64_t failing_ns =
-      now_ns - std::max(failing_since_ns_, channel_->calls_.failing_since_ns());
+  const int64_t failing_ns = channel_->poller_->RunningSince(
+      std::max(failing_since_ns_, channel_->calls_.failing_since_ns()));
   if (failing_ns >= absl::ToInt64Nanoseconds(channel_->options_.patience)) {
     const int attempts = std::exchange(attempts_, 0);
     failing_since_ns_ = 0;

@@ -245,7 +245,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
     attempt.failing_since_ns = calls_.FailingSinceNs(why);
     attempt.received_at_failure = received;
   }
-  const int64_t failing_ns = now_ns - attempt.failing_since_ns;
+  const int64_t failing_ns = poller_->RunningSince(attempt.failing_since_ns);
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
     return EndOfPatience(op->id, failing_ns, attempt.attempts);
   }
@@ -263,7 +263,7 @@ void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
                                 attempts, " attempts; last: ", calls_.last_failure().message()))] {
     FetchOp* op = FindOp(id);
     const bool heard =
-        calls_.failing_since_ns() == 0 || poller_->clock().NowNs() - calls_.failing_since_ns() <
+        calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
                                               absl::ToInt64Nanoseconds(options_.patience);
     if (!heard) {
       if (op != nullptr) FailLine(op, why);

@@ -202,11 +202,11 @@ void FetchChannel::StartWatch() {
 void FetchChannel::OnHeartbeat() {
   if (connector_.state() != State::kOpen || (waiting() == 0 && !probing_)) return;
   const int64_t since_ns = std::max(sender_.link->last_heard_ns(), silence_.waiting_since_ns());
-  const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
+  const int64_t silent_ms = poller_->RunningSince(since_ns) / 1'000'000;
   // The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges
   // our pings, the peer gets as much time as a stuck work.
   const int64_t answered_ns = std::max(since_ns, sender_.link->last_completed_ns());
-  const bool answers = now_ns() - answered_ns < options_.silence_ms * 1'000'000;
+  const bool answers = poller_->RunningSince(answered_ns) < options_.silence_ms * 1'000'000;
   if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
     TRYST_REACHED("sim: the producer is silent");
     return sender_.link->Break(absl::UnavailableError(
@@ -223,7 +223,7 @@ void FetchChannel::OnHeartbeat() {
     const bool is_awaited = left && !op->reported;
     const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
                                         : options_.link.stall_ms;
-    if (now_ns() - op->parts_since_ns < limit_ms * 1'000'000) continue;
+    if (poller_->RunningSince(op->parts_since_ns) < limit_ms * 1'000'000) continue;
     TRYST_REACHED("rare: parts of a tensor stay away");
     return sender_.link->Break(absl::UnavailableError(
         absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
