@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/fetch_channel.h"
 
@@ -409,8 +410,9 @@ std::string ShmFetchChannel::Explain() const {
                : absl::StrCat(", does not read its memory (", link_.peer_memory->status().message(),
                               ")");
   }
-  return absl::StrCat(connector_.Explain(), pull, ", ", pool_.Explain(),
-                      connector_.why.ok() ? "" : absl::StrCat("; ", connector_.why.ToString()));
+  return absl::StrCat(
+      connector_.Explain(), pull, ", ", pool_.Explain(),
+      connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));
 }
 
 }  // namespace tryst
