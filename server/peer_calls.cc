@@ -151,7 +151,7 @@ void PeerCalls::Close() {
 }
 
 void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer,
-                               const Member& self, bool leaving, absl::Duration timeout,
+                               const Member& self, HeartbeatWord word, absl::Duration timeout,
                                HeardFn done, const std::string& after) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return std::move(done)(channel.status());
@@ -162,7 +162,8 @@ void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& 
     call->request.mutable_self()->set_worker(self.worker);
     call->request.mutable_self()->set_address(self.address);
     call->request.mutable_self()->set_incarnation(self.incarnation);
-    call->request.set_leaving(leaving);
+    call->request.set_leaving(word == HeartbeatWord::kLeaving);
+    call->request.set_still_here(word == HeartbeatWord::kStillHere);
   }
   call->request.set_after(after);
   call->context->set_deadline(After(timeout));

@@ -105,6 +105,7 @@ void GrpcBootstrap::OnEnded(Call* call) {
     answer = directory_->Explain(
         call->peer, signer_->Heed(call->peer, call->statement, FromGrpc(call->status)));
   }
+  if (answer.ok()) directory_->NoteIncarnation(call->peer, answer->incarnation);
   std::move(call->done)(std::move(answer));
   call->reader.reset();
   calls_->Over(call);

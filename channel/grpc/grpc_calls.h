@@ -48,6 +48,7 @@ class GrpcCalls {
   // Shortens the calls' deadlines while we close: a silent peer must not delay us.
   void Hurry();
 
+  void NoteIncarnation(uint64_t incarnation) { directory_->NoteIncarnation(peer_, incarnation); }
   // Notes that a call was answered, or failed.
   void NoteAnswer();
   void NoteFailure(const absl::Status& why);

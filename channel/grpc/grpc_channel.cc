@@ -151,6 +151,7 @@ void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
 void GrpcChannel::NotePeer(uint64_t incarnation) {
   if (incarnation == peer_incarnation_) return;
   peer_incarnation_ = incarnation;
+  calls_.NoteIncarnation(incarnation);
   batches_->OnNewPeer();
 }
 
