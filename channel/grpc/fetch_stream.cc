@@ -81,6 +81,7 @@ void FetchStream::OnRead(bool ok) {
     }
   }
   read_.Clear();
+  parts_so_far_.store(more ? parts_so_far() + 1 : 0, std::memory_order_relaxed);
   if (more) return call_->Read(&read_, &was_read_);
   if (landed) poller_->PostToTurn(&landed_task_);
   call_->Finish(&status_, &finished_);

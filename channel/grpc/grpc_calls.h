@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/grpc_channel_options.h"
 #include "channel/grpc/peer_directory.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/signing/caller.h"
 
@@ -26,9 +28,14 @@ class FetchRequest;
 // Poller thread only.
 class GrpcCalls {
  public:
+  // Gets a call that has begun to bring a tensor and brings nothing more for the patience.
+  using OnStalled = std::function<void(FetchStream*)>;
+
   // The arguments outlive it.
   GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
-            EventThread* events, Poller* poller, const GrpcChannelOptions& options);
+            EventThread* events, Poller* poller, const GrpcChannelOptions& options,
+            OnStalled on_stalled);
+  ~GrpcCalls();
 
   // Identifies the channel to the peer and in traces.
   uint64_t number() const { return number_; }
@@ -66,6 +73,7 @@ class GrpcCalls {
   EventThread* const events_;
   Poller* const poller_;
   const GrpcChannelOptions options_;
+  const OnStalled on_stalled_;
   const uint64_t number_;
   absl::flat_hash_map<FetchStream*, std::unique_ptr<FetchStream>> streams_;
   absl::Status last_failure_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_fetch_op.h"
@@ -43,7 +44,8 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       track_(options_.trace == nullptr ? nullptr
                                        : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")),
       lines_(std::make_unique<KeyLines>()),
-      calls_(peer_, directory, signer, events, poller, options_),
+      calls_(peer_, directory, signer, events, poller, options_,
+             [this](FetchStream* stream) { OnStalled(stream); }),
       batches_(std::make_unique<Batches>(this)),
       executors_(poller) {}
 
@@ -231,6 +233,20 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   if (status.ok()) status = absl::UnavailableError("the stream ended without a tensor");
   if (IsTransient(status)) return Retry(op, status);
   Finish(op, status, Tensor(), false);
+}
+
+// Others of its key would wait for the same tensor.
+void GrpcChannel::OnStalled(FetchStream* stream) {
+  FetchOp* op = Find(stream->serial());
+  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream ||
+      op->attempt->landed) {
+    return;
+  }
+  TRYST_REACHED("rare: a call brings a part of a tensor and stops");
+  FailLine(op, absl::UnavailableError(absl::StrCat(peer_, " has begun to send ", op->key.text(),
+                                                   " by grpc, and nothing more of it has come for ",
+                                                   absl::FormatDuration(options_.patience),
+                                                   " (patience)")));
 }
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {

@@ -159,6 +159,13 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   leave_next_ = !leave_next_ && connector_.Unusable();
   connector_.Pause();
   silence_.OnAttemptFailed();
+  // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
+  // than who is silent, also those that were made since: they have waited for this attempt.
+  if (options_.patience_ms <= 0 || !connector_.FailedFor(options_.patience_ms)) return;
+  TRYST_REACHED("rare: the producer answers hellos and brings nothing");
+  EndAll(absl::UnavailableError(absl::StrCat(
+      options_.peer, " has brought nothing over ", options_.path, " for ", options_.patience_ms,
+      " ms (patience), whether or not it answers hellos: ", why.message())));
 }
 
 // ---- How long the peer may be silent ----
@@ -246,8 +253,11 @@ void FetchChannel::OnBroken(const absl::Status& why) {
                          << "): " << why.message();
     }
     connector_.SetState(State::kDraining);
+    // A fetch that has waited for long over a link that worked does not end with it.
+    const int64_t heard_ns = sender_.link->last_heard_ns();
+    silence_.NoteWordAt(heard_ns);
     if (waiting() > 0) silence_.Watch();
-    connector_.NoteFailing(now_ns());
+    connector_.NoteFailing(std::max(heard_ns, silence_.waiting_since_ns()));
   }
   poller_->CancelTimer(&heartbeat_timer_);
   sender_.ping_due = sender_.tell_replayed = false;
