@@ -24,7 +24,13 @@ GrpcCalls::GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSign
       events_(events),
       poller_(poller),
       options_(options),
+      on_stalled_(std::move(on_stalled)),
       number_(signer->NextChannel()) {}
+
+GrpcCalls::~GrpcCalls() {
+  poller_->CancelTimer(&cancel_timer_);
+  poller_->CancelTimer(&stall_timer_);
+}
 
 FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStream::Event on_landed,
                             FetchStream::Event on_ended) {
@@ -46,7 +52,23 @@ std::unique_ptr<FetchStream> GrpcCalls::Take(FetchStream* stream) {
   const auto found = streams_.find(stream);
   std::unique_ptr<FetchStream> owned = std::move(found->second);
   streams_.erase(found);
+  to_cancel_.erase(stream);
   return owned;
+}
+
+void GrpcCalls::CancelSoon(FetchStream* stream) {
+  to_cancel_.insert(stream);
+  // In the next turn, after the deadlines that have passed in this one.
+  if (!cancel_timer_.is_set()) poller_->SetTimer(&cancel_timer_, poller_->now_ns() + 1);
+}
+
+void GrpcCalls::CancelSome() {
+  for (int i = 0; i < kCancelsInTurn && !to_cancel_.empty(); ++i) {
+    FetchStream* const stream = *to_cancel_.begin();
+    to_cancel_.erase(to_cancel_.begin());
+    stream->Cancel();
+  }
+  if (!to_cancel_.empty()) poller_->SetTimer(&cancel_timer_, poller_->now_ns() + 1);
 }
 
 absl::Status GrpcCalls::EndOf(const FetchStream& stream) const {
