@@ -169,7 +169,7 @@ TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
 // numbers.
 TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
   constexpr int64_t kMinute = 60'000;
-  CallVerifier verifier("lab", kSelf, kToken, Now());
+  CallVerifier verifier("lab", kSelf, 1, kToken, Now());
   const auto said_at = [&](int64_t apart_ms, uint64_t incarnation) {
     const int64_t now_ms = now_ms_;
     now_ms_ += apart_ms;
