@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/log_record.h"
 #include "base/mutex.h"
+#include "base/printable.h"
 
 namespace tryst {
 namespace {
@@ -50,14 +51,10 @@ std::string JsonString(absl::string_view text) {
   return out + "\"";
 }
 
-// A peer chooses some of the text, so we escape line ends and whatever a terminal would obey.
-std::string Printable(absl::string_view text) {
-  std::string out(text.substr(0, kMostLineBytes));
-  for (char& c : out) {
-    if (c < 0x20 || c >= 0x7f) c = '?';
-  }
-  if (text.size() > kMostLineBytes) out += "...";
-  return out;
+// A peer chooses some of the text.
+std::string PrintableLine(absl::string_view text) {
+  return absl::StrCat(Printable(text.substr(0, kMostLineBytes)),
+                      text.size() > kMostLineBytes ? "..." : "");
 }
 
 // Whether stderr takes a line now. A pipe that nobody reads must not block the thread that logs.
@@ -133,11 +130,11 @@ void WriteToStderr(LogSeverity severity, const char* file, int line, absl::strin
     absl::StrAppend(&out, "{\"unix_ms\":", absl::ToUnixMillis(now), ",\"severity\":\"",
                     SeverityName(severity), "\",\"thread\":", syscall(SYS_gettid),
                     ",\"place\":", JsonString(PlaceOf(file, line)),
-                    ",\"text\":", JsonString(absl::StrCat(Printable(text), more)), "}\n");
+                    ",\"text\":", JsonString(absl::StrCat(PrintableLine(text), more)), "}\n");
   } else {
     absl::StrAppend(&out, absl::string_view("IWEF").substr(static_cast<size_t>(severity), 1),
                     absl::FormatTime("%m%d %H:%M:%E6S", now, absl::LocalTimeZone()), " ",
-                    syscall(SYS_gettid), " ", PlaceOf(file, line), "] ", Printable(text), more,
+                    syscall(SYS_gettid), " ", PlaceOf(file, line), "] ", PrintableLine(text), more,
                     "\n");
   }
   // One write, so that lines of several threads do not mix. There is nowhere to

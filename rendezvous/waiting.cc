@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/printable.h"
 
 namespace tryst {
 namespace {
@@ -58,7 +58,7 @@ std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns) {
   std::string text;
   for (const WaitingItem& item : items) {
     absl::StrAppendFormat(&text, "step %d: %s of %s waits %.3f ms for %s", item.step_id,
-                          KindName(item.kind), absl::CHexEscape(item.key.text()),
+                          KindName(item.kind), Printable(item.key.text()),
                           MillisecondsSince(item.since_ns, now_ns), WaitsFor(item));
     if (item.kind == WaitingItem::Kind::kSend) {
       absl::StrAppend(&text, item.is_dead ? " (dead)" : absl::StrCat(" (", item.bytes, " bytes)"));

@@ -1,6 +1,7 @@
 #include "server/announcer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -36,6 +37,25 @@ class Announcer::State : public std::enable_shared_from_this<State> {
 
   void Announce(const std::string& worker) { Announce(worker, 1, first_after_, 0); }
 
+  // One call at a time to each worker, however often it is asked for.
+  void Greet(const std::string& worker, HeartbeatWord word) {
+    if (worker == self_.worker) return;
+    {
+      MutexLock lock(&mu_);
+      if (closing_ || !greeting_.insert(worker).second) return;
+      ++under_way_;
+    }
+    auto self = shared_from_this();
+    calls_->StartHeartbeat(worker, self_, word, kAttemptTimeout, "",
+                           [self, worker](absl::StatusOr<Heard> heard) {
+                             {
+                               MutexLock lock(&self->mu_);
+                               self->greeting_.erase(worker);
+                             }
+                             self->OnHeard(worker, 1, "", 0, std::move(heard));
+                           });
+  }
+
   // `knew` is the peer's incarnation when the first attempt failed.
   void Announce(const std::string& worker, int attempt, const std::string& after, uint64_t knew) {
     if (worker == self_.worker) return;
@@ -45,7 +65,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       ++under_way_;
     }
     auto self = shared_from_this();
-    calls_->StartHeartbeat(worker, self_, false, kAttemptTimeout, after,
+    calls_->StartHeartbeat(worker, self_, HeartbeatWord::kHere, kAttemptTimeout, after,
                            [self, worker, attempt, after, knew](absl::StatusOr<Heard> heard) {
                              self->OnHeard(worker, attempt, after, knew, std::move(heard));
                            });
@@ -109,31 +129,32 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       closing_ = true;
       pauses.swap(pauses_);
     }
+    members_->OnGreet(nullptr);
     for (Alarms::Token token : pauses) alarms_->Cancel(token);
+    const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
     for (const Member& member : members_->Members()) {
+      // A channel to each has to be made, which takes long where thousands have died.
+      if (std::chrono::steady_clock::now() >= until) break;
       if (member.worker == self_.worker || member.incarnation == 0) continue;  // It is not up.
       {
         MutexLock lock(&mu_);
         ++under_way_;
       }
       auto self = shared_from_this();
-      calls_->StartHeartbeat(member.worker, self_, true, timeout, kBehindAll,
+      calls_->StartHeartbeat(member.worker, self_, HeartbeatWord::kLeaving, timeout, kBehindAll,
                              [self](const absl::StatusOr<Heard>&) {
                                MutexLock lock(&self->mu_);
                                if (--self->under_way_ == 0) self->idle_.NotifyAll();
                              });
     }
-    WaitUntilIdle();
+    MutexLock lock(&mu_);
+    while (under_way_ > 0 && !idle_.WaitUntil(&mu_, until)) {
+    }
   }
 
   Membership* members() const { return members_; }
 
  private:
-  void WaitUntilIdle() {
-    MutexLock lock(&mu_);
-    while (under_way_ > 0) idle_.Wait(&mu_);
-  }
-
   const Member self_;
   Membership* const members_;
   HeartbeatCalls* const calls_;
@@ -144,10 +165,16 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> greeting_ ABSL_GUARDED_BY(mu_);
 };
 
 Announcer::Announcer(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms)
-    : state_(std::make_shared<State>(std::move(self), members, calls, alarms)) {}
+    : state_(std::make_shared<State>(std::move(self), members, calls, alarms)) {
+  members->OnGreet(
+      [state = std::weak_ptr<State>(state_)](const std::string& worker, HeartbeatWord word) {
+        if (auto alive = state.lock()) alive->Greet(worker, word);
+      });
+}
 
 Announcer::~Announcer() { Leave(absl::Milliseconds(200)); }
 

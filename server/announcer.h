@@ -17,15 +17,20 @@ namespace tryst {
 // started does not announce itself once it is back. Thread-safe; its arguments outlive it.
 //
 // Of n members each calls every other once, so a worker that starts costs O(n) messages.
+//
+// In an open cluster nobody tells a worker that restarts who is there, if the others joined by it.
+// So whoever finds it in another incarnation (Membership::NoteIncarnation) tells it that he is
+// still here; it asks him for the members, and calls them.
 class Announcer {
  public:
   Announcer(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms);
-  // Waits for the calls under way, which end within a few seconds.
+  // Leave(), with a short timeout, if it was not called.
   ~Announcer();
 
   // Calls every known member, and every member that their answers name.
   void Start();
-  // Says goodbye and waits for the answers, up to `timeout`. Start() has no effect afterwards.
+  // Says goodbye, to as many as the time allows, and waits for the answers, up to `timeout`. Calls
+  // that are under way then end with the queue that they are on. Start() has no effect afterwards.
   void Leave(absl::Duration timeout);
 
  private:

@@ -192,7 +192,7 @@ class Producer final : public HelloHandler {
  public:
   explicit Producer(uint64_t incarnation, int port = 0, std::string token = "",
                     FetchServerOptions options = {}, Executor* executor = nullptr)
-      : verifier_("lab", kProducer, token, [] { return UnixMs(); }),
+      : verifier_("lab", kProducer, incarnation, token, [] { return UnixMs(); }),
         members_(false, nullptr),
         fetches_(
             &source, &alarms_, incarnation,
@@ -311,7 +311,8 @@ class Consumer {
                   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
                                                    args);
                 }),
-        signer({"lab", kConsumer, incarnation}, std::move(token), [] { return UnixMs(); }),
+        signer({"lab", kConsumer, incarnation}, std::move(token),
+               [this] { return UnixMs() + clock_ahead_ms; }),
         poller(&clock) {
     MoveTo(port);
     channel =
@@ -342,6 +343,7 @@ class Consumer {
     return result;
   }
 
+  std::atomic<int64_t> clock_ahead_ms{0};
   SteadyClock clock;
   Membership members;
   CallSigner signer;
@@ -1651,6 +1653,35 @@ TEST(GrpcBootstrapTest, NobodyThereIsUnavailable) {
   GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
                           &consumer.clock);
   EXPECT_TRUE(absl::IsUnavailable(Exchange(&bootstrap, Hello()).status()));
+}
+
+// A virtual machine that goes on after it was suspended, or a clock that somebody sets.
+TEST(GrpcPath, AClockThatJumpsCostsNoFetch) {
+  Producer producer(5, 0, kToken);
+  Consumer consumer(producer.port(), 77, kToken);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
+                          &consumer.clock);
+  Hello hello;
+  hello.worker = kConsumer;
+  hello.incarnation = 77;
+  int fetched = 0;
+  for (const int64_t ahead_ms : {0, 3'600'000, -3'600'000, 61'000}) {
+    consumer.clock_ahead_ms = ahead_ms;
+    // A call for itself, then more than may have one, so that the others share a batch.
+    std::vector<std::shared_ptr<Result>> results;
+    for (int i = 0; i < (ahead_ms == 61'000 ? 100 : 1); ++i) {
+      const TensorKey key = Key(absl::StrCat("k", fetched++));
+      results.push_back(consumer.Fetch(1, key));
+      producer.source.Send(1, key, Floats(3, 1));
+    }
+    for (const auto& result : results) {
+      EXPECT_TRUE(result->Wait().status.ok()) << ahead_ms << ": " << result->status;
+    }
+  }
+  // A hello is said again by who connects.
+  consumer.clock_ahead_ms = -7'200'000;
+  EXPECT_TRUE(absl::IsUnavailable(Exchange(&bootstrap, hello).status()));
+  EXPECT_TRUE(Exchange(&bootstrap, hello).ok());
 }
 
 }  // namespace

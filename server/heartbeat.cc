@@ -15,12 +15,13 @@ constexpr size_t kMemberOverhead = 24;
 }  // namespace
 
 absl::StatusOr<Heard> AnswerHeartbeat(const Member& self, Membership* members, const Member* said,
-                                      bool leaving, absl::string_view after) {
-  if (said != nullptr && leaving) {
+                                      HeartbeatWord word, absl::string_view after) {
+  if (said != nullptr && word == HeartbeatWord::kLeaving) {
     members->Leave(said->worker, said->incarnation);
   } else if (said != nullptr) {
     absl::Status announced = members->Announce(*said);
     if (!announced.ok()) return announced;
+    if (word == HeartbeatWord::kStillHere) members->Greet(said->worker, HeartbeatWord::kHere);
   }
   Heard answer;
   answer.self = self;

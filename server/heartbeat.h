@@ -31,9 +31,9 @@ inline constexpr char kBehindAll[] = "~";
 class HeartbeatCalls {
  public:
   virtual ~HeartbeatCalls() = default;
-  // Tells `peer` that we are here, or that we leave. `done` runs once, on any thread, perhaps
-  // inside the call. `after` asks for the members after that name.
-  virtual void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+  // Tells `peer` our word. `done` runs once, on any thread, perhaps inside the call. `after` asks
+  // for the members after that name.
+  virtual void StartHeartbeat(const std::string& peer, const Member& self, HeartbeatWord word,
                               absl::Duration timeout, const std::string& after, HeardFn done) = 0;
 };
 
@@ -41,7 +41,7 @@ class HeartbeatCalls {
 // and returns the members that sort after `after`. kPermissionDenied: the caller is not a member of
 // this closed cluster.
 absl::StatusOr<Heard> AnswerHeartbeat(const Member& self, Membership* members, const Member* said,
-                                      bool leaving, absl::string_view after);
+                                      HeartbeatWord word, absl::string_view after);
 
 }  // namespace tryst
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/log_record.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 
 namespace tryst {
@@ -57,7 +58,8 @@ Insight::Listed Insight::ListOps(int64_t step) const {
 
 std::string Insight::WaitingText(int64_t step) const {
   const Listed listed = ListOps(step);
-  std::string out = listed.trouble.empty() ? "" : absl::StrCat("TROUBLE: ", listed.trouble, "\n");
+  std::string out =
+      listed.trouble.empty() ? "" : absl::StrCat("TROUBLE: ", Printable(listed.trouble), "\n");
   const std::string mark = absl::StrCat("step ", step, ":");
   for (absl::string_view line :
        absl::StrSplit(parts_.steps->DumpWaitingText(kMostListed), '\n', absl::SkipEmpty())) {
@@ -110,7 +112,7 @@ std::string Insight::PathsText(const std::string& peer) const {
   if (parts_.look_at_membership && peer.empty()) out += parts_.look_at_membership(false);
   for (const Member& member : parts_.members->Members()) {
     if (!peer.empty()) break;
-    absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
+    absl::StrAppend(&out, "member ", member.worker, " at ", Printable(member.address),
                     member.incarnation == 0
                         ? ", not heard from"
                         : absl::StrFormat(", incarnation %016x", member.incarnation),
@@ -120,11 +122,11 @@ std::string Insight::PathsText(const std::string& peer) const {
   const int64_t now_ns = parts_.clock->NowNs();
   for (const PathView& path : Paths(peer, &trouble)) {
     absl::StrAppend(&out, path.role == TraceRole::kFetch ? "fetch from " : "serve to ", path.peer,
-                    path.in_use ? " over " : " not over ", path.path, ": ", path.state);
+                    path.in_use ? " over " : " not over ", path.path, ": ", Printable(path.state));
     if (path.since_ns != 0) absl::StrAppend(&out, " since ", Age(path.since_ns, now_ns));
     if (path.epoch > 1) absl::StrAppend(&out, ", connection number ", path.epoch);
-    if (!path.why.empty()) absl::StrAppend(&out, " (", path.why, ")");
-    if (!path.note.empty()) absl::StrAppend(&out, ", ", path.note);
+    if (!path.why.empty()) absl::StrAppend(&out, " (", Printable(path.why), ")");
+    if (!path.note.empty()) absl::StrAppend(&out, ", ", Printable(path.note));
     if (parts_.pools->all().size() > 1) absl::StrAppend(&out, ", on poller ", path.place);
     if (path.under_way > 0) absl::StrAppend(&out, ", ", path.under_way, " under way");
     const TraceTrack::Counts counts = CountsOf(path);
@@ -136,7 +138,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     }
     absl::StrAppend(&out, "\n");
   }
-  if (!trouble.empty()) absl::StrAppend(&out, "TROUBLE: ", trouble, "\n");
+  if (!trouble.empty()) absl::StrAppend(&out, "TROUBLE: ", Printable(trouble), "\n");
   if (parts_.explain_devices) out += parts_.explain_devices();
   for (const MemberChange& change : parts_.members->Changes()) {
     const bool wanted = change.worker == peer && absl::StartsWith(change.what, "restarted");
@@ -144,7 +146,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     absl::StrAppend(&out,
                     absl::FormatTime("%F %H:%M:%E3S", absl::FromUnixMillis(change.unix_ms),
                                      absl::LocalTimeZone()),
-                    " ", change.worker, " ", change.what, "\n");
+                    " ", change.worker, " ", Printable(change.what), "\n");
   }
   return out;
 }

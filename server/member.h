@@ -19,6 +19,13 @@ struct MemberChange {
   std::string what;  // "restarted: incarnation 12ab... became 34cd..."
 };
 
+// What a worker says of itself.
+enum class HeartbeatWord {
+  kHere,       // It has started.
+  kStillHere,  // It was here before the peer's present incarnation, which may know nobody else.
+  kLeaving,
+};
+
 }  // namespace tryst
 
 #endif  // TRYST_SERVER_MEMBER_H_

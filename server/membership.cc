@@ -114,6 +114,30 @@ bool Membership::Hear(const Member& member) {
   return Announce({member.worker, member.address, 0}).ok();
 }
 
+void Membership::OnGreet(GreetFn greet) {
+  MutexLock lock(&mu_);
+  greet_ = std::move(greet);
+}
+
+void Membership::Greet(const std::string& worker, HeartbeatWord word) {
+  GreetFn greet;
+  {
+    MutexLock lock(&mu_);
+    greet = greet_;
+  }
+  if (open_ && greet) greet(worker, word);
+}
+
+void Membership::NoteIncarnation(absl::string_view peer, uint64_t incarnation) {
+  if (!open_ || incarnation == 0) return;
+  {
+    MutexLock lock(&mu_);
+    const auto it = members_.find(peer);
+    if (it == members_.end() || it->second.member.incarnation == incarnation) return;
+  }
+  Greet(std::string(peer), HeartbeatWord::kStillHere);
+}
+
 void Membership::Leave(const std::string& worker, uint64_t incarnation) {
   MutexLock lock(&mu_);
   auto it = members_.find(worker);

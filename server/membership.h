@@ -47,11 +47,18 @@ class Membership final : public PeerDirectory {
   // Another member tells of a worker. It is believed only about workers that are not known yet.
   // True: it was new.
   bool Hear(const Member& member);
+  // Has a worker told our word, by what OnGreet() set. An Announcer sets that, and takes it away.
+  void Greet(const std::string& worker, HeartbeatWord word);
+  using GreetFn = std::function<void(const std::string& worker, HeartbeatWord word)>;
+  void OnGreet(GreetFn greet);
   // The worker leaves. A later incarnation than `incarnation` is not affected.
   void Leave(const std::string& worker, uint64_t incarnation);
 
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) override;
   absl::Status Explain(absl::string_view peer, absl::Status status) override;
+  // In an open cluster, greets a member that is in another incarnation than we know: it may have
+  // forgotten us, and everybody.
+  void NoteIncarnation(absl::string_view peer, uint64_t incarnation) override;
   // Drops the channels that nobody has asked for since the last call and nobody uses now. Do not
   // call it on a gRPC thread.
   void DropIdleChannels();
@@ -87,6 +94,7 @@ class Membership final : public PeerDirectory {
   std::map<std::string, State, std::less<>> members_ ABSL_GUARDED_BY(mu_);
   std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);
   int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;
+  GreetFn greet_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

@@ -77,12 +77,12 @@ PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
 }  // namespace
 
 struct PeerCalls::Heartbeat final : GrpcEvent {
-  Heartbeat(Heartbeats* h, const std::string& t, std::string p)
-      : heartbeats(h), token(t), peer(std::move(p)) {}
+  Heartbeat(Heartbeats* h, CallSigner* s, std::string p)
+      : heartbeats(h), signer(s), peer(std::move(p)) {}
   void OnEvent(bool) override;
 
   Heartbeats* const heartbeats;
-  const std::string& token;  // Owned by the signer.
+  CallSigner* const signer;
   const std::string peer;
   std::string statement;
   HeardFn done;
@@ -97,8 +97,9 @@ struct PeerCalls::Heartbeat final : GrpcEvent {
 class PeerCalls::Heartbeats : public CallsUnderWay<Heartbeat> {};
 
 void PeerCalls::Heartbeat::OnEvent(bool) {
-  absl::Status heard = FromGrpc(status);
-  if (heard.ok()) heard = CheckProof(token, peer, MethodName("Heartbeat"), statement, response);
+  absl::Status heard = signer->Heed(peer, statement, FromGrpc(status));
+  if (heard.ok())
+    heard = CheckProof(signer->token(), peer, MethodName("Heartbeat"), statement, response);
   if (heard.ok()) {
     std::move(done)(FromProto(response));
   } else {
@@ -150,18 +151,19 @@ void PeerCalls::Close() {
 }
 
 void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer,
-                               const Member& self, bool leaving, absl::Duration timeout,
+                               const Member& self, HeartbeatWord word, absl::Duration timeout,
                                HeardFn done, const std::string& after) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return std::move(done)(channel.status());
   Heartbeat* const call =
-      heartbeats_->Add(std::make_unique<Heartbeat>(heartbeats_.get(), signer_->token(), peer));
+      heartbeats_->Add(std::make_unique<Heartbeat>(heartbeats_.get(), signer_, peer));
   call->done = std::move(done);
   if (!self.worker.empty()) {
     call->request.mutable_self()->set_worker(self.worker);
     call->request.mutable_self()->set_address(self.address);
     call->request.mutable_self()->set_incarnation(self.incarnation);
-    call->request.set_leaving(leaving);
+    call->request.set_leaving(word == HeartbeatWord::kLeaving);
+    call->request.set_still_here(word == HeartbeatWord::kStillHere);
   }
   call->request.set_after(after);
   call->context->set_deadline(After(timeout));
@@ -203,7 +205,7 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   }
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   under_way_->Remove(&context);
-  if (!status.ok()) return FromGrpc(status);
+  if (!status.ok()) return signer_->Heed(peer, statement, FromGrpc(status));
   return CheckProof(signer_->token(), peer, MethodName(name), statement, *response);
 }
 

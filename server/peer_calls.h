@@ -36,15 +36,15 @@ class PeerCalls {
   // Tells the peer who we are; without a worker's name it only asks. `done` runs on the thread of
   // `queue`, an EventThread, or inside the call. `after` asks for the members after that name.
   void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
-                      bool leaving, absl::Duration timeout, HeardFn done,
+                      HeartbeatWord word, absl::Duration timeout, HeardFn done,
                       const std::string& after = "");
   // Heartbeats on one given queue.
   class HeartbeatsOn final : public HeartbeatCalls {
    public:
     HeartbeatsOn(PeerCalls* calls, grpc::CompletionQueue* queue) : calls_(calls), queue_(queue) {}
-    void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+    void StartHeartbeat(const std::string& peer, const Member& self, HeartbeatWord word,
                         absl::Duration timeout, const std::string& after, HeardFn done) override {
-      calls_->StartHeartbeat(queue_, peer, self, leaving, timeout, std::move(done), after);
+      calls_->StartHeartbeat(queue_, peer, self, word, timeout, std::move(done), after);
     }
 
    private:

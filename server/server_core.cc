@@ -110,7 +110,8 @@ ServerCore::ServerCore(ServerParts parts)
             return unreachable_.Why(worker, address);
           }),
       signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
-      verifier_(parts_.config.cluster, parts_.worker, security_.token(), UnixMs),
+      verifier_(parts_.config.cluster, parts_.worker, signer_.self().incarnation, security_.token(),
+                UnixMs),
       source_(parts_.allow),
       calls_(&members_, &signer_) {
   for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);

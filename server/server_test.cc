@@ -4,7 +4,10 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,8 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "channel/signing/caller.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
+#include "proto/transport.grpc.pb.h"
 #include "server/insight.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
@@ -365,6 +370,76 @@ TEST_P(EveryWay, ARollingRestartLosesNothingAndHangsNobody) {
     }
     ExchangeAll(servers, ++step);
   }
+}
+
+// All others joined by it, so nobody tells it who is there.
+TEST_P(EveryWay, ASeedThatRestartsLearnsWhoIsThereFromOneThatFetches) {
+  ServerConfig seed = Config("ps", 0, GetParam());
+  auto ps = Start(seed);
+  seed.listen = ps->address();
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  config = Config("idle", 0, GetParam());
+  config.join = Seed(*ps);
+  auto idle = Start(config);
+  const TensorKey before = Key(*ps, worker->worker(), "before");
+  ASSERT_TRUE(Send(ps.get(), 1, before, Int(1)).ok());
+  ASSERT_TRUE(Recv(worker.get(), 1, before).ok());
+  (void)ps->Stop(absl::ZeroDuration());  // Without a goodbye.
+  ps.reset();
+  ps = Start(seed);
+  ASSERT_NE(ps, nullptr);
+  const TensorKey there = Key(*ps, worker->worker(), "there");
+  ASSERT_TRUE(Send(ps.get(), 2, there, Int(2)).ok());
+  const auto got = Recv(worker.get(), 2, there);
+  ASSERT_TRUE(got.ok()) << got.status();
+  for (Server* other : {worker.get(), idle.get()}) {
+    const TensorKey back = Key(*other, ps->worker(), "back");
+    ASSERT_TRUE(Send(other, 3, back, Int(3)).ok());
+    const auto came = Recv(ps.get(), 3, back);
+    EXPECT_TRUE(came.ok()) << other->worker() << ": " << came.status() << ps->Explain("");
+  }
+}
+
+TEST(Server, StopsInTimeBesideThousandsOfDeadMembers) {
+  auto server = Start(Config("ps", 0, "grpc"));
+  // Where they are nobody answers: what comes waits in a queue that nobody takes from.
+  const int silent = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  ASSERT_EQ(bind(silent, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(getsockname(silent, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  ASSERT_EQ(listen(silent, 1), 0);
+  auto stub = rpc::TransportService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  for (int task = 0; task < 5000; ++task) {
+    rpc::HeartbeatRequest request;
+    request.mutable_self()->set_worker(absl::StrCat("/job:dead/replica:0/task:", task));
+    request.mutable_self()->set_address(absl::StrCat("127.0.0.1:", ntohs(at.sin_port)));
+    request.mutable_self()->set_incarnation(9);
+    request.set_after("~");
+    CallSigner signer({"lab", request.self().worker(), 9}, "", UnixMs);
+    grpc::ClientContext context;
+    context.AddMetadata(kCallerMetadata,
+                        signer.Sign(server->worker(), "/tryst.rpc.TransportService/Heartbeat",
+                                    request.SerializeAsString()));
+    rpc::HeartbeatResponse response;
+    const grpc::Status told = stub->Heartbeat(&context, request, &response);
+    ASSERT_TRUE(told.ok()) << told.error_message();
+  }
+  const absl::Time began = absl::Now();
+  (void)server->Stop(absl::Seconds(2));
+  const absl::Time stopped = absl::Now();
+  server.reset();
+  const absl::Time ended = absl::Now();
+  printf("stopped after %.1f s, ended after %.1f s more\n", absl::ToDoubleSeconds(stopped - began),
+         absl::ToDoubleSeconds(ended - stopped));
+  EXPECT_LT(stopped - began, absl::Seconds(5));
+  EXPECT_LT(ended - stopped, absl::Seconds(5));
+  close(silent);
 }
 
 TEST(Server, AMixedPairFallsBackToGrpc) {

@@ -277,9 +277,12 @@ absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
   }
   const Member said{request.self().worker(), request.self().address(),
                     request.self().incarnation()};
-  const absl::StatusOr<Heard> answer = AnswerHeartbeat(
-      {parts_.self.worker, parts_.address(), parts_.self.incarnation}, parts_.members,
-      request.has_self() ? &said : nullptr, request.leaving(), request.after());
+  const HeartbeatWord word = request.leaving()      ? HeartbeatWord::kLeaving
+                             : request.still_here() ? HeartbeatWord::kStillHere
+                                                    : HeartbeatWord::kHere;
+  const absl::StatusOr<Heard> answer =
+      AnswerHeartbeat({parts_.self.worker, parts_.address(), parts_.self.incarnation},
+                      parts_.members, request.has_self() ? &said : nullptr, word, request.after());
   if (!answer.ok()) return answer.status();
   const auto write = [](const Member& member, rpc::Member* out) {
     out->set_worker(member.worker);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/bench.h"
@@ -27,8 +28,8 @@ namespace tryst {
 namespace {
 
 std::string PrintMember(const Member& member) {
-  return absl::StrFormat("%s at %s incarnation %016x\n", member.worker, member.address,
-                         member.incarnation);
+  return absl::StrFormat("%s at %s incarnation %016x\n", Printable(member.worker),
+                         Printable(member.address), member.incarnation);
 }
 
 int Ping(PeerCalls* calls, const CommandLine& line) {
@@ -49,10 +50,10 @@ int Stats(PeerCalls* calls, const CommandLine& line) {
     if (line.json) {
       absl::StrAppend(&text, text.empty() ? "{" : ",", JsonText(counter), ":", value);
     } else {
-      absl::StrAppend(&text, counter, " ", value, "\n");
+      absl::StrAppend(&text, Printable(counter), " ", value, "\n");
     }
   }
-  return Print(line.json ? absl::StrCat(text, "}\n") : text);
+  return Print(line.json ? absl::StrCat(text, "}\n") : text, line.json);
 }
 
 // Runs the commands that call one worker.
@@ -170,9 +171,9 @@ int Receive(const CommandLine& command) {
         absl::NotFoundError("the producer sent a dead tensor, which has no bytes to write"));
   absl::Status written = WriteNpy(command.words[1], received->tensor);
   if (!written.ok()) return Fail(written);
-  std::printf("%s %s%s by\n%s", command.words[1].c_str(),
-              std::string(DTypeName(received->tensor.dtype())).c_str(),
-              received->tensor.shape().ToString().c_str(), server->Explain(command.from).c_str());
+  Show(absl::StrCat(command.words[1], " ", DTypeName(received->tensor.dtype()),
+                    received->tensor.shape().ToString(), " by\n", server->Explain(command.from)),
+       false);
   absl::Status stopped = server->Stop(command.config.stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }

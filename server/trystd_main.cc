@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/log_record.h"
+#include "base/printable.h"
 #include "server/grpc_log.h"
 #include "server/lean_heap.h"
 #include "server/server.h"
@@ -16,7 +17,7 @@ namespace tryst {
 namespace {
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "trystd: %s\n", status.ToString().c_str());
+  std::fprintf(stderr, "trystd: %s\n", Printable(status.ToString()).c_str());
   return 1;
 }
 

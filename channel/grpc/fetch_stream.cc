@@ -34,8 +34,9 @@ void FetchStream::EndedTask::RunOnPoller() {
 }
 
 void FetchStream::Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
-                        const std::string& statement, const std::string& request) {
-  context_.AddMetadata(kCallerMetadata, statement);
+                        std::string statement, const std::string& request) {
+  statement_ = std::move(statement);
+  context_.AddMetadata(kCallerMetadata, statement_);
   // Headers, request and end-of-stream leave together.
   context_.set_initial_metadata_corked(true);
   grpc::GenericStub stub(channel);
@@ -81,6 +82,7 @@ void FetchStream::OnRead(bool ok) {
     }
   }
   read_.Clear();
+  parts_so_far_.store(more ? parts_so_far() + 1 : 0, std::memory_order_relaxed);
   if (more) return call_->Read(&read_, &was_read_);
   if (landed) poller_->PostToTurn(&landed_task_);
   call_->Finish(&status_, &finished_);

@@ -39,7 +39,7 @@ class FetchStream final {
   ~FetchStream();
 
   void Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
-             const std::string& statement, const std::string& request);
+             std::string statement, const std::string& request);
   // Call it before Start(): the answer must be sealed.
   void Unseal(std::unique_ptr<CallSealing> sealing) { sealing_ = std::move(sealing); }
   // After it returns, nothing is written to the tensor any more. serial() becomes 0.
@@ -60,8 +60,14 @@ class FetchStream final {
   // than it was asked of refuses a request before. Valid from `on_landed` on.
   bool over_heard() const { return over_heard_; }
   const grpc::Status& status() const { return status_; }  // Valid from `on_ended` on.
+  // How many messages of a tensor have come that lacks bytes; 0: none has come, or it is complete.
+  uint64_t parts_so_far() const { return parts_so_far_.load(std::memory_order_relaxed); }
+  const std::string& statement() const { return statement_; }
 
   std::vector<uint64_t> over_told;  // The ended fetches that the request named.
+  // Of GrpcCalls: parts_so_far() when it was last seen to change, and when that was.
+  uint64_t seen_parts = 0;
+  int64_t seen_ns = 0;
 
  private:
   using Step = GrpcStep<FetchStream>;
@@ -94,6 +100,7 @@ class FetchStream final {
   Event on_landed_;
   Event on_ended_;
   Linger linger_;
+  std::string statement_;
 
   // Used by the queue's thread, then by the poller's.
   grpc::ClientContext context_;
@@ -104,6 +111,7 @@ class FetchStream final {
   bool over_heard_;
   grpc::Status status_;
   std::atomic<bool> request_written_{false};
+  std::atomic<uint64_t> parts_so_far_{0};
   std::atomic<int> left_{2};  // The write and the end.
   Step written_{this, &FetchStream::OnWritten};
   Step was_read_{this, &FetchStream::OnRead};

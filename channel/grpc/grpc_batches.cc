@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "channel/grpc/grpc_fetch_op.h"
-#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -153,7 +152,7 @@ void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
   streams_.erase(stream);
   const std::unique_ptr<FetchStream> owned = channel_->calls_.Take(stream);
   if (!channel_->closed_.ok()) return;
-  absl::Status status = stream->taken().ok() ? FromGrpc(stream->status()) : stream->taken();
+  absl::Status status = stream->taken().ok() ? channel_->calls_.EndOf(*stream) : stream->taken();
   if (status.ok() && !batch->incoming.header_seen()) {
     status = absl::UnavailableError("the call ended without an answer");
   }
@@ -191,8 +190,8 @@ void GrpcChannel::Batches::Retry(Batch* batch, const absl::Status& why) {
   ++attempts_;
   // Time counts since the last answer on any call, because a large tensor on another call may have
   // kept the connection busy.
-  const int64_t failing_ns =
-      now_ns - std::max(failing_since_ns_, channel_->calls_.failing_since_ns());
+  const int64_t failing_ns = channel_->poller_->RunningSince(
+      std::max(failing_since_ns_, channel_->calls_.failing_since_ns()));
   if (failing_ns >= absl::ToInt64Nanoseconds(channel_->options_.patience)) {
     const int attempts = std::exchange(attempts_, 0);
     failing_since_ns_ = 0;

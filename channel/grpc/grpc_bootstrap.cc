@@ -102,8 +102,10 @@ void GrpcBootstrap::OnEnded(Call* call) {
   } else if (call->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
   } else {
-    answer = directory_->Explain(call->peer, FromGrpc(call->status));
+    answer = directory_->Explain(
+        call->peer, signer_->Heed(call->peer, call->statement, FromGrpc(call->status)));
   }
+  if (answer.ok()) directory_->NoteIncarnation(call->peer, answer->incarnation);
   std::move(call->done)(std::move(answer));
   call->reader.reset();
   calls_->Over(call);

@@ -2,21 +2,35 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 
 namespace tryst {
+namespace {
+
+constexpr int64_t kChecks = 8;  // Within the patience (Poller::RunningSince).
+
+}  // namespace
 
 GrpcCalls::GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
-                     EventThread* events, Poller* poller, const GrpcChannelOptions& options)
+                     EventThread* events, Poller* poller, const GrpcChannelOptions& options,
+                     OnStalled on_stalled)
     : peer_(peer),
       directory_(directory),
       signer_(signer),
       events_(events),
       poller_(poller),
       options_(options),
+      on_stalled_(std::move(on_stalled)),
       number_(signer->NextChannel()) {}
+
+GrpcCalls::~GrpcCalls() {
+  poller_->CancelTimer(&cancel_timer_);
+  poller_->CancelTimer(&stall_timer_);
+}
 
 FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStream::Event on_landed,
                             FetchStream::Event on_ended) {
@@ -24,6 +38,7 @@ FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStre
                                              std::move(on_ended));
   FetchStream* const stream = owned.get();
   streams_.emplace(stream, std::move(owned));
+  if (!stall_timer_.is_set()) WatchStalls();
   return stream;
 }
 
@@ -45,7 +60,49 @@ std::unique_ptr<FetchStream> GrpcCalls::Take(FetchStream* stream) {
   const auto found = streams_.find(stream);
   std::unique_ptr<FetchStream> owned = std::move(found->second);
   streams_.erase(found);
+  to_cancel_.erase(stream);
   return owned;
+}
+
+void GrpcCalls::CancelSoon(FetchStream* stream) {
+  to_cancel_.insert(stream);
+  // In the next turn, after the deadlines that have passed in this one.
+  if (!cancel_timer_.is_set()) poller_->SetTimer(&cancel_timer_, poller_->now_ns() + 1);
+}
+
+void GrpcCalls::CancelSome() {
+  for (int i = 0; i < kCancelsInTurn && !to_cancel_.empty(); ++i) {
+    FetchStream* const stream = *to_cancel_.begin();
+    to_cancel_.erase(to_cancel_.begin());
+    stream->Cancel();
+  }
+  if (!to_cancel_.empty()) poller_->SetTimer(&cancel_timer_, poller_->now_ns() + 1);
+}
+
+absl::Status GrpcCalls::EndOf(const FetchStream& stream) const {
+  return signer_->Heed(peer_, stream.statement(), FromGrpc(stream.status()));
+}
+
+void GrpcCalls::WatchStalls() {
+  const int64_t patience_ns = absl::ToInt64Nanoseconds(options_.patience);
+  if (patience_ns <= 0 || streams_.empty()) return;
+  poller_->SetTimer(&stall_timer_, poller_->clock().NowNs() + patience_ns / kChecks);
+}
+
+void GrpcCalls::OnStallTimer() {
+  std::vector<FetchStream*> stalled;
+  for (const auto& [stream, owned] : streams_) {
+    const uint64_t parts = stream->parts_so_far();
+    if (parts != stream->seen_parts) {
+      stream->seen_parts = parts;
+      stream->seen_ns = poller_->now_ns();
+    } else if (parts != 0 && poller_->RunningSince(stream->seen_ns) >=
+                                 absl::ToInt64Nanoseconds(options_.patience)) {
+      stalled.push_back(stream);
+    }
+  }
+  for (FetchStream* stream : stalled) on_stalled_(stream);
+  WatchStalls();
 }
 
 void GrpcCalls::Hurry() {

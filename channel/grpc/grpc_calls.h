@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -14,6 +16,7 @@
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/grpc_channel_options.h"
 #include "channel/grpc/peer_directory.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/signing/caller.h"
 
@@ -26,9 +29,14 @@ class FetchRequest;
 // Poller thread only.
 class GrpcCalls {
  public:
+  // Gets a call that has begun to bring a tensor and brings nothing more for the patience.
+  using OnStalled = std::function<void(FetchStream*)>;
+
   // The arguments outlive it.
   GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
-            EventThread* events, Poller* poller, const GrpcChannelOptions& options);
+            EventThread* events, Poller* poller, const GrpcChannelOptions& options,
+            OnStalled on_stalled);
+  ~GrpcCalls();
 
   // Identifies the channel to the peer and in traces.
   uint64_t number() const { return number_; }
@@ -42,10 +50,16 @@ class GrpcCalls {
   void Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
              const rpc::FetchRequest& request);
   std::unique_ptr<FetchStream> Take(FetchStream* stream);  // Hands over a stream that has ended.
+  // How a call ended. kUnavailable if its time was refused: the next is signed by the peer's clock.
+  absl::Status EndOf(const FetchStream& stream) const;
   size_t size() const { return streams_.size(); }
+  // Cancels a stream that was detached, a few in a turn: gRPC takes a quarter of a millisecond for
+  // each, and when a thousand deadlines pass at once, the last must not wait for all of them.
+  void CancelSoon(FetchStream* stream);
   // Shortens the calls' deadlines while we close: a silent peer must not delay us.
   void Hurry();
 
+  void NoteIncarnation(uint64_t incarnation) { directory_->NoteIncarnation(peer_, incarnation); }
   // Notes that a call was answered, or failed.
   void NoteAnswer();
   void NoteFailure(const absl::Status& why);
@@ -57,16 +71,27 @@ class GrpcCalls {
   int64_t BackOffNs(int64_t failing_ns, uint64_t spread) const;
 
  private:
+  static constexpr int kCancelsInTurn = 16;
+
+  void CancelSome();
+  void WatchStalls();
+  void OnStallTimer();
+
   const std::string peer_;
   PeerDirectory* const directory_;
   CallSigner* const signer_;
   EventThread* const events_;
   Poller* const poller_;
   const GrpcChannelOptions options_;
+  const OnStalled on_stalled_;
   const uint64_t number_;
   absl::flat_hash_map<FetchStream*, std::unique_ptr<FetchStream>> streams_;
   absl::Status last_failure_;
   int64_t failing_since_ns_ = 0;
+  absl::flat_hash_set<FetchStream*> to_cancel_;
+  MemberTimer<GrpcCalls> cancel_timer_{this, &GrpcCalls::CancelSome};
+  MemberTimer<GrpcCalls> stall_timer_{this,
+                                      &GrpcCalls::OnStallTimer};  // Set while calls are under way.
 };
 
 }  // namespace tryst

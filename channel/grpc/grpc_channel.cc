@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_fetch_op.h"
-#include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -20,14 +20,13 @@ constexpr int kMaxIncarnationsTried = 8;
 constexpr size_t kMostFetching = 256;
 
 // Whether a later attempt may succeed. Every other status is final.
-bool IsTransient(const grpc::Status& status) {
-  switch (status.error_code()) {
-    case grpc::StatusCode::OK:  // The stream ended without a tensor.
-    case grpc::StatusCode::UNAVAILABLE:
-    case grpc::StatusCode::INTERNAL:
-    case grpc::StatusCode::UNKNOWN:
-    case grpc::StatusCode::CANCELLED:
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
+bool IsTransient(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
       return true;
     default:
       return false;
@@ -45,7 +44,8 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       track_(options_.trace == nullptr ? nullptr
                                        : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")),
       lines_(std::make_unique<KeyLines>()),
-      calls_(peer_, directory, signer, events, poller, options_),
+      calls_(peer_, directory, signer, events, poller, options_,
+             [this](FetchStream* stream) { OnStalled(stream); }),
       batches_(std::make_unique<Batches>(this)),
       executors_(poller) {}
 
@@ -153,6 +153,7 @@ void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
 void GrpcChannel::NotePeer(uint64_t incarnation) {
   if (incarnation == peer_incarnation_) return;
   peer_incarnation_ = incarnation;
+  calls_.NoteIncarnation(incarnation);
   batches_->OnNewPeer();
 }
 
@@ -228,10 +229,24 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
   op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
-  absl::Status status = FromGrpc(stream->status());
+  absl::Status status = calls_.EndOf(*stream);
   if (status.ok()) status = absl::UnavailableError("the stream ended without a tensor");
-  if (IsTransient(stream->status())) return Retry(op, status);
+  if (IsTransient(status)) return Retry(op, status);
   Finish(op, status, Tensor(), false);
+}
+
+// Others of its key would wait for the same tensor.
+void GrpcChannel::OnStalled(FetchStream* stream) {
+  FetchOp* op = Find(stream->serial());
+  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream ||
+      op->attempt->landed) {
+    return;
+  }
+  TRYST_REACHED("rare: a call brings a part of a tensor and stops");
+  FailLine(op, absl::UnavailableError(absl::StrCat(peer_, " has begun to send ", op->key.text(),
+                                                   " by grpc, and nothing more of it has come for ",
+                                                   absl::FormatDuration(options_.patience),
+                                                   " (patience)")));
 }
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
@@ -247,7 +262,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
     attempt.failing_since_ns = calls_.FailingSinceNs(why);
     attempt.received_at_failure = received;
   }
-  const int64_t failing_ns = now_ns - attempt.failing_since_ns;
+  const int64_t failing_ns = poller_->RunningSince(attempt.failing_since_ns);
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
     return EndOfPatience(op->id, failing_ns, attempt.attempts);
   }
@@ -265,7 +280,7 @@ void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
                                 attempts, " attempts; last: ", calls_.last_failure().message()))] {
     FetchOp* op = FindOp(id);
     const bool heard =
-        calls_.failing_since_ns() == 0 || poller_->clock().NowNs() - calls_.failing_since_ns() <
+        calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
                                               absl::ToInt64Nanoseconds(options_.patience);
     if (!heard) {
       if (op != nullptr) FailLine(op, why);

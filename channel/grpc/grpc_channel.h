@@ -71,6 +71,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   // What a call or a parcel brought is in op->attempt->incoming.
   void OnTaken(FetchOp* op, const absl::Status& taken);
   void OnEnded(FetchStream* stream);
+  void OnStalled(FetchStream* stream);
   void OnHeader(FetchOp* op);
   void OnDigestWrong(FetchOp* op, const absl::Status& why);
   void Stage(FetchOp* op, Tensor landed, bool is_dead);

@@ -143,7 +143,7 @@ void GrpcChannel::EndAsk(FetchOp* op, bool delivered) {
     if (op->attempt->stream != nullptr) {
       known = true;
       op->attempt->stream->Detach();
-      if (!delivered) op->attempt->stream->Cancel();
+      if (!delivered) calls_.CancelSoon(op->attempt->stream);
     }
     --(op->attempt->fetches ? fetching_ : asked_);
   } else if (op->parked()) {

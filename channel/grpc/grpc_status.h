@@ -6,17 +6,26 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/types/optional.h"
+#include "channel/signing/caller.h"
 
 namespace tryst {
 
-// gRPC and Abseil number their codes alike.
+// gRPC and Abseil number their codes alike. The details are the clock of a refused call's callee
+// (channel/signing/caller.h).
 inline absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  absl::Status from(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const std::string details = status.error_details();
+  if (!details.empty()) from.SetPayload(kClockPayload, absl::Cord(details));
+  return from;
 }
 
 inline grpc::Status ToGrpc(const absl::Status& status) {
+  const absl::optional<absl::Cord> clock = status.GetPayload(kClockPayload);
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
-                      std::string(status.message()));
+                      std::string(status.message()),
+                      clock.has_value() ? std::string(*clock) : std::string());
 }
 
 }  // namespace tryst

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_GRPC_PEER_DIRECTORY_H_
 #define TRYST_CHANNEL_GRPC_PEER_DIRECTORY_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -26,6 +27,11 @@ class PeerDirectory {
   virtual absl::Status Explain(absl::string_view peer, absl::Status status) {
     (void)peer;
     return status;
+  }
+  // `peer` has answered in this incarnation.
+  virtual void NoteIncarnation(absl::string_view peer, uint64_t incarnation) {
+    (void)peer;
+    (void)incarnation;
   }
 };
 

@@ -126,9 +126,8 @@ void Connector::Pause() {
   poller_->SetTimer(&timer_, poller_->now_ns() + back_off_.NextNs());
 }
 
-bool Connector::Unusable() const {
-  return options_.give_up_ms > 0 && failing_since_ns_ >= 0 &&
-         poller_->now_ns() - failing_since_ns_ >= options_.give_up_ms * 1'000'000;
+bool Connector::FailedFor(int64_t ms) const {
+  return failing_since_ns_ >= 0 && poller_->RunningSince(failing_since_ns_) >= ms * 1'000'000;
 }
 
 }  // namespace tryst

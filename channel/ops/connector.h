@@ -87,8 +87,10 @@ class Connector {
     if (failing_since_ns_ < 0) failing_since_ns_ = since_ns;
   }
   void NoteWorking() { failing_since_ns_ = -1; }
+  // Whether it has failed for `ms`: has brought nothing, whatever is answered to hellos.
+  bool FailedFor(int64_t ms) const;
   // Whether it has failed for give_up_ms.
-  bool Unusable() const;
+  bool Unusable() const { return options_.give_up_ms > 0 && FailedFor(options_.give_up_ms); }
 
   absl::Status why;  // Why the last attempt failed; OK while there is a link.
 

@@ -214,7 +214,7 @@ bool Poller::FullTurn() {
 
 bool Poller::ShortTurn() {
   bool worked = RunInbox();
-  worked |= timers_.RunUntil(now_ns_);
+  worked |= RunTimers();
   RunFlushes();
   return worked;
 }
@@ -274,6 +274,23 @@ bool Poller::RunInbox() {
     task->RunOnPoller();
   }
   return true;
+}
+
+bool Poller::RunTimers() {
+  const int64_t due_ns = timers_.NextNs();
+  if (due_ns > now_ns_) return false;
+  // Noted before the timers run, since they judge the peers.
+  if (now_ns_ - due_ns > kAwayNs) away_[away_count_++ % kMostAway] = {due_ns, now_ns_};
+  timers_.RunUntil(now_ns_);
+  return true;
+}
+
+int64_t Poller::RunningSince(int64_t at_ns) const {
+  int64_t running_ns = now_ns_ - at_ns;
+  for (const Away& away : away_) {
+    if (away.until_ns > at_ns) running_ns -= away.until_ns - std::max(away.from_ns, at_ns);
+  }
+  return running_ns;
 }
 
 void Poller::RunFlushes() {

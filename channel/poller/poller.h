@@ -1,7 +1,10 @@
 #ifndef TRYST_CHANNEL_POLLER_POLLER_H_
 #define TRYST_CHANNEL_POLLER_POLLER_H_
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -130,7 +133,7 @@ class Poller final : public WorkSource {
   void AddSource(PollerSource* source);
   void RemoveSource(PollerSource* source);
   // Moves a timer that is already set.
-  void SetTimer(PollerTimer* timer, int64_t at_ns) { timers_.Set(timer, at_ns); }
+  void SetTimer(PollerTimer* timer, int64_t at_ns) { timers_.Set(timer, std::max(at_ns, now_ns_)); }
   void CancelTimer(PollerTimer* timer) { timers_.Cancel(timer); }  // Does nothing if it is not set.
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
@@ -141,6 +144,13 @@ class Poller final : public WorkSource {
   // The clock as it was read at the start of this turn, or at the end of the one before: a turn
   // that finds work at once does not read the clock first.
   int64_t now_ns() const { return now_ns_; }
+
+  // How long this poller has been running since then: now_ns() - at_ns, less the times for which it
+  // was away. It was away if its first timer came late by more than kAwayNs: the process or its
+  // machine was stopped, or a callback kept the thread. Meanwhile it could not hear any peer, so a
+  // peer's silence is measured by this. Who waits long sets a timer a few times on the way, since
+  // nothing else shows that it is away. The last kMostAway absences are remembered.
+  int64_t RunningSince(int64_t at_ns) const;
 
  private:
   class FnTask;
@@ -162,7 +172,13 @@ class Poller final : public WorkSource {
   // than a microsecond does not wait for a system call.
   static constexpr int64_t kBlindNs = 10'000;
   static constexpr int64_t kHandedNs = 2'000;  // The same, where only other threads bring work.
-  static constexpr int64_t kYieldNs = 5'000;   // How often a spinning thread lets others run.
+  static constexpr int64_t kAwayNs = 250'000'000;
+  static constexpr size_t kMostAway = 8;
+  struct Away {
+    int64_t from_ns = 0;
+    int64_t until_ns = 0;
+  };
+  static constexpr int64_t kYieldNs = 5'000;  // How often a spinning thread lets others run.
 
   // How many turns a borrower takes in the attempt to leave before it wakes our thread.
   static constexpr int kMostTurnsAsleep = 8;
@@ -177,6 +193,7 @@ class Poller final : public WorkSource {
   bool ShortTurn();  // Everything but the sources.
   bool PollInSight();
   bool RunInbox();
+  bool RunTimers();
   void RunFlushes();
   // After each turn: whether further turns without work no longer pay.
   bool SpunEnough(bool worked, Idling* idling);
@@ -239,6 +256,8 @@ class Poller final : public WorkSource {
   int64_t left_ns_ = 0;  // When a thread last had the tensor that it waited for.
   int64_t seen_ns_ = 0;  // When a glance last saw work.
   uint64_t tasks_run_ = 0;
+  std::array<Away, kMostAway> away_;
+  size_t away_count_ = 0;  // All that there were; the last ones are kept.
 };
 
 }  // namespace tryst

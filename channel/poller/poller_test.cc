@@ -56,6 +56,35 @@ TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
   EXPECT_FALSE(poller.Turn());
 }
 
+TEST(PollerTest, TimeForWhichItWasStoppedIsNoTimeOfItsRunning) {
+  constexpr int64_t kMs = 1'000'000;
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  NotingTimer timer(&fired, 1);
+  const int64_t began_ns = clock.now_ns;
+  poller.SetTimer(&timer, began_ns + 100 * kMs);
+  clock.now_ns += 300 * kMs;  // Late, as on a machine with much to do.
+  poller.Turn();
+  EXPECT_EQ(poller.RunningSince(began_ns), 300 * kMs);
+  const int64_t stopped_ns = clock.now_ns;
+  poller.SetTimer(&timer, stopped_ns + 100 * kMs);
+  clock.now_ns += 60'000 * kMs;
+  poller.Turn();
+  EXPECT_EQ(poller.RunningSince(began_ns), 400 * kMs);
+  EXPECT_EQ(poller.RunningSince(stopped_ns + 99 * kMs), 1 * kMs);
+  EXPECT_EQ(poller.RunningSince(stopped_ns + 50'000 * kMs), 0);
+  EXPECT_EQ(poller.RunningSince(clock.now_ns), 0);
+  clock.now_ns += 70 * kMs;
+  poller.Turn();
+  EXPECT_EQ(poller.RunningSince(began_ns), 470 * kMs);
+  // A timer for a moment that has passed is not late.
+  poller.SetTimer(&timer, began_ns);
+  poller.Turn();
+  EXPECT_EQ(poller.RunningSince(began_ns), 470 * kMs);
+  EXPECT_EQ(fired.size(), 3u);
+}
+
 TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
   FakeClock clock;
   Poller poller(&clock);

@@ -8,15 +8,12 @@ int64_t PollerTimers::NextNs() const {
   return heap_.empty() ? std::numeric_limits<int64_t>::max() : heap_.front()->at_ns_;
 }
 
-bool PollerTimers::RunUntil(int64_t now_ns) {
-  bool ran = false;
+void PollerTimers::RunUntil(int64_t now_ns) {
   while (!heap_.empty() && heap_.front()->at_ns_ <= now_ns) {
     PollerTimer* timer = heap_.front();
     Cancel(timer);
     timer->OnTimer();
-    ran = true;
   }
-  return ran;
 }
 
 void PollerTimers::Set(PollerTimer* timer, int64_t at_ns) {

@@ -26,8 +26,8 @@ class PollerTimers {
  public:
   void Set(PollerTimer* timer, int64_t at_ns);  // Moves a timer that is already set.
   void Cancel(PollerTimer* timer);              // Does nothing if it is not set.
-  bool RunUntil(int64_t now_ns);                // True: a timer was due.
-  int64_t NextNs() const;                       // INT64_MAX: none is set.
+  void RunUntil(int64_t now_ns);
+  int64_t NextNs() const;  // INT64_MAX: none is set.
 
  private:
   void SiftUp(size_t index);

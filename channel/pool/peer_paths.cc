@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/reached.h"
 #include "rendezvous/derived_status.h"
 
@@ -319,14 +320,15 @@ std::string PeerPaths::Explain() const {
   std::string out =
       current != nullptr ? current->Explain() : absl::StrCat(worker_, ": not asked yet");
   for (const auto& [name, why] : context_->missing) {
-    absl::StrAppend(&out, "\n  no ", name, " here: ", why.message());
+    absl::StrAppend(&out, "\n  no ", name, " here: ", Printable(why.message()));
   }
   for (const Way& way : ways_) {
-    if (way.standing == Standing::kRefused) absl::StrAppend(&out, "\n  turned down: ", way.why);
+    if (way.standing == Standing::kRefused)
+      absl::StrAppend(&out, "\n  turned down: ", Printable(way.why));
     if (way.standing != Standing::kLeft) continue;
     absl::StrAppend(&out, "\n  left since ", (now_ns() - way.since_ns) / 1'000'000,
-                    " ms: ", NameOf(way), ": ", way.why, "; tried again every ", way.pause_ms,
-                    " ms");
+                    " ms: ", NameOf(way), ": ", Printable(way.why), "; tried again every ",
+                    way.pause_ms, " ms");
   }
   return out;
 }

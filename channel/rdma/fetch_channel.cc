@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/printable.h"
 
 // The calls of FetchChannel's users. fetch_connection.cc has the connection, fetch_leaving.cc its
 // end.
@@ -120,11 +121,11 @@ void FetchChannel::View(PathView* view) const {
 }
 
 std::string FetchChannel::Explain() const {
-  return absl::StrCat(connector_.Explain(), ", ", pool_.Explain(),
-                      destinations_.landings()->ends_keys()
-                          ? "; the key of a landing ends with its tensor"
-                          : "; landings are its alone, and their keys last",
-                      connector_.why.ok() ? "" : absl::StrCat("; ", connector_.why.ToString()));
+  return absl::StrCat(
+      connector_.Explain(), ", ", pool_.Explain(),
+      destinations_.landings()->ends_keys() ? "; the key of a landing ends with its tensor"
+                                            : "; landings are its alone, and their keys last",
+      connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));
 }
 
 }  // namespace tryst

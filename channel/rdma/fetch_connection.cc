@@ -159,6 +159,13 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   leave_next_ = !leave_next_ && connector_.Unusable();
   connector_.Pause();
   silence_.OnAttemptFailed();
+  // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
+  // than who is silent, also those that were made since: they have waited for this attempt.
+  if (options_.patience_ms <= 0 || !connector_.FailedFor(options_.patience_ms)) return;
+  TRYST_REACHED("rare: the producer answers hellos and brings nothing");
+  EndAll(absl::UnavailableError(absl::StrCat(
+      options_.peer, " has brought nothing over ", options_.path, " for ", options_.patience_ms,
+      " ms (patience), whether or not it answers hellos: ", why.message())));
 }
 
 // ---- How long the peer may be silent ----
@@ -202,11 +209,11 @@ void FetchChannel::StartWatch() {
 void FetchChannel::OnHeartbeat() {
   if (connector_.state() != State::kOpen || (waiting() == 0 && !probing_)) return;
   const int64_t since_ns = std::max(sender_.link->last_heard_ns(), silence_.waiting_since_ns());
-  const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
+  const int64_t silent_ms = poller_->RunningSince(since_ns) / 1'000'000;
   // The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges
   // our pings, the peer gets as much time as a stuck work.
   const int64_t answered_ns = std::max(since_ns, sender_.link->last_completed_ns());
-  const bool answers = now_ns() - answered_ns < options_.silence_ms * 1'000'000;
+  const bool answers = poller_->RunningSince(answered_ns) < options_.silence_ms * 1'000'000;
   if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
     TRYST_REACHED("sim: the producer is silent");
     return sender_.link->Break(absl::UnavailableError(
@@ -223,7 +230,7 @@ void FetchChannel::OnHeartbeat() {
     const bool is_awaited = left && !op->reported;
     const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
                                         : options_.link.stall_ms;
-    if (now_ns() - op->parts_since_ns < limit_ms * 1'000'000) continue;
+    if (poller_->RunningSince(op->parts_since_ns) < limit_ms * 1'000'000) continue;
     TRYST_REACHED("rare: parts of a tensor stay away");
     return sender_.link->Break(absl::UnavailableError(
         absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
@@ -247,8 +254,11 @@ void FetchChannel::OnBroken(const absl::Status& why) {
                          << "): " << why.message();
     }
     connector_.SetState(State::kDraining);
+    // A fetch that has waited for long over a link that worked does not end with it.
+    const int64_t heard_ns = sender_.link->last_heard_ns();
+    silence_.NoteWordAt(heard_ns);
     if (waiting() > 0) silence_.Watch();
-    connector_.NoteFailing(now_ns());
+    connector_.NoteFailing(std::max(heard_ns, silence_.waiting_since_ns()));
   }
   poller_->CancelTimer(&heartbeat_timer_);
   sender_.ping_due = sender_.tell_replayed = false;

@@ -148,8 +148,9 @@ void LinkLanes::OnStallTimer() {
   const bool waits = std::any_of(lanes_.begin(), lanes_.end(),
                                  [](const Lane& lane) { return lane.done < lane.last_signaled; });
   if (!waits) return;  // The next post sets the timer again.
-  const int64_t due_ns = progress_ns_ + options_.stall_ms * 1'000'000;
-  if (hub_->poller()->now_ns() < due_ns) return hub_->poller()->SetTimer(&stall_timer_, due_ns);
+  Poller* const poller = hub_->poller();
+  const int64_t left_ns = options_.stall_ms * 1'000'000 - poller->RunningSince(progress_ns_);
+  if (left_ns > 0) return poller->SetTimer(&stall_timer_, poller->now_ns() + left_ns);
   TRYST_REACHED("rare: no work completes");
   on_stall_();
 }

@@ -11,8 +11,8 @@
 
 namespace tryst {
 
-// How long a peer has been silent while fetches wait for it and there is no connection. Poller
-// thread only.
+// How long a peer has been silent while fetches wait for it and there is no connection. Time for
+// which this process did not run does not count. Poller thread only.
 class PeerSilence {
  public:
   // `on_over` runs when the silence has lasted for `patience_ms` (0: it never runs).
@@ -20,8 +20,9 @@ class PeerSilence {
       : poller_(poller), patience_ms_(patience_ms), on_over_(std::move(on_over)) {}
 
   // The peer has said something, by this path or in answer to a hello.
-  void NoteWord() {
-    last_word_ns_ = poller_->now_ns();
+  void NoteWord() { NoteWordAt(poller_->now_ns()); }
+  void NoteWordAt(int64_t at_ns) {
+    last_word_ns_ = std::max(last_word_ns_, at_ns);
     lost_ = false;
   }
   // The first fetch waits.
@@ -30,7 +31,9 @@ class PeerSilence {
   // REQUIRES: a fetch waits, and there is no connection.
   void Watch() {
     if (patience_ms_ <= 0 || timer_.is_set()) return;
-    poller_->SetTimer(&timer_, std::max(poller_->now_ns(), OverNs()));
+    const int64_t left_ns = patience_ms_ * 1'000'000 - SilentNs();
+    poller_->SetTimer(&timer_,
+                      poller_->now_ns() + std::min(left_ns, patience_ms_ * 1'000'000 / kLooks));
   }
   void Stop() { poller_->CancelTimer(&timer_); }
   // An attempt has failed. Fetches made since the peer was lost wait for that one attempt only.
@@ -39,11 +42,13 @@ class PeerSilence {
   }
 
  private:
-  int64_t OverNs() const {
-    return std::max(last_word_ns_, waiting_since_ns_) + patience_ms_ * 1'000'000;
+  static constexpr int64_t kLooks = 8;  // Within the patience (Poller::RunningSince).
+
+  int64_t SilentNs() const {
+    return poller_->RunningSince(std::max(last_word_ns_, waiting_since_ns_));
   }
   void OnTimer() {
-    if (!lost_ && poller_->now_ns() < OverNs()) return Watch();
+    if (!lost_ && SilentNs() < patience_ms_ * 1'000'000) return Watch();
     lost_ = true;
     on_over_();
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/fetch_channel.h"
 
@@ -17,6 +18,8 @@ using shm_wire::Packet;
 using shm_wire::PacketType;
 
 namespace {
+
+constexpr int64_t kLooks = 8;  // Within the patience (Poller::RunningSince).
 
 FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
   FetchOpsOptions ops;
@@ -147,7 +150,9 @@ void ShmFetchChannel::OnConnectTimer() {
 
 void ShmFetchChannel::WaitPatiently(int64_t since_ns) {
   if (patience_timer_.is_set()) return;
-  poller_->SetTimer(&patience_timer_, since_ns + link_.options.patience_ms * 1'000'000);
+  const int64_t patience_ns = link_.options.patience_ms * 1'000'000;
+  const int64_t left_ns = patience_ns - poller_->RunningSince(since_ns);
+  poller_->SetTimer(&patience_timer_, now_ns() + std::min(left_ns, patience_ns / kLooks));
 }
 
 void ShmFetchChannel::OnPatienceTimer() {
@@ -157,7 +162,7 @@ void ShmFetchChannel::OnPatienceTimer() {
   EndWaiting(absl::UnavailableError(absl::StrCat(link_.options.peer, " has not been reached for ",
                                                  link_.options.patience_ms,
                                                  " ms (patience): ", connector_.why.message())),
-             [&](const FetchOp& op) { return now_ns() - since_ns(op) >= patience_ns; });
+             [&](const FetchOp& op) { return poller_->RunningSince(since_ns(op)) >= patience_ns; });
   int64_t oldest_ns = INT64_MAX;
   for (const FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kQueued) oldest_ns = std::min(oldest_ns, since_ns(*op));
@@ -405,8 +410,9 @@ std::string ShmFetchChannel::Explain() const {
                : absl::StrCat(", does not read its memory (", link_.peer_memory->status().message(),
                               ")");
   }
-  return absl::StrCat(connector_.Explain(), pull, ", ", pool_.Explain(),
-                      connector_.why.ok() ? "" : absl::StrCat("; ", connector_.why.ToString()));
+  return absl::StrCat(
+      connector_.Explain(), pull, ", ", pool_.Explain(),
+      connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));
 }
 
 }  // namespace tryst

@@ -3,12 +3,15 @@
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "proto/transport.pb.h"
 
 namespace tryst {
@@ -16,12 +19,29 @@ namespace {
 
 constexpr int64_t kClockSlackMs = 60 * 1000;
 constexpr size_t kMaxWorkerBytes = 256;
+// A caller whose clock is ahead is remembered until its statements are too old to be replayed, or
+// for this long at least.
+constexpr int64_t kLongestAheadMs = int64_t{24} * 3600 * 1000;
 
 std::string StatementMac(absl::string_view token, const rpc::Caller& caller,
                          absl::string_view method, absl::string_view request) {
-  return Mac(token, {"tryst caller 1", caller.cluster(), caller.worker(), caller.callee(),
-                     absl::StrCat(caller.incarnation()), absl::StrCat(caller.sequence()),
-                     absl::StrCat(caller.unix_ms()), method, request});
+  const std::string incarnation = absl::StrCat(caller.incarnation());
+  const std::string sequence = absl::StrCat(caller.sequence());
+  const std::string unix_ms = absl::StrCat(caller.unix_ms());
+  // Releases that know no callee_incarnation check this one.
+  if (caller.callee_incarnation() == 0) {
+    return Mac(token, {"tryst caller 1", caller.cluster(), caller.worker(), caller.callee(),
+                       incarnation, sequence, unix_ms, method, request});
+  }
+  return Mac(token, {"tryst caller 2", caller.cluster(), caller.worker(), caller.callee(),
+                     absl::StrCat(caller.callee_incarnation()), incarnation, sequence, unix_ms,
+                     method, request});
+}
+
+std::string ClockMac(absl::string_view token, absl::string_view statement,
+                     const rpc::CalleeClock& clock) {
+  return Mac(token, {"tryst clock 1", statement, absl::StrCat(clock.unix_ms()),
+                     absl::StrCat(clock.incarnation())});
 }
 
 }  // namespace
@@ -64,15 +84,50 @@ std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
   if (!token_.empty()) {
     caller.set_sequence(sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
     caller.set_unix_ms(now_());
+    const CalleeClock clock = ClockOf(callee);
+    caller.set_unix_ms(caller.unix_ms() + clock.ahead_ms);
+    caller.set_callee_incarnation(clock.incarnation);
     caller.set_mac(StatementMac(token_, caller, method, request));
   }
   return caller.SerializeAsString();
 }
 
-CallVerifier::CallVerifier(std::string cluster, std::string self, std::string token,
-                           WallClockMs now)
+CallSigner::CalleeClock CallSigner::ClockOf(absl::string_view callee) const {
+  MutexLock lock(&mu_);
+  const auto found = clocks_.find(callee);
+  return found == clocks_.end() ? CalleeClock() : found->second;
+}
+
+// The clock was read after the callee had the statement and before we have its answer, so calls
+// signed by it are never dated later than the callee's present, however long somebody on the wire
+// has kept the answer back. That it names our statement makes an answer of another day useless.
+absl::Status CallSigner::Heed(absl::string_view callee, absl::string_view statement,
+                              const absl::Status& ended) {
+  if (token_.empty() || ended.ok()) return ended;
+  rpc::CalleeClock clock;
+  const absl::optional<absl::Cord> payload = ended.GetPayload(kClockPayload);
+  const bool proved = payload.has_value() && clock.ParseFromString(std::string(*payload)) &&
+                      SameSecret(clock.mac(), ClockMac(token_, statement, clock));
+  MutexLock lock(&mu_);
+  if (!proved) {
+    // Nobody proves that he said it. But a worker of an earlier release refuses calls that are
+    // signed by another clock than our own, so the next call is signed by ours.
+    if (!absl::IsUnauthenticated(ended) || clocks_.erase(callee) == 0) return ended;
+    return absl::UnavailableError(
+        absl::StrCat(ended.message(), "; the call is signed again by our own clock"));
+  }
+  const int64_t ahead_ms = clock.unix_ms() - now_();
+  clocks_[callee] = {ahead_ms, clock.incarnation()};
+  return absl::UnavailableError(absl::StrCat(ended.message(), "; the clock of ", callee, " is ",
+                                             ahead_ms, " ms ahead of ours, and calls to it are ",
+                                             "signed by it from now on"));
+}
+
+CallVerifier::CallVerifier(std::string cluster, std::string self, uint64_t incarnation,
+                           std::string token, WallClockMs now)
     : cluster_(std::move(cluster)),
       self_(std::move(self)),
+      incarnation_(incarnation),
       token_(std::move(token)),
       now_(std::move(now)),
       started_ms_(token_.empty() ? 0 : now_()) {}
@@ -102,21 +157,31 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
                                                      ": a replay, or a wrong address"));
     }
     const int64_t now_ms = now_();
-    const int64_t apart_ms = now_ms - caller.unix_ms();
-    if (apart_ms > kClockSlackMs || apart_ms < -kClockSlackMs) {
-      return absl::UnauthenticatedError(absl::StrCat(
-          "the call was made ", apart_ms,
-          " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
+    // An earlier incarnation's clock may have been ahead of ours, so its time proves nothing here.
+    if (caller.callee_incarnation() != 0 && caller.callee_incarnation() != incarnation_) {
+      return WithClock(absl::UnavailableError("the call is signed by the clock of an earlier "
+                                              "incarnation of this worker: a replay, or this "
+                                              "worker has restarted"),
+                       statement, now_ms);
     }
+    const int64_t apart_ms = now_ms - caller.unix_ms();
+    const absl::Status far_apart = absl::UnauthenticatedError(absl::StrCat(
+        "the call was made ", apart_ms,
+        " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
+    if (apart_ms > kClockSlackMs) return WithClock(far_apart, statement, now_ms);
     // This incarnation cannot know what an earlier one has accepted.
-    if (caller.unix_ms() < started_ms_) {
-      return absl::UnavailableError(absl::StrCat(
-          "the call was made ", started_ms_ - caller.unix_ms(),
-          " ms before this worker started: a replay, or a clock that is behind ours by that"));
+    if (caller.callee_incarnation() == 0 && caller.unix_ms() < started_ms_) {
+      return WithClock(
+          absl::UnavailableError(absl::StrCat(
+              "the call was made ", started_ms_ - caller.unix_ms(),
+              " ms before this worker started: a replay, or a clock that is behind ours by that")),
+          statement, now_ms);
     }
     absl::Status fresh = TakeSequence(absl::StrCat(caller.incarnation(), " ", caller.worker()),
-                                      caller.sequence(), now_ms);
+                                      caller.sequence(), now_ms, caller.unix_ms());
     if (!fresh.ok()) return fresh;
+    // Its number is taken: the caller signs it again, so it must not be taken when its time comes.
+    if (apart_ms < -kClockSlackMs) return WithClock(far_apart, statement, now_ms);
   }
   if (caller.cluster() != cluster_) {
     return absl::PermissionDeniedError(absl::StrCat("the caller is of cluster '", caller.cluster(),
@@ -128,7 +193,18 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   return Caller{caller.cluster(), caller.worker(), caller.incarnation()};
 }
 
-absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms) {
+absl::Status CallVerifier::WithClock(absl::Status refused, absl::string_view statement,
+                                     int64_t now_ms) const {
+  rpc::CalleeClock clock;
+  clock.set_unix_ms(now_ms);
+  clock.set_incarnation(incarnation_);
+  clock.set_mac(ClockMac(token_, statement, clock));
+  refused.SetPayload(kClockPayload, absl::Cord(clock.SerializeAsString()));
+  return refused;
+}
+
+absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms,
+                                        int64_t made_ms) {
   MutexLock lock(&mu_);
   if (seen_.size() >= kMaxSeen && !seen_.contains(id)) {
     // Older entries can go, because their statements are now refused for their age.
@@ -141,7 +217,7 @@ absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence
     }
   }
   Seen& seen = seen_[id];
-  seen.at_ms = now_ms;
+  seen.at_ms = std::max({seen.at_ms, now_ms, std::min(made_ms, now_ms + kLongestAheadMs)});
   const auto refuse = [&id, sequence](absl::string_view why) {
     return absl::UnauthenticatedError(absl::StrCat("call ", sequence, " of ", id, " ", why));
   };

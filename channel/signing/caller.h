@@ -29,14 +29,25 @@ struct Caller {
 
 using WallClockMs = std::function<int64_t()>;  // Unix time.
 
+// The payload of a status with which a CallVerifier refuses a call for its time: an
+// rpc::CalleeClock, which only a holder of the token can make.
+inline constexpr char kClockPayload[] = "tryst.callee_clock";
+
 // Signs each call with the worker that makes it. With a shared token an HMAC binds this statement
-// to the method and the request; the token itself never travels. Thread-safe.
+// to the method and the request; the token itself never travels. Calls to a worker whose clock
+// differs are signed by that worker's clock, once it has told it. Thread-safe.
 class CallSigner {
  public:
   CallSigner(Caller self, std::string token, WallClockMs now);
 
   // The value of kCallerMetadata for one call to `callee`; never the same twice.
   std::string Sign(absl::string_view callee, absl::string_view method, absl::string_view request);
+
+  // Takes the end of a call to `callee` that was made with `statement`. If the callee has refused
+  // it for its time, and proves that it said so to this very call, notes the callee's clock and
+  // returns kUnavailable: signed again, the call will be taken. Else returns `ended`.
+  absl::Status Heed(absl::string_view callee, absl::string_view statement,
+                    const absl::Status& ended);
 
   // Numbers our channels, to tell their serials apart.
   uint64_t NextChannel() { return channels_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -45,9 +56,18 @@ class CallSigner {
   const std::string& token() const { return token_; }
 
  private:
+  struct CalleeClock {
+    int64_t ahead_ms = 0;  // Of our own.
+    uint64_t incarnation = 0;
+  };
+  CalleeClock ClockOf(absl::string_view callee) const;
+
   const Caller self_;
   const std::string token_;
   const WallClockMs now_;
+  mutable Mutex mu_;
+  // The workers that have refused a call for its time.
+  absl::flat_hash_map<std::string, CalleeClock> clocks_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> channels_{0};
 };
@@ -55,13 +75,15 @@ class CallSigner {
 // Checks statements of CallSigner. Thread-safe.
 class CallVerifier {
  public:
-  // Calls must be addressed to `self`. With an empty token every statement is believed: then TLS or
-  // the loopback authenticates the caller.
-  CallVerifier(std::string cluster, std::string self, std::string token, WallClockMs now);
+  // Calls must be addressed to `self`, a worker in the life `incarnation`. With an empty token
+  // every statement is believed: then TLS or the loopback authenticates the caller.
+  CallVerifier(std::string cluster, std::string self, uint64_t incarnation, std::string token,
+               WallClockMs now);
 
   // kUnauthenticated: no statement, a wrong token, a call to another worker, a replay, or clocks
   // that differ by more than a minute. kUnavailable: the call was made before this worker started,
-  // or with a clock that is behind; the caller should retry. kPermissionDenied: another cluster.
+  // or with a clock that is behind; the caller should retry. A call that is refused for its time
+  // has kClockPayload, so that the caller can sign it again. kPermissionDenied: another cluster.
   // kResourceExhausted: too many callers.
   absl::StatusOr<Caller> Verify(absl::string_view statement, absl::string_view method,
                                 absl::string_view request);
@@ -75,10 +97,13 @@ class CallVerifier {
     std::bitset<kWindow> window;
     int64_t at_ms = 0;
   };
-  absl::Status TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms);
+  absl::Status TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms,
+                            int64_t made_ms);
+  absl::Status WithClock(absl::Status refused, absl::string_view statement, int64_t now_ms) const;
 
   const std::string cluster_;
   const std::string self_;
+  const uint64_t incarnation_;
   const std::string token_;
   const WallClockMs now_;
   const int64_t started_ms_;  // Earlier statements were made to an earlier incarnation of ours.

@@ -1,9 +1,12 @@
 #include "channel/signing/caller.h"
 
 #include <string>
+#include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -22,20 +25,132 @@ class CallerTest : public testing::Test {
     return signer.Sign(kSelf, "Method", "request");
   }
 
-  int64_t now_ms_ = 1'000'000;
+  int64_t now_ms_ = 1'000'000'000;
 };
+
+// A worker whose clock is `ahead_ms` ahead of the test's calls `verifier`, until it is heard or
+// `most` calls were refused. Returns how many were.
+int RefusalsUntilHeard(CallSigner* signer, CallVerifier* verifier, int most,
+                       std::vector<std::string>* statements = nullptr) {
+  for (int refused = 0;; ++refused) {
+    const std::string statement = signer->Sign(kSelf, "Method", "request");
+    if (statements != nullptr) statements->push_back(statement);
+    const auto heard = verifier->Verify(statement, "Method", "request");
+    if (heard.ok() || refused == most) return refused;
+    EXPECT_TRUE(absl::IsUnavailable(signer->Heed(kSelf, statement, heard.status())))
+        << heard.status();
+  }
+}
+
+TEST_F(CallerTest, AWorkerWhoseClockIsFarOffIsHeardAtTheSecondCall) {
+  const int64_t hour_ms = 3600 * 1000;
+  int64_t callee_ahead_ms = 0;
+  const auto callee = [this, &callee_ahead_ms] { return now_ms_ + callee_ahead_ms; };
+  CallVerifier verifier("lab", kSelf, 7, kToken, callee);
+  int64_t ahead_ms = hour_ms;
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken,
+                    [this, &ahead_ms] { return now_ms_ + ahead_ms; });
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 1);
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 0);
+  ahead_ms = -hour_ms;  // Its clock is set.
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 1);
+  callee_ahead_ms = -2 * hour_ms;  // The callee's is, to before its start.
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 1);
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 0);
+  // The callee restarts, and does not know what it has taken before.
+  CallVerifier next("lab", kSelf, 8, kToken, callee);
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &next, 3), 1);
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &next, 3), 0);
+}
+
+TEST_F(CallerTest, AClockThatNobodyProvesIsNotTaken) {
+  CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken,
+                    [this] { return now_ms_ + 100'000; });
+  const std::string first = signer.Sign(kSelf, "Method", "request");
+  const absl::Status refusal = verifier.Verify(first, "Method", "request").status();
+  ASSERT_TRUE(absl::IsUnauthenticated(refusal)) << refusal;
+  // The answer to another call: of another day, say.
+  const std::string second = signer.Sign(kSelf, "Method", "request");
+  EXPECT_EQ(signer.Heed(kSelf, second, refusal).code(), refusal.code());
+  // Any part of it that is changed.
+  const std::string clock(*refusal.GetPayload(kClockPayload));
+  for (size_t i = 0; i < clock.size(); ++i) {
+    std::string forged = clock;
+    forged[i] = static_cast<char>(forged[i] ^ 1);
+    absl::Status status = refusal;
+    status.SetPayload(kClockPayload, absl::Cord(forged));
+    EXPECT_TRUE(absl::IsUnauthenticated(signer.Heed(kSelf, first, status))) << i;
+  }
+  // By one who holds another token.
+  CallVerifier stranger("lab", kSelf, 7, "fedcba9876543210", Now());
+  EXPECT_EQ(stranger.Verify(first, "Method", "request").status().GetPayload(kClockPayload),
+            absl::nullopt);
+  EXPECT_TRUE(absl::IsUnavailable(signer.Heed(kSelf, first, refusal)));
+}
+
+// Whoever has recorded all that passed plays it again, at every moment of the next two hours.
+TEST_F(CallerTest, NothingThatWasSignedByAnotherClockIsTakenTwice) {
+  const int64_t hour_ms = 3600 * 1000;
+  for (const int64_t ahead_ms : {-hour_ms, hour_ms}) {
+    CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+    CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken,
+                      [this, ahead_ms] { return now_ms_ + ahead_ms; });
+    std::vector<std::string> recorded;
+    ASSERT_EQ(RefusalsUntilHeard(&signer, &verifier, 3, &recorded), 1);
+    for (int minute = 0; minute < 130; ++minute) {
+      for (const std::string& statement : recorded) {
+        EXPECT_FALSE(verifier.Verify(statement, "Method", "request").ok()) << minute;
+      }
+      now_ms_ += 60'000;
+    }
+  }
+}
+
+TEST_F(CallerTest, WhatWasSignedByAClockThatWasAheadIsNotTakenByTheNextLife) {
+  const int64_t hour_ms = 3600 * 1000;
+  int64_t ahead_ms = hour_ms;  // The callee's.
+  const auto callee = [this, &ahead_ms] { return now_ms_ + ahead_ms; };
+  CallVerifier verifier("lab", kSelf, 7, kToken, callee);
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken, Now());
+  std::vector<std::string> recorded;
+  ASSERT_EQ(RefusalsUntilHeard(&signer, &verifier, 3, &recorded), 1);
+  ahead_ms = 0;  // It is set right, and restarts.
+  now_ms_ += 1000;
+  CallVerifier next("lab", kSelf, 8, kToken, callee);
+  for (int minute = 0; minute < 70; ++minute) {
+    for (const std::string& statement : recorded) {
+      EXPECT_FALSE(next.Verify(statement, "Method", "request").ok()) << minute;
+    }
+    now_ms_ += 60'000;
+  }
+}
+
+TEST_F(CallerTest, AWorkerOfAnEarlierReleaseIsCalledByOurOwnClockAgain) {
+  CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+  int64_t ahead_ms = 100'000;
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken,
+                    [this, &ahead_ms] { return now_ms_ + ahead_ms; });
+  ASSERT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 1);
+  ahead_ms = 0;
+  const absl::Status wrong = absl::UnauthenticatedError("does not hold this cluster's token");
+  const std::string statement = signer.Sign(kSelf, "Method", "request");
+  EXPECT_TRUE(absl::IsUnavailable(signer.Heed(kSelf, statement, wrong)));
+  EXPECT_TRUE(absl::IsUnauthenticated(signer.Heed(kSelf, statement, wrong)));
+  EXPECT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), 0);
+}
 
 TEST_F(CallerTest, WhatWasSaidBeforeTheStartIsNotTaken) {
   const std::string before = Statement("/job:w/replica:0/task:0");
   now_ms_ += 10;
-  CallVerifier verifier("lab", kSelf, kToken, Now());
+  CallVerifier verifier("lab", kSelf, 1, kToken, Now());
   const auto replayed = verifier.Verify(before, "Method", "request");
   EXPECT_TRUE(absl::IsUnavailable(replayed.status())) << replayed.status();
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
 }
 
 TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
-  CallVerifier verifier("lab", kSelf, kToken, Now());
+  CallVerifier verifier("lab", kSelf, 1, kToken, Now());
   int known = 0;
   absl::Status full;
   for (; known < 20'000 && full.ok(); ++known) {
@@ -54,7 +169,7 @@ TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
 // numbers.
 TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
   constexpr int64_t kMinute = 60'000;
-  CallVerifier verifier("lab", kSelf, kToken, Now());
+  CallVerifier verifier("lab", kSelf, 1, kToken, Now());
   const auto said_at = [&](int64_t apart_ms, uint64_t incarnation) {
     const int64_t now_ms = now_ms_;
     now_ms_ += apart_ms;

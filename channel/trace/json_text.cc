@@ -1,7 +1,8 @@
 #include "channel/trace/json_text.h"
 
 #include <cstdint>
-#include <cstdio>
+
+#include "base/printable.h"
 
 namespace tryst {
 namespace {
@@ -35,12 +36,10 @@ std::string JsonText(absl::string_view text) {
     } else if (first == '"' || first == '\\') {
       out += '\\';
       out += first;
-    } else if (static_cast<uint8_t>(first) < 0x20) {
-      char escaped[8];
-      snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(first));
-      out += escaped;
+    } else if (first == '\n') {
+      out += "\\u000a";
     } else {
-      out.append(text.data(), bytes);
+      out += PrintableJson(text.substr(0, bytes));
     }
     text.remove_prefix(bytes == 0 ? 1 : bytes);
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 
 namespace tryst {
@@ -39,8 +40,8 @@ std::string LiveOpsText(const std::vector<LiveOp>& ops, size_t left_out, int64_t
                           op.step, op.role == TraceRole::kFetch ? "fetch from" : "serve to",
                           op.peer, op.path, Ms(op.span.began_ns(), now_ns),
                           Ms(op.span.since_ns(), now_ns), WaitsForText(op.span.waits_for()),
-                          op.detail.empty() ? "" : " (", op.detail, op.detail.empty() ? "" : ")",
-                          op.key.text());
+                          op.detail.empty() ? "" : " (", Printable(op.detail),
+                          op.detail.empty() ? "" : ")", Printable(op.key.text()));
   }
   if (left_out > 0) absl::StrAppend(&out, "and ", left_out, " younger ones\n");
   return out;

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/printable.h"
 #include "channel/trace/trace_dump.h"
 
 // Writes dumps for a terminal.
@@ -42,11 +43,11 @@ std::string Operation(const End& end, const End* other) {
   const bool fetches = end.track().role == TraceRole::kFetch;
   const int64_t until_ns = record.end_ns != 0 ? record.end_ns : end.dump->now_ns;
   std::string out = absl::StrFormat(
-      "step %d: %s %s %s by %s, %.3f ms%s, %d bytes: %s\n", record.step, end.dump->worker,
-      fetches ? "fetches from" : "serves", end.track().peer, end.track().path,
-      static_cast<double>(until_ns - record.span.began_ns()) / 1e6,
+      "step %d: %s %s %s by %s, %.3f ms%s, %d bytes: %s\n", record.step,
+      Printable(end.dump->worker), fetches ? "fetches from" : "serves", Printable(end.track().peer),
+      Printable(end.track().path), static_cast<double>(until_ns - record.span.began_ns()) / 1e6,
       record.end_ns == 0 ? " so far" : "", std::max(record.bytes, other ? other->record->bytes : 0),
-      record.key);
+      Printable(record.key));
   std::vector<Line> lines;
   AddLines(end, &lines);
   if (other != nullptr) AddLines(*other, &lines);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/printable.h"
 
 namespace tryst {
 namespace {
@@ -27,13 +28,18 @@ absl::Status CheckPlace(Membership* members, const std::string& worker) {
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "tryst: %s\n", status.ToString().c_str());
+  std::fprintf(stderr, "tryst: %s\n", Printable(status.ToString()).c_str());
   return kExitFailed;
 }
 
-int Print(const absl::StatusOr<std::string>& text) {
+void Show(absl::string_view text, bool json) {
+  const std::string shown = json ? PrintableJson(text) : PrintableLines(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+}
+
+int Print(const absl::StatusOr<std::string>& text, bool json) {
   if (!text.ok()) return Fail(text.status());
-  std::fputs(text->c_str(), stdout);
+  Show(*text, json);
   return kExitDone;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/cli/command_line.h"
 #include "server/peer_client.h"
 
@@ -20,8 +21,11 @@ int Fail(const absl::Status& status);
 int FailUsage(const absl::Status& status);
 // kInvalidArgument: nothing says at which address `worker` is.
 absl::Status CheckPlace(Membership* members, const std::string& worker);
-// Prints `text` or its error, and returns the exit status.
-int Print(const absl::StatusOr<std::string>& text);
+// Writes to standard output what workers have said, so that a terminal obeys none of it
+// (base/printable.h). `json`: it is a document, and stays one.
+void Show(absl::string_view text, bool json);
+// Shows `text` or its error, and returns the exit status.
+int Print(const absl::StatusOr<std::string>& text, bool json = false);
 
 // The workers that a command asks, and the calls to reach them.
 struct Asked {

@@ -219,7 +219,7 @@ int RunBench(const CommandLine& line, Server* self) {
   {
     Bench bench(line, self);
     const absl::Status done = bench.Run();
-    exit = done.ok() ? Print(line.json ? bench.Json() : bench.Text()) : Fail(done);
+    exit = done.ok() ? Print(line.json ? bench.Json() : bench.Text(), line.json) : Fail(done);
   }
   const absl::Status stopped = self->Stop(line.config.stop_deadline);
   return stopped.ok() ? exit : Fail(stopped);

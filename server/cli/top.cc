@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/watch.h"
@@ -27,7 +28,7 @@ double Number(const Struct& object, const char* name) {
 }
 std::string Text(const Struct& object, const char* name) {
   const auto field = object.fields().find(name);
-  return field == object.fields().end() ? "" : field->second.string_value();
+  return field == object.fields().end() ? "" : Printable(field->second.string_value());
 }
 
 struct PathLook {
@@ -100,7 +101,7 @@ class Looker {
     for (const auto& [what, ms] : now.waited_ms) {
       const auto had = before.waited_ms.find(what);
       const double more_ms = ms - (had == before.waited_ms.end() ? 0 : had->second);
-      if (more_ms > most_ms) row.mostly = what;
+      if (more_ms > most_ms) row.mostly = Printable(what);
       most_ms = std::max(most_ms, more_ms);
     }
     return row;
@@ -179,7 +180,7 @@ int RunTop(const CommandLine& line) {
     if (terminal) std::fputs("\033[H\033[J", stdout);
     std::fputs(line.json ? Json(rows, failures).c_str() : Table(rows, colours).c_str(), stdout);
     for (const absl::Status& failure : failures) {
-      if (!line.json) std::printf("%s\n", failure.ToString().c_str());
+      if (!line.json) Show(absl::StrCat(Printable(failure.ToString()), "\n"), false);
     }
     std::fflush(stdout);
   }

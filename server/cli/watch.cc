@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 #include "channel/trace/trace_dump.h"
 #include "server/cli/ask_workers.h"
@@ -32,7 +33,8 @@ int RunExplain(const CommandLine& line) {
   about.words.resize(1);
   auto asked = WhomToAsk(about, false);
   if (!asked.ok()) return FailUsage(asked.status());
-  return Print(asked->client->calls()->Explain(line.words[0], peer, line.json, line.timeout));
+  return Print(asked->client->calls()->Explain(line.words[0], peer, line.json, line.timeout),
+               line.json);
 }
 
 int RunWaiting(const CommandLine& line) {
@@ -48,10 +50,10 @@ int RunWaiting(const CommandLine& line) {
         waiting.ok() ? "" : absl::StrCat("{\"error\":", JsonText(waiting.status().message()), "}");
     documents.emplace_back(worker, waiting.ok() ? *waiting : error);
     if (line.json || !waiting.ok()) continue;
-    if (asked->workers.size() > 1) std::printf("%s:\n", worker.c_str());
-    std::fputs(waiting->c_str(), stdout);
+    if (asked->workers.size() > 1) Show(absl::StrCat(worker, ":\n"), false);
+    Show(*waiting, false);
   }
-  if (line.json) std::fputs(JsonByWorker(documents).c_str(), stdout);
+  if (line.json) Show(JsonByWorker(documents), true);
   return exit;
 }
 
@@ -71,7 +73,7 @@ int RunTrace(const CommandLine& line) {
   for (size_t i = 0; i < asked->workers.size(); ++i) {
     const std::string& worker = asked->workers[i];
     const absl::Duration timeout = asked->Patience(i, line.timeout);
-    if (show_progress) std::fprintf(stderr, "\r\033[Kasking %s", worker.c_str());
+    if (show_progress) std::fprintf(stderr, "\r\033[Kasking %s", Printable(worker).c_str());
     auto clock = asked->client->calls()->CompareClocks(worker, timeout);
     auto dump = clock.ok() ? asked->client->calls()->TraceKey(worker, filter, timeout)
                            : absl::StatusOr<TraceDump>(clock.status());
@@ -92,14 +94,15 @@ int RunTrace(const CommandLine& line) {
     if (!file) return Fail(absl::UnavailableError(absl::StrCat("cannot write ", line.out)));
   }
   if (line.json) {
-    std::fputs(ChromeTrace(dumps).c_str(), stdout);
+    Show(ChromeTrace(dumps), true);
   } else {
-    std::fputs(TraceText(dumps).c_str(), stdout);
+    Show(TraceText(dumps), false);
     for (const TraceDump& dump : dumps) {
       std::printf(
           "%s: %zu shown, clock known within %.3f ms; of %llu ended %llu are kept, %llu "
           "were overwritten, %llu passed over\n",
-          dump.worker.c_str(), dump.records.size(), static_cast<double>(dump.ahead_error_ns) / 1e6,
+          Printable(dump.worker).c_str(), dump.records.size(),
+          static_cast<double>(dump.ahead_error_ns) / 1e6,
           static_cast<unsigned long long>(dump.counts.ended),
           static_cast<unsigned long long>(dump.counts.kept),
           static_cast<unsigned long long>(dump.counts.overwritten),

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/printable.h"
 #include "channel/trace/json_text.h"
 
 namespace tryst {
@@ -52,8 +53,9 @@ std::string Report::ToText(bool colour) const {
       if (finding.weight != kWorstFirst[i]) continue;
       ++count[i];
       absl::StrAppend(&out, colour ? Colour(finding.weight) : "", WeightName(finding.weight),
-                      colour ? "\033[0m" : "", "  ", finding.check, ": ", finding.seen,
-                      "\n         ", finding.means, "\n      -> ", finding.action, "\n");
+                      colour ? "\033[0m" : "", "  ", finding.check, ": ",
+                      PrintableLines(finding.seen), "\n         ", PrintableLines(finding.means),
+                      "\n      -> ", PrintableLines(finding.action), "\n");
     }
   }
   absl::StrAppend(&out, checks_, " checks: ", count[0], " faults, ", count[1], " warnings, ",

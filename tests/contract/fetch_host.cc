@@ -20,7 +20,7 @@ class FetchHost::Impl {
  public:
   Impl(TensorSource* source, Alarms* alarms, uint64_t incarnation,
        const FetchServerOptions& options)
-      : verifier_("lab", kHostWorker, "", [] { return UnixMs(); }),
+      : verifier_("lab", kHostWorker, 1, "", [] { return UnixMs(); }),
         members_(false, nullptr),
         fetches_(
             source, alarms, incarnation,

@@ -71,6 +71,20 @@ class HeldCall final : public grpc::ServerGenericBidiReactor {
     status_ = status;
     StartWrite(&buffer_);
   }
+  // Sends the first message of a tensor of so many bytes, and nothing more.
+  void BeginTensor(uint64_t bytes) {
+    rpc::FetchResponse response;
+    *response.mutable_header() = Header();
+    rpc::TensorMetadata* const metadata = response.mutable_header()->mutable_tensor();
+    const Tensor none = *Tensor::Allocate(DType::kUint8, {0});
+    *metadata = OutgoingTensor::Make(none, false)->metadata();
+    metadata->set_dims(0, static_cast<int64_t>(bytes));
+    metadata->set_bytes(bytes);
+    response.set_chunk("x");
+    buffer_ = BufferOf(response.SerializeAsString());
+    begins_ = true;
+    StartWrite(&buffer_);
+  }
   // Sends all of `tensor`, of which `offset` bytes arrived before.
   void AnswerTensor(const Tensor& tensor) {
     const OutgoingTensor out = *OutgoingTensor::Make(tensor, false);
@@ -88,7 +102,9 @@ class HeldCall final : public grpc::ServerGenericBidiReactor {
     }
     on_request_(this);
   }
-  void OnWriteDone(bool) override { Finish(status_); }
+  void OnWriteDone(bool) override {
+    if (!begins_.exchange(false)) Finish(status_);
+  }
   void OnCancel() override { Answer(grpc::Status::CANCELLED); }
   void OnDone() override { delete this; }
 
@@ -97,6 +113,7 @@ class HeldCall final : public grpc::ServerGenericBidiReactor {
   rpc::FetchRequest request_;
   grpc::Status status_;
   std::atomic<bool> answered_{false};
+  std::atomic<bool> begins_{false};
 };
 
 // Hands its calls to the test, in the order in which their requests arrived.
@@ -313,6 +330,32 @@ TEST_F(HostileGrpcProducerTest, AReceiveEndsWithItsPatienceThoughItHasNoDeadline
   const absl::Status status = end.Await();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_GE(producer_.calls(), 2u);
+}
+
+TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
+  GrpcChannelOptions options;
+  options.patience = absl::Milliseconds(800);
+  options.max_tensor_bytes = uint64_t{20} << 30;
+  Open(options);
+  End& begun = NewEnd();
+  End& behind = NewEnd();
+  End& not_sent = NewEnd();
+  Fetch("k", &begun);
+  Fetch("k", &behind);
+  Fetch("other", &not_sent);
+  HeldCall* const call = producer_.AwaitCall(0);
+  HeldCall* const other = producer_.AwaitCall(1);
+  ASSERT_TRUE(call != nullptr && other != nullptr);
+  HeldCall* const begins = call->request().key() < other->request().key() ? call : other;
+  HeldCall* const waits = begins == call ? other : call;
+  begins->BeginTensor(uint64_t{10} << 30);
+  for (End* end : {&begun, &behind}) {
+    const absl::Status status = end->Await();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  }
+  // The other was not sent yet, which is no stall.
+  waits->AnswerTensor(Number(7));
+  EXPECT_TRUE(not_sent.Await().ok());
 }
 
 // A batch gives up in the very turn in which another call is answered. So the peer lives, and the

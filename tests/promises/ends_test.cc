@@ -235,6 +235,52 @@ TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
   }
 }
 
+// Waits for tensors of the test's process. 0: they have come.
+int Fetch(const Worker& self, const Numbers& numbers, WireLine* line) {
+  auto step = self.Step(1);
+  Receives receives;
+  for (int64_t key = 0; key < numbers.at("keys"); ++key) {
+    receives.Make(step.get(), KeyBetween(kThisEnd, static_cast<uint64_t>(numbers.at("incarnation")),
+                                         self.server->worker(), absl::StrCat("k", key)));
+  }
+  if (!receives.Await(0, absl::Seconds(30)) || !line->Say("one is here")) return 2;
+  (void)receives.AwaitAll(absl::Minutes(1));
+  for (size_t i = 0; i < receives.size(); ++i) {
+    if (receives.at(i).ok()) continue;
+    std::printf("%s\n", receives.at(i).status.ToString().c_str());
+    return 3;
+  }
+  return 0;
+}
+
+// The consumer is stopped for longer than its patience, as a virtual machine is. The tensors that
+// it waits for were sent meanwhile, and it does not blame who sent them.
+TEST_P(Ends, AConsumerThatWasStoppedGetsWhatItWaitsFor) {
+  SKIP_IF_KNOWN();
+  const PromisePair pair(
+      GetParam(), With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}));
+  const int64_t incarnation = static_cast<int64_t>(pair.self().server->incarnation());
+  auto other = pair.Start("fetch", {{"keys", kKeys}, {"incarnation", incarnation}});
+  ASSERT_TRUE(other->AwaitReady());
+  auto step = pair.self().Step(1);
+  const auto send = [&](int64_t key) {
+    EXPECT_TRUE(step->Send(pair.self().KeyTo(other->name(), absl::StrCat("k", key)), {},
+                           Numbered(key, ElementsOf(key)), false)
+                    .ok());
+  };
+  send(0);
+  std::string heard;
+  ASSERT_TRUE(other->line()->Hear(&heard, absl::Minutes(1)));
+  // So long that the fetches wait for longer than the patience when the connection breaks.
+  absl::SleepFor(Patience());
+  other->Stop();
+  for (int64_t key = 1; key < kKeys / 2; ++key) send(key);
+  absl::SleepFor(3 * Patience());
+  for (int64_t key = kKeys / 2; key < kKeys; ++key) send(key);
+  other->GoOn();
+  EXPECT_EQ(other->Wait(), 0) << other->words();
+}
+
 // One producer dies at a random moment and returns.
 void KillAndReturn(const PromisePair& pair, int64_t step_id, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -290,4 +336,6 @@ TEST_P(Ends, AProducerThatReturnsEndsTheReceivesOfItsFormerLife) {
 }  // namespace
 }  // namespace tryst
 
-int main(int argc, char** argv) { return tryst::RunPromises(argc, argv, {{"drip", &tryst::Drip}}); }
+int main(int argc, char** argv) {
+  return tryst::RunPromises(argc, argv, {{"drip", &tryst::Drip}, {"fetch", &tryst::Fetch}});
+}

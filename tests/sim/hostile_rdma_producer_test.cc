@@ -558,6 +558,44 @@ TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
+// Says hello whenever it is greeted, and nothing else: it never connects the queue pairs.
+TEST_F(HostileRdmaProducerTest, AProducerThatOnlyAnswersHellosEndsWhatWaits) {
+  const Fetched* const fetched = Fetch("a");
+  const int64_t began_ns = world_.clock().NowNs();
+  const auto waited_s = [&] { return (world_.clock().NowNs() - began_ns) / 1'000'000'000; };
+  std::unique_ptr<MessageLink> unconnected;
+  const auto drop = [&] {
+    if (unconnected == nullptr) return;
+    unconnected->Break(absl::CancelledError("the next one"));
+    for (int i = 0; !unconnected->drained() && i < 1000; ++i) Settle();
+  };
+  while (fetched->calls == 0 && waited_s() < 150) {
+    world_.RunFor(100'000'000);
+    Settle();
+    if (hellos_.answers.size() == answered_) continue;
+    drop();
+    const Hello& asked = hellos_.asked.back();
+    unconnected = *MessageLink::Create(hostile_hub_.get(), link_options_,
+                                       static_cast<uint32_t>(asked.epoch), &scripted_);
+    Hello answer;
+    answer.worker = kProducer;
+    answer.incarnation = 1;
+    answer.epoch = asked.epoch;
+    answer.path = "rdma";
+    answer.protocol_newest = kProtocolNewest;
+    unconnected->DescribeTo(&answer, 5);
+    answered_ = hellos_.answers.size();
+    std::move(hellos_.answers.back())(std::move(answer));
+    hellos_.answers.back() = nullptr;
+  }
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
+  EXPECT_GE(waited_s(), 55);
+  EXPECT_LE(waited_s(), 90);
+  EXPECT_GT(TimesReached("rare: the producer answers hellos and brings nothing"), 0u);
+  drop();
+}
+
 TEST_F(HostileRdmaProducerTest, AProducerThatNeverAnswersEndsWhatWaits) {
   const Fetched* const fetched = Fetch("a");
   AwaitHello();

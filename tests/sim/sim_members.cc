@@ -32,14 +32,14 @@ class SimMembers::Calls final : public HeartbeatCalls {
  public:
   Calls(SimMembers* all, uint32_t host) : all_(all), host_(host) {}
 
-  void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+  void StartHeartbeat(const std::string& peer, const Member& self, HeartbeatWord word,
                       absl::Duration timeout, const std::string& after, HeardFn done) override {
     Host& from = all_->hosts_[host_];
     if (from.dying) return std::move(done)(absl::UnavailableError("this host is dead"));
     ++from.messages;
     const uint32_t to = all_->host_of_.at(peer);
     // Who says goodbye waits for the answers: there is one thread.
-    if (leaving) return std::move(done)(Answer(to, self, leaving, after));
+    if (word == HeartbeatWord::kLeaving) return std::move(done)(Answer(to, self, word, after));
     const uint64_t id = next_id_++;
     waiting_[id] = std::move(done);
     const int64_t now_ns = all_->world_.NowNs();
@@ -56,14 +56,13 @@ class SimMembers::Calls final : public HeartbeatCalls {
         if (asker.incarnation == life) asker.calls->EndCall(id, std::move(heard));
       });
     };
-    all_->world_.At(there_ns, [all, host, life, to, self, after, back_ns, out_ns, end_at] {
+    all_->world_.At(there_ns, [all, host, life, to, self, word, after, back_ns, out_ns, end_at] {
       if (all->hosts_[host].dark || all->hosts_[to].dark) {
         return end_at(out_ns, absl::DeadlineExceededError("no answer"));
       }
       // Its connection has ended with it.
       if (all->hosts_[host].incarnation != life) return;
-      end_at(all->world_.NowNs() + back_ns,
-             all->hosts_[host].calls->Answer(to, self, false, after));
+      end_at(all->world_.NowNs() + back_ns, all->hosts_[host].calls->Answer(to, self, word, after));
     });
   }
 
@@ -78,13 +77,13 @@ class SimMembers::Calls final : public HeartbeatCalls {
   }
 
  private:
-  absl::StatusOr<Heard> Answer(uint32_t to, const Member& self, bool leaving,
+  absl::StatusOr<Heard> Answer(uint32_t to, const Member& self, HeartbeatWord word,
                                const std::string& after) {
     Host& peer = all_->hosts_[to];
     if (peer.incarnation == 0) return absl::UnavailableError("nobody listens there");
     ++peer.messages;
     absl::StatusOr<Heard> heard = AnswerHeartbeat({NameOf(to), AddressOf(to), peer.incarnation},
-                                                  peer.members.get(), &self, leaving, after);
+                                                  peer.members.get(), &self, word, after);
     if (heard.ok()) all_->members_told_ += heard->members.size();
     return heard;
   }
@@ -147,6 +146,10 @@ void SimMembers::Leave(uint32_t number) {
   hosts_[number].calls->CancelAll();
   hosts_[number].announcer->Leave(absl::Milliseconds(500));
   End(number);
+}
+
+void SimMembers::Fetch(uint32_t from, uint32_t to) {
+  hosts_[from].members->NoteIncarnation(NameOf(to), hosts_[to].incarnation);
 }
 
 void SimMembers::RunFor(int64_t ns) { world_.RunFor(ns); }

@@ -27,6 +27,8 @@ class SimMembers {
   void Start(uint32_t host);
   void Kill(uint32_t host);   // Without a word.
   void Leave(uint32_t host);  // With a goodbye to everybody.
+  // `from` fetches from `to`, and so learns its incarnation.
+  void Fetch(uint32_t from, uint32_t to);
   void SetDark(uint32_t host, bool dark) { hosts_[host].dark = dark; }
   void RunFor(int64_t ns);
   // When each that is up last came to know the life of every other that is up, checked every

@@ -56,6 +56,19 @@ TEST_F(SimMembersTest, AllJoinAtOnceByOneOfThem) {
   ExpectSettles("all join by one", 4);
 }
 
+// Nobody tells it who is there: all others joined by it. One of them fetches from it.
+TEST_F(SimMembersTest, TheOneThatAllJoinedByRestartsAndIsFoundByOneThatFetches) {
+  StartAll(true);
+  ExpectSettles("all join by one", 4);
+  members_->Kill(0);
+  members_->RunFor(kSecondNs / 5);
+  members_->Start(0);
+  members_->RunFor(kSecondNs / 5);
+  EXPECT_LT(members_->SettleNs(0), 0) << "nobody had to tell it";
+  for (int i = 0; i < 100; ++i) members_->Fetch(7, 0);
+  ExpectSettles("the first comes back", 3);
+}
+
 TEST_F(SimMembersTest, OneInAHundredDiesAtOnceAndComesBack) {
   StartAll(false);
   ExpectSettles("all join", 2);
