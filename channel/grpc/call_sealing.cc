@@ -2,11 +2,13 @@
 
 #include <grpc/slice.h>
 #include <grpcpp/support/slice.h>
+#include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
+#include "base/log.h"
 #include "base/reached.h"
 
 namespace tryst {
@@ -26,40 +28,62 @@ absl::Status Forged() {
 
 }  // namespace
 
+void CallSealing::Begin(const uint8_t drawn[kDrawnBytes]) {
+  salt_.append(reinterpret_cast<const char*>(drawn), kDrawnBytes);
+  sealing_.emplace(token_, salt_, "tryst fetch answer 1");
+}
+
 grpc::ByteBuffer CallSealing::Seal(const grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
   (void)message.Dump(&slices);
-  const grpc_slice sealed = grpc_slice_malloc(message.Length() + Sealing::kTagBytes);
+  const size_t drawn = sealing_.has_value() ? 0 : kDrawnBytes;
+  const grpc_slice sealed = grpc_slice_malloc(drawn + message.Length() + Sealing::kTagBytes);
   uint8_t* out = Writable(sealed);
-  sealing_.BeginSeal(number_++, "");
+  if (drawn > 0) {
+    TRYST_CHECK(RAND_bytes(out, static_cast<int>(drawn)) == 1) << "no random bytes";
+    Begin(out);
+    out += drawn;
+  }
+  sealing_->BeginSeal(number_++, "");
   for (const grpc::Slice& slice : slices) {
-    sealing_.Add(slice.begin(), slice.size(), out);
+    sealing_->Add(slice.begin(), slice.size(), out);
     out += slice.size();
   }
-  sealing_.EndSeal(out);
+  sealing_->EndSeal(out);
   const grpc::Slice slice(sealed, grpc::Slice::STEAL_REF);
   return grpc::ByteBuffer(&slice, 1);
 }
 
 absl::Status CallSealing::Open(grpc::ByteBuffer* message) {
   std::vector<grpc::Slice> slices;
-  if (!message->Dump(&slices).ok() || message->Length() < Sealing::kTagBytes) return Forged();
-  size_t left = message->Length() - Sealing::kTagBytes;
+  size_t ahead = sealing_.has_value() ? 0 : kDrawnBytes;
+  if (!message->Dump(&slices).ok() || message->Length() < ahead + Sealing::kTagBytes) {
+    return Forged();
+  }
+  size_t left = message->Length() - ahead - Sealing::kTagBytes;
   const grpc_slice opened = grpc_slice_malloc(left);
   uint8_t* out = Writable(opened);
   uint8_t tag[Sealing::kTagBytes];
   size_t of_tag = 0;
-  sealing_.BeginOpen(number_++, "");
+  uint8_t drawn[kDrawnBytes];
+  if (sealing_.has_value()) sealing_->BeginOpen(number_++, "");
   for (const grpc::Slice& slice : slices) {
-    const size_t text = std::min(left, slice.size());
-    sealing_.Add(slice.begin(), text, out);
+    const uint8_t* in = slice.begin();
+    for (; ahead > 0 && in < slice.end(); --ahead) {
+      drawn[kDrawnBytes - ahead] = *in++;
+      if (ahead > 1) continue;
+      Begin(drawn);
+      sealing_->BeginOpen(number_++, "");
+    }
+    const size_t text = std::min(left, static_cast<size_t>(slice.end() - in));
+    if (text > 0) sealing_->Add(in, text, out);
     out += text;
     left -= text;
-    for (size_t i = text; i < slice.size(); ++i) tag[of_tag++] = slice.begin()[i];
+    for (in += text; in < slice.end(); ++in) tag[of_tag++] = *in;
   }
   // Not before its bytes are there: a small slice is copied with them.
   const grpc::Slice plain(opened, grpc::Slice::STEAL_REF);
-  if (!sealing_.EndOpen(tag)) return Forged();
+  if (!sealing_->EndOpen(tag)) return Forged();
   *message = grpc::ByteBuffer(&plain, 1);
   return absl::OkStatus();
 }

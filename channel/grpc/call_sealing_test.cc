@@ -34,6 +34,11 @@ TEST(CallSealingTest, OnlyThisCallOpensItsAnswersAndInOrder) {
       EXPECT_EQ(BytesOf(message), text);
     }
   }
+  // Whoever plays a statement again gets nothing under a key that he has seen used.
+  CallSealing again(kToken, "statement 1");
+  const std::string other = BytesOf(again.Seal(BufferOf("the first of two answers")));
+  EXPECT_NE(other, first);
+  EXPECT_NE(other.substr(16), first.substr(16));
   const auto opens = [](const char* token, const char* statement, const std::string& sealed) {
     grpc::ByteBuffer message = BufferOf(sealed);
     return CallSealing(token, statement).Open(&message).ok();

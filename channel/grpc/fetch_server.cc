@@ -502,7 +502,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   }
   if (request.sealed() && !options_.token.empty()) {
     stream->Seal(options_.token);
-  } else if (options_.seals && !request.ends()) {
+  } else if (options_.seals && (!request.ends() || request.waits())) {
     return refuse(absl::FailedPreconditionError(
         "this worker encrypts what it sends, and the caller does not take that: it is of a release "
         "before 0.3.0, or has encrypt=off"));

@@ -199,9 +199,14 @@ SoftRecordReader::Opened SoftRecordReader::OpenContent(const uint8_t* record, si
   sealing->Add(in, 1, &type);
   if (!sealing->EndOpen(in + 1)) return Opened::kWrong;
   keys_.Advance();
-  if (type == kDataRecord && content > 0) return Opened::kRecord;
+  if (type == kDataRecord && content > 0) {
+    updates_ = 0;
+    return Opened::kRecord;
+  }
   // Our side never sends nothing, pads, says goodbye or resumes, so all else is nonsense.
   if (type != kHandshakeRecord || pieces != nullptr || !IsKeyUpdate(content)) return Opened::kWrong;
+  // A new key is cheap to announce and dear to make; our side makes one for many records.
+  if (++updates_ > kMostUpdates) return Opened::kWrong;
   keys_.Update();
   plain_begin_ = plain_end_ = 0;
   return Opened::kRecord;

@@ -90,6 +90,7 @@ class SoftRecordReader {
   bool HoldsBytes() const;
 
  private:
+  static constexpr int kMostUpdates = 2;  // In a row.
   enum class Opened : uint8_t { kRecord, kIncomplete, kWrong };
   Opened Open(SoftParts* pieces, size_t* placed);
   Opened OpenContent(const uint8_t* record, size_t content, SoftParts* pieces);
@@ -100,6 +101,7 @@ class SoftRecordReader {
   SoftBlocks* const blocks_;
   SoftRecordKeys keys_;
   bool wrong_ = false;
+  int updates_ = 0;           // Changes of the key since the last bytes.
   uint8_t* block_ = nullptr;  // Borrowed while it holds anything.
   size_t plain_begin_ = 0;    // Decrypted, not yet received: before begin_.
   size_t plain_end_ = 0;

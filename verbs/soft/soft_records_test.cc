@@ -1,6 +1,8 @@
 #include "verbs/soft/soft_records.h"
 
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -200,6 +202,75 @@ TEST(SoftRecordsTest, SpeaksTls13WithOpenSsl) {
     have += static_cast<size_t>(some);
   }
   EXPECT_TRUE(back == text);
+}
+
+// Whoever is on the wire answers the dial himself, with a certificate of his own.
+TEST(SoftRecordsTest, WhoDoesNotKnowTheTokenCannotAnswerADial) {
+  Pair pair;
+  SSL_CTX* const context = SSL_CTX_new(TLS_method());
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  X509_sign(certificate, key, EVP_sha256());
+  ASSERT_EQ(SSL_CTX_use_certificate(context, certificate), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey(context, key), 1);
+  SSL* const ssl = SSL_new(context);
+  SSL_set_fd(ssl, pair.fd[1]);
+  SSL_set_accept_state(ssl);
+
+  const auto tls = SoftTls::Create();
+  ASSERT_TRUE(tls.ok()) << tls.status();
+  Token token;
+  token.fill(9);
+  const auto session = (*tls)->Dial(pair.fd[0], 1, token);
+  char secret[] = "the peer's token";
+  char heard[64];
+  ssize_t sent = -1;
+  int got = -1;
+  for (int i = 0; i < 100 && sent < 0 && got <= 0; ++i) {
+    const iovec piece = {secret, sizeof(secret)};
+    sent = session->Send(&piece, 1);
+    const int error = errno;
+    got = SSL_read(ssl, heard, sizeof(heard));
+    if (sent < 0 && error != EAGAIN) {
+      EXPECT_EQ(error, EPROTO);
+      break;
+    }
+  }
+  EXPECT_LT(sent, 0);
+  EXPECT_LE(got, 0);
+  SSL_free(ssl);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  SSL_CTX_free(context);
+}
+
+// Each costs the receiver a derivation, and the sender 27 bytes.
+TEST(SoftRecordsTest, KeysThatChangeForNothingEndTheConnection) {
+  Pair pair;
+  OpenSslPeer peer(pair.fd[1]);
+  const auto tls = SoftTls::Create();
+  ASSERT_TRUE(tls.ok()) << tls.status();
+  Token token;
+  token.fill(9);
+  const auto session = (*tls)->Dial(pair.fd[0], 1, token);
+  char byte = 'x';
+  const iovec piece = {&byte, 1};
+  int got = -1;
+  for (int i = 0; i < 100 && got <= 0; ++i) {
+    (void)session->Send(&piece, 1);
+    got = SSL_read(peer.ssl(), &byte, 1);
+  }
+  ASSERT_EQ(got, 1);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(SSL_key_update(peer.ssl(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+    ASSERT_EQ(SSL_do_handshake(peer.ssl()), 1);
+  }
+  ASSERT_EQ(SSL_write(peer.ssl(), &byte, 1), 1);
+  EXPECT_LT(session->Receive(&piece, 1), 0);
+  EXPECT_EQ(errno, EPROTO);
 }
 
 // The two directions share nothing.

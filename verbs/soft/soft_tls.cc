@@ -26,6 +26,7 @@ namespace {
 constexpr size_t kIdentityBytes = 16;  // Eight hexadecimal digits and a zero.
 // Of a handshake: without certificates it has some hundred, so who sends more is no peer of ours.
 constexpr size_t kMostHandshakeBytes = 8 << 10;
+constexpr uint64_t kFullRecordBytes = 16 << 10;  // The kernel begins one for each call, too.
 
 long ControlSocket(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH || command == BIO_CTRL_DUP ? 1 : 0;
@@ -104,6 +105,8 @@ std::unique_ptr<SoftTlsSession> SoftTls::Dial(int fd, uint32_t number, const Tok
   if (session == nullptr) return nullptr;
   session->number_ = number;
   session->token_ = token;
+  // Whoever answers without the token may show a certificate instead, and no certificate counts.
+  SSL_set_verify(session->ssl_, SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 0; });
   SSL_set_connect_state(session->ssl_);
   return session;
 }
@@ -122,6 +125,8 @@ SoftTlsSession::SoftTlsSession(SoftTls* tls, SSL* ssl, int fd, bool dials)
 SoftTlsSession::~SoftTlsSession() {
   SSL_free(ssl_);
   OPENSSL_cleanse(token_.data(), token_.size());
+  OPENSSL_cleanse(dialler_secret_.data(), dialler_secret_.size());
+  OPENSSL_cleanse(acceptor_secret_.data(), acceptor_secret_.size());
 }
 
 unsigned SoftTlsSession::ServerKey(SSL* ssl, const char* identity, unsigned char* key,
@@ -175,7 +180,9 @@ bool SoftTlsSession::Handshake() {
     errno = EAGAIN;
     return false;
   }
-  const bool agreed = result == 1 && dialler_secret_ != SoftTrafficSecret() &&
+  // "Reused" is what OpenSSL calls a session that began with a pre-shared key.
+  const bool agreed = result == 1 && SSL_session_reused(ssl_) == 1 &&
+                      dialler_secret_ != SoftTrafficSecret() &&
                       acceptor_secret_ != SoftTrafficSecret();
   if (agreed) UseSecrets();
   ERR_clear_error();
@@ -200,6 +207,12 @@ ssize_t SoftTlsSession::Send(const iovec* pieces, int count) {
   if (!Handshake()) return -1;
   waits_for_peer_ = false;
   if (!kernel_sends_) return writer_->Send(fd_, pieces, count);
+  // The kernel keeps the first key for good. Before it has sealed too much, the connection is made
+  // anew.
+  if (kernel_records_ >= SoftRecordWriter::kRecordsOfKey) {
+    errno = ECONNRESET;
+    return -1;
+  }
   msghdr message = {};
   message.msg_iov = const_cast<iovec*>(pieces);
   message.msg_iovlen = static_cast<size_t>(count);
@@ -207,6 +220,7 @@ ssize_t SoftTlsSession::Send(const iovec* pieces, int count) {
   do {
     sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
+  if (sent > 0) kernel_records_ += static_cast<uint64_t>(sent) / kFullRecordBytes + 1;
   return sent;
 }
 

@@ -67,6 +67,7 @@ class SoftTlsSession {
   size_t heard_ = 0;  // In the handshake.
   bool waits_for_peer_ = false;
   bool kernel_sends_ = false;
+  uint64_t kernel_records_ = 0;  // At most so many has the kernel sealed.
   SoftTrafficSecret dialler_secret_ = {};
   SoftTrafficSecret acceptor_secret_ = {};
   absl::optional<SoftRecordWriter> writer_;
