@@ -114,7 +114,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
                     });
     Turns(1);
   }
-  void AnswerManifest(How how, const std::string& asked = "|into|") {
+  void AnswerManifest(How how, const std::string& asked = "|into|", const char* edge = "t") {
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;
     manifest.shape = {kBytes};
@@ -131,7 +131,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     if (manifest.has_ipc || manifest.has_chunks) {
       manifest.reference = *exporter()->Export(manifest.address, kBytes);
       manifest.forgotten = IpcExporter::forgotten();
-      ProveProcess(Key("t"), &manifest);
+      ProveProcess(Key(edge), &manifest);
     }
     auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
@@ -552,7 +552,7 @@ TEST_P(OddFetchTest, AViewThatIsNotMadeUsesNoMapping) {
     const auto got = Fetch("view", &cancellation, Deadline::Never(), /*has_destination=*/false,
                            /*by_reference=*/true);
     PassSeconds(30);
-    AnswerManifest(How::kChunks, "view|device|");
+    AnswerManifest(How::kChunks, "view|device|", "view");
     ASSERT_NE(channel_.Asked("|device|7|alive"), "") << "it is mapped, and may be gone";
     EXPECT_EQ(engine_->mappings()->ForgetAll(), 0u) << "the fetch uses the mapping";
     if (cancelled) cancellation.StartCancel();

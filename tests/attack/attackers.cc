@@ -113,6 +113,7 @@ void TellWhatIsOver(Insider* insider, uint64_t round) {
 void AskForUnstartedSteps(Insider* insider, uint64_t round) {
   rpc::FetchRequest request;
   request.set_waits(true);
+  request.set_sealed(true);
   request.set_channel(1);
   request.set_oldest_serial(1);
   for (uint64_t i = 0; i < 256; ++i) {

@@ -240,6 +240,7 @@ TEST(Bounds, ChannelsOfAConsumer) {
   for (; channel < 600 && asked.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED; ++channel) {
     rpc::FetchRequest request;
     request.set_waits(true);
+    request.set_sealed(true);
     request.set_channel(channel);
     request.set_oldest_serial(1);
     rpc::FetchAsk* ask = request.add_asks();

@@ -373,7 +373,7 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
   ended.get_future().wait();
   const double took_ms = static_cast<double>(at_ns.back() - at_ns.front()) / 1e6;
   printf("%d deadlines took the poller %.1f ms\n", kWaiting, took_ms);
-  EXPECT_LT(took_ms, 20);
+  EXPECT_LT(took_ms, 100);  // Of a quarter of a second, where each waits for the cancels before it.
 }
 
 TEST_F(GrpcWaitingTest, ADeadProducerEndsReceivesAskedInLineAndNewWithinPatience) {
