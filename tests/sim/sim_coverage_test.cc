@@ -64,15 +64,15 @@ TEST(SimWeightsTest, ASeedAndItsWeightsMakeARun) {
 
 TEST(SimWeightsTest, WhatWeighsNothingDoesNotHappenAndWhatWeighsAllIsDrawnAlways) {
   Troubles all;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  // So few works have a completion that comes twice, that it may be missing.
+  all.set(static_cast<size_t>(Trouble::kDuplicate));
+  for (uint64_t seed = 1; seed <= 20 || (seed <= 200 && !all.all()); ++seed) {
     const ChannelClusterReport none = RunChannelCluster(OptionsOfSeed(seed, AllOf(0)));
     EXPECT_TRUE(none.troubles.none()) << "seed " << seed << ": " << none.troubles;
     const ChannelClusterReport report = RunChannelCluster(OptionsOfSeed(seed, AllOf(100)));
     EXPECT_TRUE(report.violations.empty()) << "seed " << seed << ": " << report.violations[0];
     all |= report.troubles;
   }
-  // So few works have a completion that comes twice, that it may be missing.
-  all.set(static_cast<size_t>(Trouble::kDuplicate));
   EXPECT_TRUE(all.all()) << all;
 }
 
