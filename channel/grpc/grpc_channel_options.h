@@ -26,7 +26,7 @@ struct GrpcChannelOptions {
   absl::Duration silence = absl::Seconds(30);
   absl::Duration first_retry = absl::Milliseconds(20);
   absl::Duration longest_retry = absl::Seconds(1);
-  bool digests = false;    // Requests them. A digest that arrives is always checked.
+  bool digests = false;  // Requests them. A digest that arrives is always checked.
   // Answers must be sealed with the token that we share with the peer.
   bool seals = false;
   Trace* trace = nullptr;  // The poller's; may be null.

@@ -305,7 +305,8 @@ int Main(const std::vector<std::string>& args) {
     for (Attacker& one : AllAttackers(kToken)) {
       if (absl::StrContains(LineOf(paths[i], one), only)) attackers[i].push_back(std::move(one));
     }
-    // If the time is too short for all attackers, each path leaves out others, and so does each seed.
+    // If the time is too short for all attackers, each path leaves out others, and so does each
+    // seed.
     const size_t count = attackers[i].size();
     if (count > 0) {
       const size_t first = (i * count / paths.size() + seed) % count;
