@@ -9,11 +9,11 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install -q numpy
 "$work/venv/bin/pip" install -q --no-deps "$wheel"
 peers="grpcio pyzmq mpi4py ray ${TRYST_BENCH_PACKAGES:-}"
-if [[ $script == */python_pull.py ]]; then peers=""; fi
+if [[ $script != */python.py ]]; then peers=""; fi
 for peer in $peers; do
   "$work/venv/bin/pip" install -q "$peer" || echo "python.sh: no $peer" >&2
 done
-if [[ $script == */python.py ]]; then
+if [[ $script == */python.py || $script == */python_blocking.py ]]; then
   # NIXL asks for builds of CUDA and for torch, neither of which it needs here.
   for peer in "nixl nixl-cu12" mooncake-transfer-engine-non-cuda; do
     # shellcheck disable=SC2086  # Words.

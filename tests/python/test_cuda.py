@@ -183,8 +183,9 @@ class Cuda(unittest.TestCase):
             array, into = DeviceArray(gpu, numpy.arange(9)), DeviceArray(gpu, numpy.zeros(9))
             step = server.step(1)
             step.send("own", array, to=server.worker)
-            with self.assertRaisesRegex(tryst.Unimplemented, "without 'into'"):
-                step.recv("own", frm=server.worker, timeout=60, into=into)
+            step.recv("own", frm=server.worker, timeout=60, into=into)
+            numpy.testing.assert_array_equal(into.values(), numpy.arange(9, dtype="f"))
+            step.send("own", array, to=server.worker)
             got = step.recv("own", frm=server.worker, timeout=60)
             self.assertEqual((got.__dlpack_device__(), got.shape), ((CUDA, 0), (9,)))
 
