@@ -113,7 +113,7 @@ class Looker {
 
 // Three digits, without an exponent.
 std::string Figure(double value) {
-  return absl::StrFormat(value >= 99.95 ? "%.0f" : "%.3g", value);
+  return value >= 99.95 ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.3g", value);
 }
 
 std::string Table(const std::vector<Row>& rows, bool colours) {
