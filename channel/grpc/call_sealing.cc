@@ -1,11 +1,13 @@
 #include "channel/grpc/call_sealing.h"
 
+#include <google/protobuf/io/coded_stream.h>
 #include <grpc/slice.h>
-#include <grpcpp/support/slice.h>
-#include <openssl/rand.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "base/log.h"
@@ -40,7 +42,7 @@ grpc::ByteBuffer CallSealing::Seal(const grpc::ByteBuffer& message) {
   const grpc_slice sealed = grpc_slice_malloc(drawn + message.Length() + Sealing::kTagBytes);
   uint8_t* out = Writable(sealed);
   if (drawn > 0) {
-    TRYST_CHECK(RAND_bytes(out, static_cast<int>(drawn)) == 1) << "no random bytes";
+    TRYST_CHECK(getrandom(out, drawn, 0) == static_cast<ssize_t>(drawn)) << "no random bytes";
     Begin(out);
     out += drawn;
   }
@@ -55,37 +57,41 @@ grpc::ByteBuffer CallSealing::Seal(const grpc::ByteBuffer& message) {
 }
 
 absl::Status CallSealing::Open(grpc::ByteBuffer* message) {
-  std::vector<grpc::Slice> slices;
-  size_t ahead = sealing_.has_value() ? 0 : kDrawnBytes;
-  if (!message->Dump(&slices).ok() || message->Length() < ahead + Sealing::kTagBytes) {
-    return Forged();
+  absl::optional<grpc::Slice> plain = Opened(message);
+  if (!plain.has_value()) return Forged();
+  *message = grpc::ByteBuffer(&*plain, 1);
+  return absl::OkStatus();
+}
+
+absl::optional<grpc::Slice> CallSealing::Opened(grpc::ByteBuffer* message) {
+  grpc::ProtoBufferReader reader(message);
+  const size_t around = (sealing_.has_value() ? 0 : kDrawnBytes) + Sealing::kTagBytes;
+  if (!reader.status().ok() || message->Length() < around) return absl::nullopt;
+  google::protobuf::io::CodedInputStream in(&reader);
+  in.SetTotalBytesLimit(std::numeric_limits<int>::max());
+  if (!sealing_.has_value()) {
+    uint8_t drawn[kDrawnBytes];
+    if (!in.ReadRaw(drawn, sizeof(drawn))) return absl::nullopt;
+    Begin(drawn);
   }
-  size_t left = message->Length() - ahead - Sealing::kTagBytes;
+  sealing_->BeginOpen(number_++, "");
+  size_t left = message->Length() - around;
   const grpc_slice opened = grpc_slice_malloc(left);
   uint8_t* out = Writable(opened);
-  uint8_t tag[Sealing::kTagBytes];
-  size_t of_tag = 0;
-  uint8_t drawn[kDrawnBytes];
-  if (sealing_.has_value()) sealing_->BeginOpen(number_++, "");
-  for (const grpc::Slice& slice : slices) {
-    const uint8_t* in = slice.begin();
-    for (; ahead > 0 && in < slice.end(); --ahead) {
-      drawn[kDrawnBytes - ahead] = *in++;
-      if (ahead > 1) continue;
-      Begin(drawn);
-      sealing_->BeginOpen(number_++, "");
-    }
-    const size_t text = std::min(left, static_cast<size_t>(slice.end() - in));
-    if (text > 0) sealing_->Add(in, text, out);
+  const void* piece;
+  int bytes;
+  while (left > 0 && in.GetDirectBufferPointer(&piece, &bytes)) {
+    const size_t text = std::min(left, static_cast<size_t>(bytes));
+    sealing_->Add(static_cast<const uint8_t*>(piece), text, out);
+    in.Skip(static_cast<int>(text));
     out += text;
     left -= text;
-    for (in += text; in < slice.end(); ++in) tag[of_tag++] = *in;
   }
   // Not before its bytes are there: a small slice is copied with them.
-  const grpc::Slice plain(opened, grpc::Slice::STEAL_REF);
-  if (!sealing_->EndOpen(tag)) return Forged();
-  *message = grpc::ByteBuffer(&plain, 1);
-  return absl::OkStatus();
+  grpc::Slice plain(opened, grpc::Slice::STEAL_REF);
+  uint8_t tag[Sealing::kTagBytes];
+  if (left > 0 || !in.ReadRaw(tag, sizeof(tag)) || !sealing_->EndOpen(tag)) return absl::nullopt;
+  return plain;
 }
 
 }  // namespace tryst

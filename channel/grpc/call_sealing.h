@@ -2,6 +2,7 @@
 #define TRYST_CHANNEL_GRPC_CALL_SEALING_H_
 
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,8 @@ class CallSealing {
 
   // Adds what the producer has drawn to the salt, and makes the key.
   void Begin(const uint8_t drawn[kDrawnBytes]);
+  // Null: somebody else has made it, or changed it.
+  absl::optional<grpc::Slice> Opened(grpc::ByteBuffer* message);
 
   const std::string token_;
   std::string salt_;

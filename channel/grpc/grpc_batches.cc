@@ -107,7 +107,7 @@ void GrpcChannel::Batches::Send() {
         [this, batch](FetchStream* ended) { OnEnded(batch.get(), ended); });
     streams_.insert(stream);
     channel_->over_.Fill(&request, 0, left, &stream->over_told);
-    channel_->calls_.Start(stream, *channel, request);
+    channel_->calls_.Start(stream, *channel, &request);
   }
 }
 

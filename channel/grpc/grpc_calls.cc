@@ -43,16 +43,11 @@ FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStre
 }
 
 void GrpcCalls::Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
-                      const rpc::FetchRequest& request) {
-  if (!options_.seals) {
-    const std::string text = request.SerializeAsString();
-    return stream->Start(events_->queue(), channel, signer_->Sign(peer_, kFetchMethod, text), text);
-  }
-  rpc::FetchRequest sealed = request;
-  sealed.set_sealed(true);
-  const std::string text = sealed.SerializeAsString();
+                      rpc::FetchRequest* request) {
+  if (options_.seals) request->set_sealed(true);
+  const std::string text = request->SerializeAsString();
   const std::string statement = signer_->Sign(peer_, kFetchMethod, text);
-  stream->Unseal(std::make_unique<CallSealing>(signer_->token(), statement));
+  if (options_.seals) stream->Unseal(std::make_unique<CallSealing>(signer_->token(), statement));
   stream->Start(events_->queue(), channel, statement, text);
 }
 
@@ -71,9 +66,10 @@ void GrpcCalls::CancelSoon(FetchStream* stream) {
 }
 
 void GrpcCalls::CancelSome() {
-  for (int i = 0; i < kCancelsInTurn && !to_cancel_.empty(); ++i) {
-    FetchStream* const stream = *to_cancel_.begin();
-    to_cancel_.erase(to_cancel_.begin());
+  auto next = to_cancel_.begin();
+  for (int i = 0; i < kCancelsInTurn && next != to_cancel_.end(); ++i) {
+    FetchStream* const stream = *next;
+    to_cancel_.erase(next++);
     stream->Cancel();
   }
   if (!to_cancel_.empty()) poller_->SetTimer(&cancel_timer_, poller_->now_ns() + 1);

@@ -47,8 +47,9 @@ class GrpcCalls {
   }
   FetchStream* New(IncomingTensor* incoming, uint64_t serial, FetchStream::Event on_landed,
                    FetchStream::Event on_ended);
+  // Says in `request` that the answer is to be sealed, where calls are.
   void Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
-             const rpc::FetchRequest& request);
+             rpc::FetchRequest* request);
   std::unique_ptr<FetchStream> Take(FetchStream* stream);  // Hands over a stream that has ended.
   // How a call ended. kUnavailable if its time was refused: the next is signed by the peer's clock.
   absl::Status EndOf(const FetchStream& stream) const;

@@ -116,7 +116,7 @@ void GrpcChannel::Ask(FetchOp* op) {
   request.set_offset(attempt.incoming.received());
   request.set_digests(options_.digests);
   over_.Fill(&request, kMaxOverTold, over_.LeftOf({op->step_id, op->key}), &stream->over_told);
-  calls_.Start(stream, *channel, request);
+  calls_.Start(stream, *channel, &request);
 }
 
 void GrpcChannel::OnLanded(FetchStream* stream) {

@@ -192,7 +192,7 @@ void GrpcChannel::SendNote() {
   note.set_serial(next_serial_);
   over_.Fill(&note, kMaxOverInNote, {}, &stream->over_told);
   stream->EndWithin(kNoteLongestNs);
-  calls_.Start(stream, *channel, note);
+  calls_.Start(stream, *channel, &note);
   if (!closed_.ok()) stream->Hurry();
 }
 

@@ -83,9 +83,8 @@ std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
   caller.set_callee(std::string(callee));
   if (!token_.empty()) {
     caller.set_sequence(sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
-    caller.set_unix_ms(now_());
     const CalleeClock clock = ClockOf(callee);
-    caller.set_unix_ms(caller.unix_ms() + clock.ahead_ms);
+    caller.set_unix_ms(now_() + clock.ahead_ms);
     caller.set_callee_incarnation(clock.incarnation);
     caller.set_mac(StatementMac(token_, caller, method, request));
   }
