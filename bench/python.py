@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import secrets
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,12 @@ IDLE_S = 2.0
 
 def arrays(turn, count, floats):
     return {f"k{i}": numpy.full(floats, (turn + i) % 97, "f") for i in range(count)}
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 class Tryst:
@@ -330,16 +337,10 @@ class Gloo:
     """torch.distributed's gloo: a send and a receive for each tensor, all at once."""
 
     def __init__(self, address=None):
-        import socket
-
         import torch.distributed
 
         self.dist, self.rank, self.started = torch.distributed, int(address is not None), False
-        if address is None:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.address = address
+        self.address = address or free_address()
 
     def start(self):  # Returns when both have called it.
         if not self.started:
@@ -413,16 +414,10 @@ class TorchRpc:
     """torch.distributed.rpc: the consumer calls for each tensor."""
 
     def __init__(self, address=None):
-        import socket
-
         from torch.distributed import rpc
 
         self.rpc, self.name, self.started = rpc, "producer" if address is None else "consumer", False
-        if address is None:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.address = address
+        self.address = address or free_address()
 
     def start(self):  # Returns when both have called it.
         if not self.started:

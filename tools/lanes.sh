@@ -21,7 +21,7 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 # MINUTES: on CI's two cores, from nothing, rounded up; each run prints what its lanes took.
 # NEEDS: what a machine must have, or the lane is skipped: x86_64, pypi; or -.
 # INPUTS: folders or files (a prefix of the path), or //TARGETS, which stand for every source that they are made from.
-# In the arguments, @SEED is another number in each run, @FIRST and @SECOND are asan and tsan, turned by the day.
+# In the arguments, @SEED is another number in each run, @FIRST is asan or tsan, turned by the day.
 lanes='
 plain      | always | 34 | -      | .                                                                         | test
 core       | always |  6 | -      | .                                                                         | test --@FIRST @CORE
@@ -54,13 +54,13 @@ while IFS='|' read -r name where minutes needs inputs arguments; do
   lane_inputs[$name]=${inputs//@OURS/$ours} lane_run[$name]=${arguments//@OURS/$ours}
 done <<<"$lanes"
 
-lanes_turn() { # Sets $turn, $seed, $first, $second.
+lanes_turn() { # Sets $turn, $seed, $first.
   local commits day=${CI_DAY:-$(($(date +%s) / 86400))}
   commits=$(git rev-list --count --first-parent HEAD 2>/dev/null) || commits=0
   turn=${CI_TURN:-$((day + commits))}
   seed=$turn
-  first=asan second=tsan
-  if ((turn % 2)); then first=tsan second=asan; fi
+  first=asan
+  if ((turn % 2)); then first=tsan; fi
 }
 
 lane_arguments() { # NAME: what to give to ./run.

@@ -362,6 +362,17 @@ class OddFetchTest : public CopyUnderWayTest {
     manifest.transfer = 7;
     return manifest;
   }
+  DeviceManifest InThisProcess() {
+    DeviceManifest manifest = Staged(kBytes);
+    manifest.host = ThisHost();
+    manifest.process = ThisProcess();
+    manifest.ordinal = 1;
+    manifest.has_ipc = true;
+    manifest.address = plain_.address();
+    manifest.reference = *exporter()->Export(manifest.address, kBytes);
+    manifest.forgotten = IpcExporter::forgotten();
+    return manifest;
+  }
   void AnswerWith(const std::string& asked, const DeviceManifest& manifest, int64_t more = 0) {
     Tensor answer = Bytes(DeviceManifest::kBytes + more);
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
@@ -470,14 +481,7 @@ TEST_P(OddFetchTest, AForgedManifestOfThisProcessIsRefused) {
   for (const auto forgery :
        {Forgery::kNoProof, Forgery::kOtherKey, Forgery::kOtherAddress, Forgery::kNone}) {
     const auto got = Fetch("f", nullptr, Deadline::Never());
-    DeviceManifest manifest = Staged(kBytes);
-    manifest.host = ThisHost();
-    manifest.process = ThisProcess();
-    manifest.ordinal = 1;
-    manifest.has_ipc = true;
-    manifest.address = plain_.address();
-    manifest.reference = *exporter()->Export(manifest.address, kBytes);
-    manifest.forgotten = IpcExporter::forgotten();
+    DeviceManifest manifest = InThisProcess();
     if (forgery != Forgery::kNoProof) {
       ProveProcess(Key(forgery == Forgery::kOtherKey ? "g" : "f"), &manifest);
     }
@@ -513,14 +517,7 @@ TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
                     });
     Turns(1);
     PassSeconds(30);
-    DeviceManifest manifest = Staged(kBytes);
-    manifest.host = ThisHost();
-    manifest.process = ThisProcess();
-    manifest.ordinal = 1;
-    manifest.has_ipc = true;
-    manifest.address = plain_.address();
-    manifest.reference = *exporter()->Export(manifest.address, kBytes);
-    manifest.forgotten = IpcExporter::forgotten();
+    DeviceManifest manifest = InThisProcess();
     ProveProcess(key, &manifest);
     AnswerWith("v|device|", manifest);
     ASSERT_NE(channel_.Asked("|device|7|alive"), "");

@@ -1,13 +1,12 @@
 #include "channel/device/manifest.h"
 
-#include <openssl/crypto.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -17,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
+#include "channel/signing/caller.h"
 
 namespace tryst {
 namespace {
@@ -85,20 +85,20 @@ absl::StatusOr<TensorKey> Asking(const TensorKey& tensor, const std::string& wha
   return tensor.WithEdge(absl::StrCat(tensor.edge(), kMark, what));
 }
 
-// HMAC-SHA256, cut, of everything that the manifest says and of whose it is.
+template <typename Array>
+absl::string_view Bytes(const Array& array) {
+  return {reinterpret_cast<const char*>(std::data(array)), std::size(array)};
+}
+
+// A Mac, cut, of everything that the manifest says and of whose it is.
 std::array<uint8_t, 16> ProofOf(const TensorKey& key, DeviceManifest manifest) {
   std::array<uint8_t, 16> proof{};
   manifest.proof = proof;
   std::string said(DeviceManifest::kBytes, '\0');
   EncodeManifest(manifest, reinterpret_cast<uint8_t*>(&said[0]));
-  absl::StrAppend(&said, key.text());
   const ProcessSecret& secret = ThisProcessSecret();
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  TRYST_CHECK(HMAC(EVP_sha256(), secret.bytes, sizeof(secret.bytes),
-                   reinterpret_cast<const unsigned char*>(said.data()), said.size(), digest,
-                   &size) != nullptr);
-  memcpy(proof.data(), digest, proof.size());
+  const std::string mac = Mac(Bytes(secret.bytes), {said, key.text()});
+  memcpy(proof.data(), mac.data(), proof.size());
   return proof;
 }
 
@@ -198,7 +198,8 @@ uint64_t ThisProcess() {
 const ProcessSecret& ThisProcessSecret() {
   static const ProcessSecret secret = [] {
     ProcessSecret made;
-    TRYST_CHECK(RAND_bytes(made.bytes, sizeof(made.bytes)) == 1) << "no random bytes";
+    TRYST_CHECK(getrandom(made.bytes, sizeof(made.bytes), 0) == sizeof(made.bytes))
+        << "no random bytes";
     return made;
   }();
   return secret;
@@ -241,8 +242,7 @@ void ProveProcess(const TensorKey& key, DeviceManifest* manifest) {
 }
 
 bool IsOfThisProcess(const TensorKey& key, const DeviceManifest& manifest) {
-  return CRYPTO_memcmp(ProofOf(key, manifest).data(), manifest.proof.data(),
-                       manifest.proof.size()) == 0;
+  return SameSecret(Bytes(ProofOf(key, manifest)), Bytes(manifest.proof));
 }
 
 absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "channel/device/gdr_check.h"
 #include "server/doctor/host.h"
+#include "server/free_with.h"
 #include "server/pollers.h"
 
 namespace tryst {
@@ -26,10 +27,7 @@ absl::Status ErrnoStatus(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-struct AddressesDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
+using Addresses = std::unique_ptr<addrinfo, FreeWith<freeaddrinfo>>;
 
 Addresses LookUp(const std::string& host, const std::string& port, int flags) {
   addrinfo hints = {};

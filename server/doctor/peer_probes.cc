@@ -13,13 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/doctor/peer_checks.h"
+#include "server/free_with.h"
 
 namespace tryst {
 namespace {
-
-struct FoundDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
 
 absl::Status WaitConnected(int fd, absl::Duration timeout) {
   pollfd waiting = {fd, POLLOUT, 0};
@@ -50,7 +47,7 @@ PeerProbes::Reach Connect(const std::string& address, absl::Duration timeout) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   const int failed = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
-  const std::unique_ptr<addrinfo, FoundDeleter> found(list);
+  const std::unique_ptr<addrinfo, FreeWith<freeaddrinfo>> found(list);
   if (failed != 0) return {absl::NotFoundError(gai_strerror(failed)), 0};
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return {absl::UnavailableError(std::strerror(errno)), 0};

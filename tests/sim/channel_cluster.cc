@@ -25,7 +25,6 @@
 namespace tryst {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 // How long, after the load and the faults, every tensor that can still come may take.
 constexpr int64_t kRestNs = 30'000 * kMs;
 

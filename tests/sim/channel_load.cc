@@ -11,11 +11,10 @@
 namespace tryst {
 namespace {
 
-constexpr int64_t kMillisecondNs = 1'000'000;
 // How late a fetch into the caller's memory may end after its deadline: the time to notice a silent
 // peer, and to drain the queue pair that could write the memory.
-constexpr int64_t kFenceNs = 8'000 * kMillisecondNs;
-constexpr int64_t kLateNs = 500 * kMillisecondNs;
+constexpr int64_t kFenceNs = 8'000 * kMs;
+constexpr int64_t kLateNs = 500 * kMs;
 
 // Serials of tensors of a certain size say which in their upper bits.
 constexpr int kClassShift = 26;
@@ -110,7 +109,7 @@ void ChannelLoad::PlanRecurring() {
     const size_t producer = Draw(workers_);
     const size_t consumer = (producer + 1 + Draw(workers_ - 1)) % workers_;
     const int64_t stride = 1 + static_cast<int64_t>(Draw(3));
-    const int64_t every_ns = random_.Between(kMillisecondNs, 4 * kMillisecondNs);
+    const int64_t every_ns = random_.Between(kMs, 4 * kMs);
     const uint64_t usual_class = 1 + Draw(7);
     const uint64_t incarnation = target_->IncarnationOf(consumer);
     int64_t step = 1000;
@@ -255,11 +254,11 @@ Args ChannelLoad::DrawArgs(Fetch* fetch) {
   Args args;
   if (Chance(15)) {
     fetch->may_end_early = true;
-    fetch->deadline_ns = world_->NowNs() + random_.Between(0, 30 * kMillisecondNs);
+    fetch->deadline_ns = world_->NowNs() + random_.Between(0, 30 * kMs);
     args.deadline = Deadline::AtNs(fetch->deadline_ns);
   }
   if (Chance(15)) {
-    ScheduleCancel(fetch, 20 * kMillisecondNs, &random_);
+    ScheduleCancel(fetch, 20 * kMs, &random_);
     args.cancellation = fetch->cancellation.get();
   }
   if (Chance(20)) args.executor = &executor_;
@@ -447,7 +446,7 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
   // Of many, the last one to end decides; it may have been waiting in an executor's line.
   const int64_t late_ns = world_->NowNs() - fetch->deadline_ns;
   if (late_ns > (fetch->has_destination ? kFenceNs : kLateNs)) {
-    Violate(*fetch, absl::StrCat(" ended ", late_ns / kMillisecondNs,
+    Violate(*fetch, absl::StrCat(" ended ", late_ns / kMs,
                                  " ms after its deadline: ", fetch->status.ToString()));
   }
   if (fetch->status.ok()) {

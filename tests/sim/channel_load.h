@@ -21,6 +21,8 @@
 
 namespace tryst {
 
+inline constexpr int64_t kMs = 1'000'000;  // In nanoseconds.
+
 // What a load came to.
 struct LoadCounts {
   uint64_t sends = 0;

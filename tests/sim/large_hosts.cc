@@ -11,7 +11,6 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kUs = 1'000;
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kHelloNs = 100 * kUs;        // One way.
 constexpr int64_t kLostHelloNs = 2'000 * kMs;  // Until the caller gives an answer up.
 constexpr int64_t kDrainNs = 60'000 * kMs;

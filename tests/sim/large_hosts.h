@@ -17,6 +17,8 @@
 
 namespace tryst {
 
+inline constexpr int64_t kMs = 1'000'000;  // In nanoseconds.
+
 class LargeHosts;
 
 // One life of a host: a poller, a NIC and the channels that ship. It lies here until the end,

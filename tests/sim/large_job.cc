@@ -23,12 +23,11 @@
 namespace tryst {
 namespace {
 
-constexpr int64_t kMillisecondNs = 1'000'000;
-constexpr int64_t kAgainNs = 10 * kMillisecondNs;  // Until a fetch that failed is tried once more.
+constexpr int64_t kAgainNs = 10 * kMs;  // Until a fetch that failed is tried once more.
 constexpr int kAsksATurn = 16;
-constexpr int64_t kDownNs = 200 * kMillisecondNs;  // Until a host that died runs again.
-constexpr int64_t kRackDarkNs = 2'000 * kMillisecondNs;
-constexpr int64_t kRollingNs = 200 * kMillisecondNs;  // From the first restart to the last.
+constexpr int64_t kDownNs = 200 * kMs;  // Until a host that died runs again.
+constexpr int64_t kRackDarkNs = 2'000 * kMs;
+constexpr int64_t kRollingNs = 200 * kMs;  // From the first restart to the last.
 
 // As `./run bench host`'s step: 1,000 variables, some 20 MiB.
 std::vector<uint64_t> VariableBytes(const LargeJobOptions& options) {
@@ -409,7 +408,7 @@ void LargeJob::MakeTrouble() {
   auto left = std::make_shared<uint32_t>(count);
   const auto first = static_cast<uint32_t>(random.Below(hosts / count));
   // In the middle of the second step.
-  hosts_.world()->At(NowNs() + kMillisecondNs, [this, count, left, first, hosts] {
+  hosts_.world()->At(NowNs() + kMs, [this, count, left, first, hosts] {
     if (options_.trouble == Trouble::kRolling) return Roll(0);
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t host = options_.trouble == Trouble::kKills
@@ -455,7 +454,7 @@ LargeJobReport LargeJob::Run() {
     }
     BeginPull(number);
   }
-  hosts_.RunUntil(options_.limit_s * 1000 * kMillisecondNs,
+  hosts_.RunUntil(options_.limit_s * 1000 * kMs,
                   [this] { return !report_.violations.empty() || (Over() && trouble_over_); });
   if (report_.violations.empty() && !Over()) {
     Violate(absl::StrCat(workers_.size() - done_workers_, " of ", workers_.size(),

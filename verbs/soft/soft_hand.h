@@ -17,6 +17,9 @@
 
 namespace tryst {
 
+// From here on a system call takes much longer than a helper's coming.
+inline constexpr uint64_t kHandedBytes = 128 << 10;
+
 // Wakes a completion queue's thread when a helper has finished something for it. Thread-safe.
 class SoftBell {
  public:

@@ -18,8 +18,6 @@ constexpr uint64_t kDirectBytes = 8 << 10;
 // For one socket in one turn, so that the others get theirs.
 constexpr uint64_t kBytesPerTurn = 4 << 20;
 constexpr int kMostPlaces = 64;
-// From here on the system call takes much longer than a helper's coming.
-constexpr uint64_t kHandedInBytes = 128 << 10;
 
 }  // namespace
 
@@ -65,7 +63,7 @@ bool SoftReceiver::Read(SoftLane* lane) {
 
 // False: it is too little for a helper, or there is none.
 bool SoftReceiver::HandOver(SoftLane* lane) {
-  if (lane->payload_left < kHandedInBytes || !connection_->MayHand(*lane)) return false;
+  if (lane->payload_left < kHandedBytes || !connection_->MayHand(*lane)) return false;
   iovec payload;
   if (landing_->Places(lane, lane->payload_left, &payload, 1) != 1 ||
       payload.iov_len != lane->payload_left) {

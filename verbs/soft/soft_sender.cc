@@ -11,8 +11,6 @@ namespace {
 // Large enough that one system call is cheap, and small enough that the headers, which carry
 // acknowledgements, are fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
-// From here on the system call takes much longer than a helper's coming.
-constexpr uint64_t kHandedOutBytes = 128 << 10;
 // Of a message that helpers carry. The poller sends its first frame, and goes on with the next
 // message; each later one is a helper's, for whom less would be too little and more keeps others
 // waiting for the last.
@@ -77,7 +75,7 @@ bool SoftSender::PumpLane(SoftLane* lane) {
 
 // False: it is too little for a helper, or there is none.
 bool SoftSender::HandOver(SoftLane* lane) {
-  if (lane->out->bytes() < kHandedOutBytes || !connection_->MayHand(*lane)) return false;
+  if (lane->out->bytes() < kHandedBytes || !connection_->MayHand(*lane)) return false;
   SoftPin pin;
   if (lane->out_remote_key != 0) {
     pin = {lane->out_remote_key, shared_->number, kRemoteRead, lane->out_address, lane->out_bytes};
