@@ -30,9 +30,12 @@ void SoftReceiver::TakeParked() {
       if (!connection_->ready()) return;
       if (!lane->up() || lane->receiving.given()) continue;
       if (TakeStaged(lane.get()) && lane->stream.HoldsBytes()) {
-        Read(lane.get());  // It was too full to be read when its turn was.
+        // It was too full to be read when its turn was. A helper may have it from here on, and
+        // then writes behind what is staged.
+        Read(lane.get());
+      } else {
+        Leave(lane.get());
       }
-      Leave(lane.get());
     }
   } while (connection_->ready() && landing_->changes() != before);
 }
