@@ -1,11 +1,14 @@
 """What `./run bench host` measures: each system's program and arguments, and how to build it."""
+import atexit
 import collections
 import contextlib
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -67,7 +70,12 @@ SYSTEMS = [
     system("tryst_ofi_shm", "tryst", "ofi:shm", ("pull", "delivery")),
     system("tryst_ofi_tcp", "tryst", "ofi:tcp", ("pull", "delivery")),
     system("tryst_ofi_udp", "tryst", "ofi:udp", ("pull", "delivery")),
+    system("tryst_soft_token", "tryst", "soft-token", ("pull", "delivery", "rate"), waits=True),
+    system("tryst_soft_tls", "tryst", "soft-tls", ("pull", "delivery", "rate"), waits=True),
+    system("tryst_soft_helpers3", "tryst", "soft-helpers3", ("delivery",), waits=True),
+    system("tryst_soft_helpers3_tls", "tryst", "soft-helpers3-tls", ("delivery",), waits=True),
     system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
+    system("tryst_grpc_tls", "tryst", "grpc-tls", ("pull", "delivery", "rate"), waits=True),
     system("ucx_shm", "ucx", "shm", ALL, quick=True),
     system("ucx_tcp", "ucx", "tcp", ALL, quick=True),
     system("openmpi_shm", "mpi", "shm", ("pull", "delivery", "rate", "first"),
@@ -82,8 +90,10 @@ SYSTEMS = [
     system("zeromq_tcp", "zeromq", "tcp", ("pull", "delivery", "rate"), waits=True),
     system("gloo_tcp", "gloo", "tcp", ("pull", "delivery", "rate"), waits=True),
     system("grpc_tcp", "grpc", "proto-tcp", ALL, quick=True, waits=True),
+    system("grpc_tls", "grpc", "proto-tcp-tls", ("pull", "delivery", "rate"), waits=True),
     system("grpc_uds", "grpc", "proto-uds", ("pull", "delivery", "rate"), waits=True),
     system("grpc_tuned_tcp", "grpc", "bytes-tcp", ALL, quick=True, waits=True),
+    system("grpc_tuned_tls", "grpc", "bytes-tcp-tls", ("pull", "delivery", "rate"), waits=True),
     system("grpc_tuned_uds", "grpc", "bytes-uds", ALL, waits=True),
     system("grpc_tuned_spin_tcp", "grpc", "bytes-tcp-spin", ("pull",)),
 ]
@@ -140,9 +150,28 @@ def build(root, folder, program):
     return path
 
 
+@functools.lru_cache(maxsize=None)
+def secrets():
+    """A folder, removed at the exit, with a token, and with a certificate that names every worker of the cluster."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    with open(os.path.join(folder.name, "token"), "w") as file:
+        os.chmod(file.name, 0o600)
+        file.write(os.urandom(32).hex())
+    with open(os.path.join(folder.name, "names"), "w") as file:
+        file.write("subjectAltName=URI:tryst://tryst,IP:127.0.0.1\n")
+    new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=bench"
+    for command in (new + " -x509 -keyout ca.key -out ca.crt", new + " -keyout worker.key -out worker.csr",
+                    "x509 -req -in worker.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out worker.crt -extfile names"):
+        subprocess.run(["openssl", *command.split()], cwd=folder.name, check=True, stderr=subprocess.DEVNULL)
+    return folder.name
+
+
 def run(one, path, work, size, seconds, timeout=30):
     """[(figure, size, value, unit)] of one run, or a line that says why not."""
     environment = dict(os.environ, TRYST_BENCH_BEGAN_NS=str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    if "token" in one.variant or "tls" in one.variant:
+        environment["TRYST_BENCH_SECRETS"] = secrets()
     command = [*one.launcher, path, one.variant, work, str(size), str(seconds)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

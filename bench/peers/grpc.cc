@@ -1,13 +1,15 @@
 // gRPC, unary calls over completion queues, one thread at each end. proto-tcp, proto-uds:
 // messages with a bytes field and default arguments, as most users write them. bytes-tcp,
 // bytes-uds: raw ByteBuffers that refer to the tensor without a copy, and tuned arguments, as in
-// TensorFlow. -spin never sleeps in the queue.
+// TensorFlow. -spin never sleeps in the queue. -tls: with certificates at both ends.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <limits.h>
 #include <malloc.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "bench/peers/harness.h"
@@ -25,6 +27,25 @@ using grpc::Slice;
 
 constexpr int kCallsWaiting = 160;  // More than keys are ever outstanding.
 constexpr char kMethod[] = "/tryst.bench.Tensors/Pull";
+
+std::string Secret(const char* name) {
+  std::ifstream file(SecretFile(name));
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const std::string& variant) {
+  if (!Has(variant, "tls")) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = Secret("ca.crt");
+  options.pem_key_cert_pairs.push_back({Secret("worker.key"), Secret("worker.crt")});
+  return grpc::SslServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const std::string& variant) {
+  if (!Has(variant, "tls")) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({Secret("ca.crt"), Secret("worker.key"), Secret("worker.crt")});
+}
 
 template <typename Set>
 void SetArguments(const std::string& variant, const Set& set) {
@@ -151,7 +172,7 @@ class GrpcProducer final : public ProducerEnd {
     int port = 0;
     address_ = "unix:/tmp/tryst-bench-" + std::to_string(getpid());
     builder.AddListeningPort(Has(variant, "uds") ? address_ : "127.0.0.1:0",
-                             grpc::InsecureServerCredentials(), &port);
+                             ServerCredentials(variant), &port);
     SetArguments(variant,
                  [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
     builder.SetMaxReceiveMessageSize(-1);
@@ -199,8 +220,7 @@ class GrpcConsumer final : public ConsumerEnd {
     grpc::ChannelArguments arguments;
     SetArguments(variant, [&](const char* name, int value) { arguments.SetInt(name, value); });
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel_ =
-        grpc::CreateCustomChannel(needs.address, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = grpc::CreateCustomChannel(needs.address, ChannelCredentials(variant), arguments);
     typed_ = Tensors::NewStub(channel_);
     raw_ = std::make_unique<grpc::GenericStub>(channel_);
     thread_ = std::thread([this] { Run(); });

@@ -330,6 +330,16 @@ Workload WorkloadOf(int argc, char** argv) {
 
 }  // namespace
 
+std::string SecretFile(const std::string& name) {
+  const char* folder = getenv("TRYST_BENCH_SECRETS");
+  if (folder == nullptr) {
+    fprintf(stderr,
+            "set TRYST_BENCH_SECRETS to a folder with token, ca.crt, worker.crt, worker.key\n");
+    exit(2);
+  }
+  return std::string(folder) + "/" + name;
+}
+
 int RunLibrary(int argc, char** argv, const Library& library) {
   alarm(kAlarmSeconds);
   signal(SIGPIPE, SIG_IGN);

@@ -269,14 +269,26 @@ class Process {
     }
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
-    config.insecure = true;
     config.open_cluster = true;
+    UseSecrets(variant, &config);
     config.landing_bytes = capped_ ? kCapBytes : kPlentyBytes;
     auto server = ServerBuilder().Build(config);
     Check(server.status());
     server_ = *std::move(server);
     Check(server_->Start());
     return server_.get();
+  }
+
+  static void UseSecrets(const std::string& variant, ServerConfig* config) {
+    const bool token = Has(variant, "token"), tls = Has(variant, "tls");
+    config->insecure = !token && !tls;
+    if (config->insecure) return;
+    if (token) config->token_file = SecretFile("token");
+    if (tls) {
+      config->certificate_file = SecretFile("worker.crt");
+      config->key_file = SecretFile("worker.key");
+      config->ca_file = SecretFile("ca.crt");
+    }
   }
 
   const bool is_child_;
