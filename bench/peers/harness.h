@@ -120,6 +120,7 @@ int RunLibraryRank(int rank, int producer_pid, int argc, char** argv, const Libr
 inline bool Has(const std::string& variant, const char* word) {
   return variant.find(word) != std::string::npos;
 }
+
 // The path of a token, a key or a certificate that bench/systems.py has made for this run.
 std::string SecretFile(const std::string& name);
 

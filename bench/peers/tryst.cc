@@ -282,7 +282,6 @@ class Process {
   static void UseSecrets(const std::string& variant, ServerConfig* config) {
     const bool token = Has(variant, "token"), tls = Has(variant, "tls");
     config->insecure = !token && !tls;
-    if (config->insecure) return;
     if (token) config->token_file = SecretFile("token");
     if (tls) {
       config->certificate_file = SecretFile("worker.crt");
