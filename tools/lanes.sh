@@ -18,26 +18,26 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 # NAME | TURN | MINUTES | NEEDS | INPUTS | ./run's ARGUMENTS
 #
 # TURN: 0 to 6, or "always". All lanes of one turn fit into a run beside those that always run (tools/ci_test.sh adds them up).
-# MINUTES: on CI's two cores, from nothing, rounded up; each run prints what its lanes took.
+# MINUTES: on CI's two cores, from nothing, as measured and a little more; each run prints what its lanes took.
 # NEEDS: what a machine must have, or the lane is skipped: x86_64, pypi; or -.
 # INPUTS: folders or files (a prefix of the path), or //TARGETS, which stand for every source that they are made from.
 # In the arguments, @SEED is another number in each run, @FIRST is asan or tsan, turned by the day.
 lanes='
-plain      | always | 34 | -      | .                                                                         | test
-core       | always |  6 | -      | .                                                                         | test --@FIRST @CORE
-guest      | 0      | 16 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
-previous   | 0      | 10 | -      | //tests/versions:peer tests/versions                                      | test --previous
-engines    | 1      | 10 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
+plain      | always | 22 | -      | .                                                                         | test
+core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
+guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
+previous   | 0      |  4 | -      | //tests/versions:peer tests/versions                                      | test --previous
+engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
-asan       | 2      | 28 | -      | @OURS                                                                     | test --asan @OURS
-soak       | 2      |  4 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
-python     | 3      | 14 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray
-bench      | 3      |  8 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
-tsan       | 4      | 28 | -      | @OURS                                                                     | test --tsan @OURS
-attack     | 4      |  5 | -      | //tests/attack:attack //tests/e2e:load_worker                             | attack --minutes 2 --seed=@SEED
-fresh      | 5      | 32 | -      | //examples/parameter_server:parameter_server //base/... tests/oncall tests/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/oncall/...
-locks      | 6      | 14 | -      | //... run tools                                                           | lint --locks
-tensorflow | 6      | 14 | x86_64 pypi | //python/... python plugins/tensorflow tests/tensorflow examples/tensorflow | test --tensorflow
+asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
+soak       | 2      |  2 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
+python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray
+bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
+tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
+attack     | 4      |  4 | -      | //tests/attack:attack //tests/e2e:load_worker                             | attack --minutes 2 --seed=@SEED
+fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/oncall tests/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/oncall/...
+locks      | 6      | 10 | -      | //... run tools                                                           | lint --locks
+tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow tests/tensorflow examples/tensorflow | test --tensorflow
 '
 
 owed_file=out/ci/owed  # What the last run here had no time for.

@@ -48,8 +48,10 @@ void LetGoOn(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
 }
 
-// Bytes that have arrived and were not read are not worth gRPC's time any more.
+// Bytes that have arrived and were not read are not worth gRPC's time any more. A caller that is
+// held back is let go first: else the filter would drop what tells its kernel of the end, too.
 void CutOff(int fd) {
+  LetGoOn(fd);
   shutdown(fd, SHUT_RDWR);
   recv(fd, nullptr, INT_MAX, MSG_TRUNC | MSG_DONTWAIT);
 }
@@ -303,7 +305,6 @@ void Listener::End(const std::vector<Id>& ids) {
   for (Id id : ids) {
     const auto found = sockets_.find(id);
     if (found == sockets_.end()) continue;
-    LetGoOn(found->second.get());
     CutOff(found->second.get());
     Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLRDHUP, id);
   }

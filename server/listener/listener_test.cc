@@ -123,6 +123,33 @@ TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
   EXPECT_FALSE(IsClosed(quiet.get()));
 }
 
+// The first is held back, and unread, when the second floods: then the first has sent too much for
+// a host that floods, and its sender hears of the end although it is held back.
+TEST_F(ListenerTest, EndsOneThatIsHeldBack) {
+  ConnectionLimits limits;
+  limits.burst_bytes = 48 << 10;
+  limits.stranger_bytes = 60 << 10;
+  auto listener = Listener::Open("127.0.0.1:0", limits);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::vector<OwnedFd> unread;
+  listener_ = *std::move(listener);
+  listener_->Start([&](int, int fd) { unread.emplace_back(fd); });
+  const OwnedFd held = Dial(listener_->port());
+  const OwnedFd flood = Dial(listener_->port());
+  const std::vector<char> bytes(128 << 10);
+  ASSERT_EQ(send(held.get(), bytes.data(), 56 << 10, MSG_NOSIGNAL), 56 << 10);
+  ASSERT_TRUE(Soon([&] { return listener_->counts().held_back == 1; }));
+  send(flood.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  for (const OwnedFd* peer : {&flood, &held}) {
+    EXPECT_TRUE(Soon([&] {
+      return send(peer->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
+             errno != EAGAIN;
+    }));
+  }
+  EXPECT_EQ(listener_->counts().flooded, 2u);
+  listener_->Stop();
+}
+
 // A large first message arrives all the same, and at once where its sender has authenticated.
 TEST_F(ListenerTest, HoldsBackWhoSaysMuchAtOnce) {
   Start(ConnectionLimits());
