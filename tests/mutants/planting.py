@@ -130,6 +130,14 @@ def _edit(mutant, begin, end):
     return Edit(begin, end, "(%s ? (%s) : (" % (awake, mutant.new), "))")
 
 
+def _is_inside_a_statement(text, edit):
+    """Whether an `if` would be put where an expression goes on."""
+    if edit.after is None or not edit.before.startswith("{"):
+        return False
+    before = re.sub(r"//[^\n]*", "", text[:edit.begin]).rstrip()
+    return bool(before) and before[-1] not in ";{}:)" and not re.search(r"\b(else|do)$", before)
+
+
 def crosses(one, other):
     """Whether neither is inside the other, nor beside it."""
     return one.begin < other.begin < one.end < other.end or other.begin < one.begin < other.end < one.end
@@ -168,6 +176,8 @@ def plant(text, mutants, generated=()):
         edit = _edit(mutant, *found[0]) if len(found) == 1 else None
         if edit is None:
             refused[mutant.name] = "its text is there %d times" % len(found)
+        elif _is_inside_a_statement(text, edit):
+            refused[mutant.name] = "its text ends a statement and begins inside it"
         elif any(edit.begin < other.end and other.begin < edit.end and (edit[:2] != other[:2] or None in (edit.after, other.after))
                  for other in edits):
             refused[mutant.name] = "it overlaps another fault"

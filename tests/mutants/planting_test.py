@@ -67,6 +67,10 @@ class PlantingTest(unittest.TestCase):
         text, _ = self.planted("f();\ng();\nh();\n", fault("g();", ""))
         self.assertEqual(text.split(), "f(); { if (TrystMutant(7)) { } else { g(); } } h();".split())
 
+    def test_half_a_statement_is_refused(self):
+        self.assertIn("inside", self.planted("return a ==\n    b * 2;", fault("b * 2;", "b;"))[1]["it"])
+        self.assertEqual(self.planted("if (a) // why\n  b(); else c();", fault("c();", ""))[1], {})
+
     def test_the_new_text_may_say_where(self):
         self.assertEqual(self.planted("f(a, b);", fault("f(a, b);", "f(a, MUTANT ? 0 : b);"))[0],
                          "f(a, TrystMutant(7) ? 0 : b);")
