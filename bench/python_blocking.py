@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""bench/python_blocking.py [shm|soft|nixl ...]: blocking receives from Python, beside NIXL's reads.
+"""bench/python_blocking.py [--busy] [shm|soft|nixl ...]: blocking receives from Python, beside NIXL's reads.
 
 A producer has sent before the clock starts; the consumer receives into arrays of its own, one after the other. NIXL reads
 registered memory of its peer, by a handle that is used again, which is the best that it does. Medians, 99th percentiles and
-processor time of the receiving process, and a thousand arrays of 4 KiB by one call.
+processor time of both processes, what a send took, a thousand arrays of 4 KiB by one call, and what both processes burn while
+nothing happens. --busy: another process spins on each core meanwhile.
 """
 import multiprocessing
 import os
@@ -14,13 +15,24 @@ import numpy
 
 SIZES = [(8, 3000), (64 << 10, 2000), (1 << 20, 600), (16 << 20, 40), (256 << 20, 6)]  # Bytes, receives.
 MANY = 1000
+IDLE_S = 3
+BURN_S = 600
 COMMON = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
 PATHS = {"shm": dict(shm_bytes="3GiB"), "soft": dict(shm="off")}
 
 
+def processor_s(pid):
+    """The processor time of a process, in seconds: clock_getcpuclockid(3) makes this number of it."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 class Clock:
-    def __init__(self):
-        self.times, self.began = [], time.process_time()
+    def __init__(self, peer):
+        self.times, self.pids = [], (os.getpid(), peer)
+        self.began = [processor_s(pid) for pid in self.pids]
+
+    def spent_us(self, count):
+        return ["%.1f" % ((processor_s(pid) - began) / count * 1e6) for pid, began in zip(self.pids, self.began)]
 
     def time(self, call):
         began = time.perf_counter()
@@ -28,15 +40,19 @@ class Clock:
         self.times.append(time.perf_counter() - began)
         return result
 
-    def show(self, system, size):
-        cpu_us = (time.process_time() - self.began) / len(self.times) * 1e6
+    def show(self, system, size, note=""):
+        spent = self.spent_us(len(self.times))
         times = sorted(self.times)
         median = times[len(times) // 2]
-        print("%-6s %11s B  p50 %9.1f us  p99 %9.1f us  %7.2f GiB/s  cpu %9.1f us" %
-              (system, "{:,}".format(size), median * 1e6, times[len(times) * 99 // 100] * 1e6, size / median / 2**30, cpu_us), flush=True)
+        print("%-6s %11s B  p50 %9.1f us  p99 %9.1f us  %7.2f GiB/s  cpu %9s us, peer %9s us%s" %
+              (system, "{:,}".format(size), median * 1e6, times[len(times) * 99 // 100] * 1e6, size / median / 2**30, *spent, note), flush=True)
 
     def show_many(self, system, what):
         print("%-6s %s of %d x 4 KiB: %.2f ms" % (system, what, MANY, sorted(self.times)[len(self.times) // 2] * 1e3), flush=True)
+
+    def show_idle(self, system):
+        time.sleep(IDLE_S)
+        print("%-6s idle: of a second %s us here, %s us in the peer" % (system, *self.spent_us(IDLE_S)), flush=True)
 
 
 def produce(pipe, settings):
@@ -46,9 +62,10 @@ def produce(pipe, settings):
         pipe.send("%s@%s" % (server.worker, server.address))
         for number, size, count in iter(pipe.recv, None):
             array, step = numpy.full(size, number % 251, "u1"), server.step(number)
+            began = time.perf_counter()
             for i in range(count):
                 step.send("k%d" % i, array, to="/job:consumer/task:0")
-            pipe.send(None)
+            pipe.send((time.perf_counter() - began) / count)
 
 
 def over_tryst(name):
@@ -60,27 +77,30 @@ def over_tryst(name):
 
     def sent(number, size, count):
         ours.send((number, size, count))
-        ours.recv()
-        return server.step(number)
+        return server.step(number), ours.recv()
 
     with tryst.Server(job="consumer", join=ours.recv(), **COMMON, **PATHS[name]) as server:
         for number, (size, count) in enumerate([(8, 200)] + SIZES, 1):
-            step, into, clock = sent(number, size, count), numpy.zeros(size, "u1"), Clock()
+            (step, send_s), into, clock = sent(number, size, count), numpy.zeros(size, "u1"), Clock(child.pid)
             for i in range(count):
                 clock.time(lambda i=i: step.recv("k%d" % i, frm="/job:producer/task:0", timeout=60, into=into))
             if not (into == number % 251).all():
                 sys.exit("wrong bytes came")
             if number > 1:  # The first connects.
-                clock.show(name, size)
-        many, clock = {"k%d" % i: numpy.zeros(4096, "u1") for i in range(MANY)}, Clock()
+                clock.show(name, size, "  a send %.1f us" % (send_s * 1e6))
+        many, clock = {"k%d" % i: numpy.zeros(4096, "u1") for i in range(MANY)}, Clock(child.pid)
         for number in range(50, 55):
-            step = sent(number, 4096, MANY)
-            clock.time(lambda: step.recv_many(list(many), frm="/job:producer/task:0", timeout=60, into=list(many.values())))
+            step, _ = sent(number, 4096, MANY)
+            clock.time(lambda: step.recv_many(list(many), frm="/job:producer/task:0", timeout=60, into=list(many.values())).result())
+            if not all((into == number % 251).all() for into in many.values()):
+                sys.exit("wrong bytes came")
         clock.show_many(name, "recv_many(into=)")
-        clock = Clock()
+        clock = Clock(child.pid)
         for number in range(60, 65):
             clock.time(lambda: server.step(number).send_many(many, to="/job:producer/task:0"))
         clock.show_many(name, "send_many")
+        time.sleep(1)  # Until nobody looks for more any longer.
+        Clock(child.pid).show_idle(name)
         ours.send(None)
 
 
@@ -104,7 +124,8 @@ def nixl_target(pipe):
 
 def over_nixl():
     ours, theirs = multiprocessing.Pipe()
-    multiprocessing.Process(target=nixl_target, args=(theirs,), daemon=True).start()
+    child = multiprocessing.Process(target=nixl_target, args=(theirs,), daemon=True)
+    child.start()
     agent, memory = nixl_agent("reader")
     metadata, there = ours.recv()
     peer = agent.add_remote_agent(metadata)
@@ -123,19 +144,32 @@ def over_nixl():
     for size, count in SIZES:
         transfer = handle(size, 1)
         read(transfer)
-        clock = Clock()
+        clock = Clock(child.pid)
         for _ in range(count):
             clock.time(lambda: read(transfer))
         clock.show("nixl", size)
-    transfer, clock = handle(4096, MANY), Clock()
+    transfer, clock = handle(4096, MANY), Clock(child.pid)
     for _ in range(20):
         clock.time(lambda: read(transfer))
     clock.show_many("nixl", "one READ")
+    Clock(child.pid).show_idle("nixl")
+
+
+def burn():
+    until = time.monotonic() + BURN_S
+    while os.getppid() != 1 and time.monotonic() < until:
+        pass
 
 
 def main():
     multiprocessing.set_start_method("spawn")
-    for system in sys.argv[1:] or ["shm", "nixl", "soft"]:
+    systems = sys.argv[1:]
+    if "--busy" in systems:
+        systems.remove("--busy")
+        for _ in range(os.cpu_count()):
+            multiprocessing.Process(target=burn, daemon=True).start()
+        print("with another process that spins on each of %d cores" % os.cpu_count(), flush=True)
+    for system in systems or ["shm", "nixl", "soft"]:
         if system != "nixl":
             over_tryst(system)
             continue
@@ -144,6 +178,8 @@ def main():
         except ImportError as error:
             print("nixl is left out: %s" % error, flush=True)
     sys.stdout.flush()
+    for child in multiprocessing.active_children():
+        child.kill()
     os._exit(0)  # An agent's threads would not end.
 
 

@@ -49,12 +49,14 @@ class DeviceContext {
 struct Args {
   std::shared_ptr<DeviceContext> device_context;
   AllocatorAttributes alloc_attrs;
-  Tensor destination;            // Receives: caller's memory of the right type and shape to fill,
-                                 // for a remote tensor or a copy. A local host tensor is shared.
-  CancellationRef cancellation;  // Receives. May be destroyed before `done`: it cancels.
-  Deadline deadline;             // Receives.
-  Executor* executor = nullptr;  // Receives: where `done` runs; null: in place, on
-                                 // whichever thread ends the receive.
+  Tensor destination;  // Receives: caller's memory of the right type and shape to fill,
+                       // for a remote tensor or a copy. A local host tensor is shared.
+  absl::Span<const Tensor> destinations;  // RecvManyAsync: the destination of each key, an invalid
+                                          // one for none. Read during the call.
+  CancellationRef cancellation;           // Receives. May be destroyed before `done`: it cancels.
+  Deadline deadline;                      // Receives.
+  Executor* executor = nullptr;           // Receives: where `done` runs; null: in place, on
+                                          // whichever thread ends the receive.
   // Sends: the caller changes the bytes once Send has returned. Send then copies host memory
   // before it returns, on the caller's thread: an allocation, and the time and the memory
   // bandwidth of reading and writing it once (about 0.1 ms a MiB). Without it a tensor must
@@ -81,6 +83,23 @@ struct Args {
     if (destination.valid()) destination.Reset();
     if (cancellation != nullptr) cancellation = nullptr;
   }
+};
+
+// Makes the args of each receive of a RecvMany of those of all.
+class ArgsOfEach {
+ public:
+  explicit ArgsOfEach(const Args& all) : one_(all), destinations_(all.destinations) {
+    one_.destinations = {};
+  }
+  // They last until the next call.
+  const Args& At(size_t i) {
+    if (!destinations_.empty()) one_.destination = destinations_[i];
+    return one_;
+  }
+
+ private:
+  Args one_;
+  const absl::Span<const Tensor> destinations_;
 };
 
 // Called exactly once, never with a lock held. If it throws, it still counts as called: its tensor
@@ -153,7 +172,7 @@ class Rendezvous {
   // A null `done` throws the tensor away.
   virtual void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) = 0;
   // Like a RecvAsync for each key, with one callback when the last of them has ended.
-  // REQUIRES: args.destination is unset.
+  // REQUIRES: args.destination is unset; args.destinations is empty or has one for each key.
   virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
                              ManyDoneFn done) = 0;
   // Waits for RecvAsync on this thread; InfiniteDuration() for ever. args.executor is not

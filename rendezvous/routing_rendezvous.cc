@@ -290,8 +290,14 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Ar
   if (!done) done = [](absl::Status, absl::Span<Received>) {};
   size_t local = 0;
   size_t remote = 0;
-  for (const TensorKey& key : keys) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const TensorKey& key = keys[i];
     if (!CheckReceive(key).ok() || (ProducedHere(key) && NeedsHandover(key, args))) continue;
+    if (!args.destinations.empty() &&
+        (args.destinations[i].read_only() ||
+         args.destinations[i].shape().rank() > TensorShape::kMaxRank)) {
+      continue;
+    }
     ++(ProducedHere(key) ? local : remote);
   }
   const bool alive =
@@ -305,7 +311,7 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Ar
   }
 }
 
-// A RecvMany whose keys are partly local and partly remote, with one callback.
+// A RecvMany whose keys go different ways, with one callback.
 struct RoutingRendezvous::Mixed {
   std::vector<Received> results;
   std::atomic<size_t> remaining;
@@ -318,8 +324,9 @@ void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args
   mixed->results.resize(keys.size());
   mixed->remaining = keys.size();
   mixed->done = std::move(done);
+  ArgsOfEach each(args);
   for (size_t i = 0; i < keys.size(); ++i) {
-    RecvAsync(keys[i], args,
+    RecvAsync(keys[i], each.At(i),
               [mixed, i](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                          bool is_dead) {
                 mixed->results[i] = {std::move(status), std::move(tensor), is_dead,

@@ -33,8 +33,11 @@ class HeldFetcher final : public TensorFetcher {
     if (before_fetch) std::exchange(before_fetch, nullptr)();
     ones.push_back({key, args, std::move(done)});
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&, ManyDoneFn done) override {
+  void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done) override {
     many_keys = keys.size();
+    many_destinations.clear();
+    for (const Tensor& into : args.destinations) many_destinations.push_back(into.data());
     many = std::move(done);
   }
   void AbortStep(int64_t, const absl::Status& status) override {
@@ -46,6 +49,7 @@ class HeldFetcher final : public TensorFetcher {
 
   std::vector<One> ones;
   size_t many_keys = 0;
+  std::vector<const void*> many_destinations;
   ManyDoneFn many;
   int aborts = 0;
   std::function<void()> before_fetch;
@@ -169,6 +173,26 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
   step->RecvManyAsync({}, Args(), [&](absl::Status, absl::Span<Received>) { ++calls; });
   EXPECT_EQ(calls, 2);
+}
+
+TEST_F(RoutingRendezvousTest, EachOfManyHasItsDestination) {
+  const std::vector<Tensor> into = {Tensor(), Number(0)};
+  Args args;
+  args.destinations = into;
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, args,
+                      [](const absl::Status&, absl::Span<Received>) {});
+  EXPECT_EQ(fetcher.many_keys, 2u);
+  EXPECT_EQ(fetcher.many_destinations, (std::vector<const void*>{nullptr, into[1].data()}));
+  std::vector<Received> results(2);
+  std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
+
+  // What goes different ways is received one by one.
+  step->RecvManyAsync({LocalKey("l"), RemoteKey("b")}, args,
+                      [](const absl::Status&, absl::Span<Received>) {});
+  ASSERT_EQ(fetcher.ones.size(), 1u);
+  EXPECT_EQ(fetcher.ones[0].args.destination.data(), into[1].data());
+  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(4), false);
+  ASSERT_TRUE(SendNumber(step.get(), LocalKey("l"), 5).ok());
 }
 
 // A "device" whose memory is the host's, marked as a device's.

@@ -3,20 +3,26 @@
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
 // of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN,
-// -helpersN: the server has N of them.
+// -helpersN: the server has N of them; -c: by the C interface's tryst_recv, on a thread that waits.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <thread>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "bench/peers/harness.h"
+#include "server/c/handles.h"
+#include "server/c/tryst_v1.h"
 #include "server/membership.h"
 #include "server/server.h"
 
@@ -125,7 +131,7 @@ class TrystProducer final : public ProducerEnd {
   std::vector<TensorKey> keys_;
 };
 
-class TrystConsumer final : public ConsumerEnd {
+class TrystConsumer : public ConsumerEnd {
  public:
   // `address` is what TrystProducer::Address() said.
   TrystConsumer(Server* server, const std::string& variant, const ConsumerNeeds& needs)
@@ -141,6 +147,7 @@ class TrystConsumer final : public ConsumerEnd {
       Die("not an address: %s", needs.address.c_str());
     }
     consumer_ = server->worker();
+    step_ = step;
     server->members()->Set(producer_, words[3]);
     auto rendezvous = server->steps()->StartStep(step);
     Check(rendezvous.status());
@@ -160,9 +167,8 @@ class TrystConsumer final : public ConsumerEnd {
   }
   void Poll(bool) override {}
 
- private:
-  static constexpr size_t kMany = 64;
-
+ protected:
+  int64_t step() const { return step_; }
   // The same memory for every tensor of this size.
   const Tensor& DestinationOf(int slot, char* into, size_t bytes) {
     Tensor& destination = destinations_[slot];
@@ -171,23 +177,6 @@ class TrystConsumer final : public ConsumerEnd {
                                    MemorySpace(), [] {});
     }
     return destination;
-  }
-  void AskLater(int slot, const std::string& key) {
-    waiting_slots_.push_back(slot);
-    waiting_keys_.push_back(TensorKeyOf(key));
-    if (waiting_slots_.size() == kMany) AskMany();
-  }
-  void AskMany() {
-    std::vector<TensorKey> keys = std::exchange(waiting_keys_, {});
-    rendezvous_->RecvManyAsync(keys, args_,
-                               [this, slots = std::exchange(waiting_slots_, {})](
-                                   const absl::Status& first, absl::Span<Received> all) {
-                                 Check(first);
-                                 for (size_t i = 0; i < all.size(); ++i)
-                                   Land(slots[i], all[i].status, all[i].tensor);
-                                 if (!waiting_slots_.empty())
-                                   AskMany();  // The round has no more keys to wait for.
-                               });
   }
   void Land(int slot, const absl::Status& status, const Tensor& tensor) {
     Check(status);
@@ -206,16 +195,95 @@ class TrystConsumer final : public ConsumerEnd {
     return key;
   }
 
+ private:
+  static constexpr size_t kMany = 64;
+
+  void AskLater(int slot, const std::string& key) {
+    waiting_slots_.push_back(slot);
+    waiting_keys_.push_back(TensorKeyOf(key));
+    if (waiting_slots_.size() == kMany) AskMany();
+  }
+  void AskMany() {
+    std::vector<TensorKey> keys = std::exchange(waiting_keys_, {});
+    rendezvous_->RecvManyAsync(keys, args_,
+                               [this, slots = std::exchange(waiting_slots_, {})](
+                                   const absl::Status& first, absl::Span<Received> all) {
+                                 Check(first);
+                                 for (size_t i = 0; i < all.size(); ++i)
+                                   Land(slots[i], all[i].status, all[i].tensor);
+                                 if (!waiting_slots_.empty())
+                                   AskMany();  // The round has no more keys to wait for.
+                               });
+  }
   const ConsumerNeeds needs_;
   const bool landing_, many_;
   Args args_;
   std::string producer_, consumer_;
   uint64_t incarnation_ = 0;
+  int64_t step_ = 0;
   std::shared_ptr<Rendezvous> rendezvous_;
   absl::flat_hash_map<const std::string*, TensorKey> keys_;
   std::vector<Tensor> destinations_, held_;
   std::vector<int> waiting_slots_;
   std::vector<TensorKey> waiting_keys_;
+};
+
+// Receives by the C interface, one after the other, on a thread that waits for each.
+class CConsumer final : public TrystConsumer {
+ public:
+  CConsumer(tryst_server* server, const std::string& variant, const ConsumerNeeds& needs)
+      : TrystConsumer(server->server.get(), variant, needs),
+        server_(server),
+        thread_([this] { Run(); }) {}
+  ~CConsumer() override {
+    {
+      MutexLock lock(&mu_);
+      over_ = true;
+      changed_.NotifyOne();
+    }
+    thread_.join();
+  }
+  void Ask(int slot, const std::string& key, char* into, size_t bytes) override {
+    Asked asked = {slot, std::string(TensorKeyOf(key).text()), {}};
+    asked.into.tensor = DestinationOf(slot, into, bytes);
+    MutexLock lock(&mu_);
+    asks_.push_back(std::move(asked));
+    changed_.NotifyOne();
+  }
+
+ private:
+  struct Asked {
+    int slot = 0;
+    std::string key;
+    tryst_tensor into;
+  };
+  bool Next(Asked* next) {
+    MutexLock lock(&mu_);
+    while (asks_.empty() && !over_) changed_.Wait(&mu_);
+    if (asks_.empty()) return false;
+    *next = std::move(asks_.front());
+    asks_.pop_front();
+    return true;
+  }
+  void Run() {
+    Asked asked;
+    while (Next(&asked)) {
+      tryst_tensor* tensor = nullptr;
+      tryst_status* const status =
+          tryst_recv(server_, step(), asked.key.c_str(), &asked.into, -1, &tensor);
+      if (status != nullptr) Die("%s", tryst_status_message(status));
+      const Tensor landed = tensor->tensor;
+      tryst_tensor_free(tensor);
+      Land(asked.slot, absl::OkStatus(), landed);
+    }
+  }
+
+  tryst_server* const server_;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<Asked> asks_ ABSL_GUARDED_BY(mu_);
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
 };
 
 // The process's server, and the producer end whose consumer is not known yet.
@@ -234,7 +302,13 @@ class Process {
     return producer;
   }
   std::unique_ptr<ConsumerEnd> Consume(const std::string& variant, const ConsumerNeeds& needs) {
-    auto consumer = std::make_unique<TrystConsumer>(OpenServer(variant), variant, needs);
+    Server* const server = OpenServer(variant);
+    std::unique_ptr<TrystConsumer> consumer;
+    if (absl::EndsWith(variant, "-c")) {
+      consumer = std::make_unique<CConsumer>(&handle_, variant, needs);
+    } else {
+      consumer = std::make_unique<TrystConsumer>(server, variant, needs);
+    }
     if (producer_ != nullptr) std::exchange(producer_, nullptr)->SendTo(consumer->producer());
     return consumer;
   }
@@ -247,7 +321,7 @@ class Process {
   static constexpr char kParent[] = "/job:consumer/replica:0/task:0";
 
   Server* OpenServer(const std::string& variant) {
-    if (server_ != nullptr) return server_.get();
+    if (handle_.server != nullptr) return handle_.server.get();
     SetLogSink([](LogSeverity severity, const char*, int, absl::string_view text) {
       if (severity >= LogSeverity::kError) {
         fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
@@ -274,9 +348,9 @@ class Process {
     config.landing_bytes = capped_ ? kCapBytes : kPlentyBytes;
     auto server = ServerBuilder().Build(config);
     Check(server.status());
-    server_ = *std::move(server);
-    Check(server_->Start());
-    return server_.get();
+    handle_.server = *std::move(server);
+    Check(handle_.server->Start());
+    return handle_.server.get();
   }
 
   static void UseSecrets(const std::string& variant, ServerConfig* config) {
@@ -292,7 +366,7 @@ class Process {
 
   const bool is_child_;
   const bool capped_;
-  std::unique_ptr<Server> server_;
+  tryst_server handle_;
   TrystProducer* producer_ = nullptr;
 };
 

@@ -135,7 +135,12 @@ void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Arg
 
 void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                               ManyDoneFn done) {
-  if (keys.empty() || !WantsDevice(keys.front(), args)) {
+  ArgsOfEach each(args);
+  bool any = false;
+  for (size_t i = 0; i < keys.size() && (i == 0 || !args.destinations.empty()); ++i) {
+    any = any || WantsDevice(keys[i], each.At(i));
+  }
+  if (!any) {
     return fetcher_->FetchMany(step_id, keys, args, std::move(done));
   }
   struct Many {
@@ -148,7 +153,7 @@ void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
   many->left = keys.size();
   many->done = std::move(done);
   for (size_t i = 0; i < keys.size(); ++i) {
-    Fetch(step_id, keys[i], args,
+    Fetch(step_id, keys[i], each.At(i),
           [many, i](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
             Received& result = many->results[i];
             result.status = std::move(status);

@@ -9,6 +9,7 @@ FetchJoin* Deliveries::NewJoin(size_t count, const Args& args, ManyDoneFn done) 
   FetchJoin* join = free_joins_.back();
   free_joins_.pop_back();
   join->args = args;
+  join->args.destinations = {};  // Each fetch has its own.
   join->done = std::move(done);
   join->results.resize(count);
   join->left = count;
@@ -36,6 +37,7 @@ void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool
     if (!status.ok()) received.status = std::move(status);
     if (tensor.valid()) received.tensor = std::move(tensor);
     received.is_dead = is_dead;
+    if (op->args.destination.valid()) op->args.destination.Reset();
     owner_->OnOpDelivered(op);
     return NoteResult(join, when);
   }

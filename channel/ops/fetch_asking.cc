@@ -11,7 +11,7 @@ namespace tryst {
 // needs.
 bool FetchOps::AskNow(FetchOp* op) {
   return open() && op->plain && op->state == FetchState::kQueued && words_->AsksAtOnce() &&
-         !SomebodyWaits() && !HasWords() && MayFill(op->wants()).ok() &&
+         !SomebodyWaits() && !HasWords() && MayFill(op->destination()).ok() &&
          op->key.text().size() <= ops_options_.max_key_bytes && Ask(op);
 }
 

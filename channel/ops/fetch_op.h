@@ -47,7 +47,8 @@ class FetchOp : public PollerTimer {
   explicit FetchOp(FetchOpOwner* owner)
       : owner_(owner), cancel_task_(this), delivered_task_(this) {}
 
-  // What the caller gave. For a fetch of many, `join` and `index` take the place of args and done.
+  // What the caller gave. For a fetch of many, `join` and `index` take the place of done and of
+  // args, but for the destination.
   int64_t step = 0;
   TensorKey key;
   Args args;
@@ -107,8 +108,9 @@ class FetchOp : public PollerTimer {
 
   // Makes it as new.
   virtual void Renew();
-  // The caller's Args; all fetches of a join have the same.
+  // The caller's Args; all fetches of a join have the same. Without their destination.
   const Args& wants() const { return join != nullptr ? join->args : args; }
+  const Tensor& destination() const { return args.destination; }
   // Any thread: asks the poller to end it early.
   void Cancel(Poller* poller) {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);

@@ -51,6 +51,7 @@ bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, cons
     FetchOp* op = TakeOp();
     op->step = step_id;
     op->key = keys[i];
+    if (!args.destinations.empty()) op->args.destination = args.destinations[i];
     op->join = join;
     op->index = i;
     Start(op);
@@ -77,7 +78,7 @@ void FetchOps::Start(FetchOp* op) {
   if (op->key.text().size() > ops_options_.max_key_bytes) {
     return EndEarly(op, absl::InvalidArgumentError("the key is too long to be sent"));
   }
-  const absl::Status may_fill = MayFill(args);
+  const absl::Status may_fill = MayFill(op->destination());
   if (!may_fill.ok()) return EndEarly(op, may_fill);
   if (args.cancellation != nullptr) {
     op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
@@ -234,7 +235,7 @@ void FetchOps::OnOpTimer(FetchOp* op) {
 absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
                                uint64_t bytes) const {
   absl::Status status = FitsLimit(bytes, ops_options_.max_tensor_bytes);
-  if (status.ok()) status = FitsDestination(op.wants(), dtype, shape);
+  if (status.ok()) status = FitsDestination(op.destination(), dtype, shape);
   return status;
 }
 
@@ -315,6 +316,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   ++counts_->moved;
   WaitingFetch fetch{op->step, op->key, op->wants(), std::move(op->done)};
   if (op->join != nullptr) {
+    fetch.args.destination = op->destination();
     fetch.args.executor = nullptr;
     fetch.done = deliveries_.BackToJoin(op);
   }

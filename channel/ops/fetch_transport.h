@@ -17,8 +17,8 @@ class FetchTransport {
 
   virtual FetchOp* MakeOp() = 0;  // Makes one, which lasts until DropOps().
   virtual void DropOps() = 0;     // Destroys all of them: none is out.
-  // Whether args.destination can be filled.
-  virtual absl::Status MayFill(const Args& args) const = 0;
+  // Whether a destination can be filled; an invalid one stands for none.
+  virtual absl::Status MayFill(const Tensor& destination) const = 0;
   // The standing receive for this key, or null.
   virtual FetchOp* Foreseen(int64_t, const TensorKey&) { return nullptr; }
   virtual void OnBegun(FetchOp*) {}       // From here on somebody waits.

@@ -33,8 +33,7 @@ absl::Status FitsLimit(uint64_t bytes, uint64_t most) {
       absl::StrCat("the tensor has ", bytes, " bytes; the limit is ", most, " (max_tensor_bytes)"));
 }
 
-absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape) {
-  const Tensor& wanted = args.destination;
+absl::Status FitsDestination(const Tensor& wanted, DType dtype, const TensorShape& shape) {
   if (!wanted.valid() || (wanted.dtype() == dtype && wanted.shape() == shape)) {
     return absl::OkStatus();
   }

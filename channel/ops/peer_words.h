@@ -26,8 +26,8 @@ absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived)
 
 // kResourceExhausted: a tensor of `bytes` is larger than `most` (max_tensor_bytes).
 absl::Status FitsLimit(uint64_t bytes, uint64_t most);
-// kInvalidArgument: args.destination has another type or shape than the tensor.
-absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape);
+// kInvalidArgument: `wanted`, where there is one, has another type or shape than the tensor.
+absl::Status FitsDestination(const Tensor& wanted, DType dtype, const TensorShape& shape);
 
 }  // namespace tryst
 

@@ -129,18 +129,22 @@ void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, c
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && MayStartNow() && FetchAsOne(step_id, keys, args, &done)) return;
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
-  poller_->PostFn([this, step_id, args, done = std::move(done),
-                   keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
+  poller_->PostFn([this, step_id, args = args, done = std::move(done),
+                   keys = std::vector<TensorKey>(keys.begin(), keys.end()),
+                   destinations = std::vector<Tensor>(args.destinations.begin(),
+                                                      args.destinations.end())]() mutable {
     posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+    args.destinations = destinations;
     if (FetchAsOne(step_id, keys, args, &done)) return;
-    FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
-      FetchNow(step_id, key, args, std::move(one));
+    ArgsOfEach each(args);
+    FetchEach(keys.size(), std::move(done), [&](size_t i, DoneFn one) {
+      FetchNow(step_id, keys[i], each.At(i), std::move(one));
     });
   });
 }
 
-void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
-                            absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch) {
+void ChannelPool::FetchEach(size_t count, ManyDoneFn done,
+                            absl::FunctionRef<void(size_t, DoneFn)> fetch) {
   // Shared by the fetches; the last one to end calls back.
   struct Many {
     std::atomic<size_t> left{0};
@@ -148,8 +152,8 @@ void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
     ManyDoneFn done;
   };
   auto many = std::make_shared<Many>();
-  many->results.resize(keys.size());
-  many->left = keys.size() + 1;
+  many->results.resize(count);
+  many->left = count + 1;
   many->done = std::move(done);
   const auto end_one = [](const std::shared_ptr<Many>& many) {
     if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -159,9 +163,9 @@ void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
     }
     std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
   };
-  for (size_t i = 0; i < keys.size(); ++i) {
-    fetch(keys[i], [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                      bool is_dead) {
+  for (size_t i = 0; i < count; ++i) {
+    fetch(i, [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
+                                bool is_dead) {
       many->results[i].status = std::move(status);
       many->results[i].tensor = std::move(tensor);
       many->results[i].is_dead = is_dead;

@@ -103,9 +103,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Runs `fn` on the poller thread and waits for it, up to a limit.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
-  // Calls `fetch` for each key, and `done` once all of them have ended. Any thread.
-  void FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
-                 absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch);
+  // Calls `fetch` `count` times, and `done` once all of them have ended. Any thread.
+  void FetchEach(size_t count, ManyDoneFn done, absl::FunctionRef<void(size_t, DoneFn)> fetch);
   FetchTask* TakeTask();
   void GiveTask(FetchTask* task);
 

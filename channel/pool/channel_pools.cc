@@ -92,6 +92,7 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
   struct Part {
     std::vector<TensorKey> keys;
     std::vector<size_t> at;  // The places of its keys in the call's `keys`.
+    std::vector<Tensor> destinations;
   };
   struct Many {
     std::atomic<size_t> left{0};
@@ -103,6 +104,7 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
     Part& part = parts[PlaceOf(keys[i])];
     part.keys.push_back(keys[i]);
     part.at.push_back(i);
+    if (!args.destinations.empty()) part.destinations.push_back(args.destinations[i]);
   }
   auto many = std::make_shared<Many>();
   many->results.resize(keys.size());
@@ -111,8 +113,10 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
       parts.begin(), parts.end(), [](const Part& part) { return !part.keys.empty(); }));
   for (size_t place = 0; place < parts.size(); ++place) {
     if (parts[place].keys.empty()) continue;
+    Args part_args = args;
+    part_args.destinations = parts[place].destinations;
     pools_[place]->FetchMany(
-        step_id, parts[place].keys, args,
+        step_id, parts[place].keys, part_args,
         [many, at = std::move(parts[place].at)](absl::Status, absl::Span<Received> received) {
           for (size_t i = 0; i < at.size(); ++i) many->results[at[i]] = std::move(received[i]);
           if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

@@ -105,7 +105,9 @@ class FetchChannel final : public FetchOps,
   // What a transport must do for FetchOps.
   FetchOp* MakeOp() override { return ops_.Make(this); }
   void DropOps() override { ops_.Clear(); }
-  absl::Status MayFill(const Args& args) const override { return destinations_.MayFill(args); }
+  absl::Status MayFill(const Tensor& destination) const override {
+    return destinations_.MayFill(destination);
+  }
   FetchOp* Foreseen(int64_t step_id, const TensorKey& key) override {
     return standing_.Foreseen(step_id, key);
   }

@@ -9,16 +9,14 @@
 
 namespace tryst {
 
-absl::Status FetchDestinations::MayFill(const Args& args) const {
-  if (!args.destination.valid() || args.destination.on_host()) {
-    return absl::OkStatus();
-  }
-  return landings_->nic()->ReachesDevice(args.destination.space().device_ordinal);
+absl::Status FetchDestinations::MayFill(const Tensor& destination) const {
+  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
+  return landings_->nic()->ReachesDevice(destination.space().device_ordinal);
 }
 
 void FetchDestinations::Choose(RdmaFetchOp* op, uint64_t inside, uint64_t bytes_last) {
   if (op->landing || op->region != nullptr) return;
-  const Tensor& wanted = op->wants().destination;
+  const Tensor& wanted = op->destination();
   if (wanted.valid()) {
     // A tensor over the limit gets no memory: the peer will say how large it is, and is refused.
     if (wanted.bytes() > options_.max_tensor_bytes) return;
@@ -32,7 +30,7 @@ void FetchDestinations::Choose(RdmaFetchOp* op, uint64_t inside, uint64_t bytes_
 }
 
 bool FetchDestinations::Give(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what) {
-  const Tensor& wanted = op->wants().destination;
+  const Tensor& wanted = op->destination();
   if (wanted.valid() && wanted.dtype() != DType::kString) {
     bytes = wanted.bytes();  // Whatever the peer says: bytes behind it do not belong to the caller.
     // A destination above the cap takes the whole cap, so no other is beside it.
@@ -83,7 +81,7 @@ void FetchDestinations::Drop(RdmaFetchOp* op) {
 
 bool FetchDestinations::WaitForRoom(RdmaFetchOp* op) {
   const bool needs_landing =
-      !op->wants().destination.valid() || op->wants().destination.dtype() == DType::kString;
+      !op->destination().valid() || op->destination().dtype() == DType::kString;
   if (needs_landing && op->meta.bytes > landings_->cap_bytes()) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", op->meta.bytes, " bytes, the landing cap is ", landings_->cap_bytes(),
@@ -136,7 +134,7 @@ bool FetchDestinations::Pass(RdmaFetchOp* from, RdmaFetchOp* to) {
     // The peer has said what the tensor is, and the next fetch may want another type or shape.
     auto shape = TensorShape::Make(absl::MakeConstSpan(from->meta.dims, from->meta.rank));
     const DType dtype = static_cast<DType>(from->meta.dtype);
-    if (!shape.ok() || !FitsDestination(to->wants(), dtype, *shape).ok()) return false;
+    if (!shape.ok() || !FitsDestination(to->destination(), dtype, *shape).ok()) return false;
   }
   to->retried = from->retried;
   to->expects = from->expects;

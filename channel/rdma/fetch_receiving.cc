@@ -15,7 +15,7 @@ namespace {
 
 // Whether the destination is the caller's host memory, which this process can write itself.
 bool InHostDestination(const FetchOp& op) {
-  const Tensor& destination = op.wants().destination;
+  const Tensor& destination = op.destination();
   return destination.valid() && destination.on_host();
 }
 
@@ -139,7 +139,7 @@ void FetchReceiver::Complete(RdmaFetchOp* op, absl::Status status, Tensor&& tens
   }
   ops_->Advance(op, FetchEvent::kComplete);
   sender_->link->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
-  const bool recurs = status.ok() && op->wants().recurring && !op->wants().destination.valid();
+  const bool recurs = status.ok() && op->wants().recurring && !op->destination().valid();
   if (!recurs) {
     ops_->LastWord(op);
     return ops_->Report(op, std::move(status), std::move(tensor), is_dead, when);
@@ -161,7 +161,7 @@ void FetchReceiver::NoteBytes(const RdmaFetchOp& op, uint64_t bytes) {
 // block.
 bool FetchReceiver::TakeSmall(RdmaFetchOp* op, const wire::TensorMeta& meta,
                               absl::string_view payload) {
-  if (op->wants().destination.valid() || payload.size() > SmallStorage::kBytes ||
+  if (op->destination().valid() || payload.size() > SmallStorage::kBytes ||
       payload.size() > options_.max_tensor_bytes) {
     return false;
   }
@@ -184,7 +184,7 @@ absl::Status FetchReceiver::OnTensor(RdmaFetchOp* op, const wire::Record& record
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
   const bool is_dead = (record.flags & wire::kIsDead) != 0;
-  const Tensor& wanted = op->wants().destination;
+  const Tensor& wanted = op->destination();
   if (!is_dead && IsAsSaid(wanted, *meta) && InHostDestination(*op) &&
       payload.size() <= options_.max_tensor_bytes) {
     if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
@@ -214,7 +214,7 @@ absl::Status FetchReceiver::OnTensor(RdmaFetchOp* op, const wire::Record& record
     status = ops_->MayTake(*op, dtype, *shape, meta->bytes);
     if (status.ok()) {
       if (InHostDestination(*op)) {
-        tensor = op->wants().destination;
+        tensor = op->destination();
       } else {
         auto made = Tensor::Allocate(dtype, *shape);
         status = made.status();
@@ -275,7 +275,7 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
     }
     if (op->region == nullptr) return absl::DataLossError("a tensor landed where none was due");
     counters_.bytes += op->region->bytes();
-    Tensor tensor = op->wants().destination;
+    Tensor tensor = op->destination();
     destinations_->Drop(op);
     Complete(op, absl::OkStatus(), std::move(tensor), false);
   }
@@ -287,7 +287,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
   const wire::TensorMeta& meta = op->meta;
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta.dims, meta.rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
-  void* memory = op->landing ? op->landing->data() : op->wants().destination.mutable_data();
+  void* memory = op->landing ? op->landing->data() : op->destination().mutable_data();
   const uint64_t room = op->landing             ? op->landing->bytes()
                         : op->region != nullptr ? op->region->bytes()
                                                 : 0;
@@ -332,7 +332,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
     if (!decoded.ok()) return decoded.status();
     tensor = *std::move(decoded);
   } else if (status.ok() && (!op->landing || InHostDestination(*op))) {
-    tensor = op->wants().destination;
+    tensor = op->destination();
     if (op->landing) memcpy(tensor.mutable_data(), memory, meta.bytes);
   } else if (status.ok()) {
     auto taken = Tensor::FromStorage(std::move(op->landing), 0, dtype, *shape);
@@ -375,9 +375,9 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaFetchOp* op, const wire::Recor
 void FetchReceiver::TakeAhead(RdmaFetchOp* op) {
   Tensor tensor = std::move(op->result);
   op->result = Tensor();
-  const Tensor& wanted = op->wants().destination;
+  const Tensor& wanted = op->destination();
   if (wanted.valid() && tensor.valid()) {
-    const absl::Status fits = FitsDestination(op->wants(), tensor.dtype(), tensor.shape());
+    const absl::Status fits = FitsDestination(op->destination(), tensor.dtype(), tensor.shape());
     if (!fits.ok()) return ops_->EndEarly(op, fits);
     if (tensor.dtype() != DType::kString) {
       if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());

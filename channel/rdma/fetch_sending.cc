@@ -92,10 +92,10 @@ bool FetchSender::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
   }
   // A landing beside the caller's memory may be as large as the tensor. Its request names no shape,
   // so that LANDED announces the tensor: an immediate alone would not say what to copy.
-  if (op->wants().destination.valid() && !op->landing) {
+  if (op->destination().valid() && !op->landing) {
     record.flags |= wire::kHasShape;
-    body.dtype = static_cast<uint8_t>(op->wants().destination.dtype());
-    const TensorShape& shape = op->wants().destination.shape();
+    body.dtype = static_cast<uint8_t>(op->destination().dtype());
+    const TensorShape& shape = op->destination().shape();
     body.rank = static_cast<uint8_t>(shape.rank());
     for (int i = 0; i < shape.rank(); ++i) body.dims[i] = shape.dim(i);
   } else if (op->expects) {

@@ -8,8 +8,8 @@ namespace tryst {
 
 using shm_wire::ReplyCell;
 
-absl::Status ShmFetchChannel::MayFill(const Args& args) const {
-  if (!args.destination.valid() || args.destination.on_host()) return absl::OkStatus();
+absl::Status ShmFetchChannel::MayFill(const Tensor& destination) const {
+  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
   return absl::UnimplementedError(
       "this channel does not write device memory: fetch into host memory");
 }

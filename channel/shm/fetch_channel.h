@@ -112,7 +112,7 @@ class ShmFetchChannel final : public FetchOps,
   // What a transport must do for FetchOps.
   FetchOp* MakeOp() override { return ops_.Make(this); }
   void DropOps() override { ops_.Clear(); }
-  absl::Status MayFill(const Args& args) const override;
+  absl::Status MayFill(const Tensor& destination) const override;
   void OnWaits(FetchOp* op) override;
   void Refuse(FetchOp* op) override { receiver_.Refuse(ShmFetchOp::Of(op)); }
   void DropMemory(FetchOp* op) override;

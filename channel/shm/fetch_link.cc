@@ -102,8 +102,7 @@ void ShmFetchLink::Drop(bool says_leave) {
 
 // A fetch that takes a view needs no destination.
 uint8_t ShmFetchLink::DestinationFlag(const FetchOp& op) {
-  const Args& args = op.wants();
-  return args.destination.valid() && !args.prefers_view ? shm_wire::kHasDestination : 0;
+  return op.destination().valid() && !op.wants().prefers_view ? shm_wire::kHasDestination : 0;
 }
 
 uint32_t ShmFetchLink::KeyCells(const TensorKey& key) {

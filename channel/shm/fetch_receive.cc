@@ -133,8 +133,8 @@ absl::Status ShmReceiver::OnFailedText(const uint8_t* text, size_t bytes) {
 
 // The fast way for a tensor of the type and shape that the caller announced, as nearly all are.
 bool ShmReceiver::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
-  if (!op->wants().destination.valid()) return false;
-  const Tensor& wanted = op->wants().destination;
+  if (!op->destination().valid()) return false;
+  const Tensor& wanted = op->destination();
   const uint8_t rank = cell.body[1];
   const size_t dims = size_t{8} * rank;
   if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
@@ -154,8 +154,7 @@ static_assert(shm_wire::InlineRoom(0) <= SmallStorage::kBytes, "what a cell hold
 
 // The fast way for a small tensor of numbers, if the caller gave no memory.
 bool ShmReceiver::FillSmall(ShmFetchOp* op, const ReplyCell& cell) {
-  if (op->wants().destination.valid() || cell.head.number > link_->options.max_tensor_bytes)
-    return false;
+  if (op->destination().valid() || cell.head.number > link_->options.max_tensor_bytes) return false;
   const uint8_t rank = cell.body[1];
   int64_t dims[TensorShape::kMaxRank];
   shm_wire::CopyDims(cell.body + 2, rank, dims);
@@ -206,8 +205,8 @@ absl::Status ShmReceiver::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     if (!due.ok() || *due != bytes) {
       return absl::DataLossError("the bytes are not what their type and shape say");
     }
-    if (status.ok() && op->wants().destination.valid()) {
-      tensor = op->wants().destination;
+    if (status.ok() && op->destination().valid()) {
+      tensor = op->destination();
     } else if (status.ok()) {
       auto made = Tensor::FromStorage(small_->Take(), 0, dtype, *shape);
       if (!made.ok()) return absl::DataLossError(made.status().message());
@@ -273,7 +272,7 @@ absl::Status ShmReceiver::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 absl::Status ShmReceiver::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
   absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
   const bool copies =
-      op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().prefers_view);
+      op->dtype == DType::kString || (op->destination().valid() && !op->wants().prefers_view);
   if (!status.ok() || !copies) {
     Tensor tensor;
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {
@@ -376,8 +375,8 @@ absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRe
 
 // Finds where the bytes go: the caller's memory, or new memory for the tensor.
 absl::Status ShmReceiver::Prepare(ShmFetchOp* op) {
-  if (op->dtype != DType::kString && op->wants().destination.valid()) {
-    op->into = op->wants().destination;
+  if (op->dtype != DType::kString && op->destination().valid()) {
+    op->into = op->destination();
     return absl::OkStatus();
   }
   auto made = op->dtype == DType::kString

@@ -159,12 +159,22 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
 void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::Args args) {
   args.cancellation = &cancellation;
   left = items.size();
-  bool any_into = false;
-  for (const Item& item : items) any_into |= item.receive.into.valid();
-  if (!any_into && items.size() > 1) {
+  bool any_into = false, any_filled_here = false;
+  for (const Item& item : items) {
+    any_into |= item.receive.into.valid();
+    any_filled_here |= item.receive.into.valid() && item.receive.is_own;
+  }
+  // What is filled here, and does not fit, goes back to its turn, which many have not.
+  if (!any_filled_here && items.size() > 1) {
     std::vector<tryst::TensorKey> keys;
+    std::vector<tryst::Tensor> destinations;
     keys.reserve(items.size());
     for (const Item& item : items) keys.push_back(item.receive.key);
+    if (any_into) {
+      destinations.reserve(items.size());
+      for (const Item& item : items) destinations.push_back(item.receive.into);
+      args.destinations = destinations;
+    }
     rendezvous->RecvManyAsync(keys, args,
                               [this](const absl::Status&, absl::Span<tryst::Received> results) {
                                 for (size_t i = 0; i < results.size(); ++i) {

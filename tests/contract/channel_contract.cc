@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 
 namespace tryst {
@@ -255,6 +257,51 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   }
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(right, kKeys);
+}
+
+// Of each four keys one has no destination, two have one, small and large, and one has one that
+// does not fit.
+TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
+  constexpr size_t kKeys = 40;
+  const auto elements_of = [](size_t i) -> int64_t { return i % 4 == 2 ? 50'000 : 16; };
+  std::vector<TensorKey> keys;
+  std::vector<Tensor> destinations(kKeys);
+  for (size_t i = 0; i < kKeys; ++i) {
+    keys.push_back(Key(absl::StrCat("into", i)));
+    if (i % 4 != 0) {
+      destinations[i] = *Tensor::Allocate(DType::kFloat, {elements_of(i) + (i % 4 == 3)});
+    }
+    if (i % 2 == 0) Send(1, keys[i], Numbers(elements_of(i), static_cast<float>(i)));
+  }
+  absl::Notification ended;
+  absl::Status first_error;
+  std::vector<Received> got;
+  Args args;
+  args.destinations = destinations;
+  world_->consumer()->FetchMany(1, keys, args,
+                                [&](const absl::Status& first, absl::Span<Received> results) {
+                                  first_error = first;
+                                  for (Received& result : results) got.push_back(result);
+                                  ended.Notify();
+                                });
+  for (size_t i = 1; i < kKeys; i += 2) {
+    Send(1, keys[i], Numbers(elements_of(i), static_cast<float>(i)));
+  }
+  ASSERT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_EQ(first_error.code(), absl::StatusCode::kInvalidArgument) << first_error;
+  for (size_t i = 0; i < kKeys; ++i) {
+    if (i % 4 == 3) {
+      EXPECT_EQ(got[i].status.code(), absl::StatusCode::kInvalidArgument) << got[i].status;
+      EXPECT_TRUE(IsNumbers(FetchNow(1, keys[i]).tensor, 16, static_cast<float>(i)))
+          << "it took it";
+      continue;
+    }
+    ASSERT_TRUE(got[i].status.ok()) << i << ": " << got[i].status;
+    EXPECT_TRUE(IsNumbers(got[i].tensor, elements_of(i), static_cast<float>(i))) << i;
+    if (i % 4 != 0) {
+      EXPECT_EQ(got[i].tensor.data(), destinations[i].data()) << i;
+    }
+  }
 }
 
 TEST_P(ChannelContractTest, CancelledFetchEndsAndConsumesNothing) {

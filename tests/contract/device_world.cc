@@ -123,8 +123,9 @@ class DownloadingFetcher final : public TensorFetcher {
     auto results = std::make_shared<std::vector<Received>>(keys.size());
     auto left = std::make_shared<std::atomic<size_t>>(keys.size());
     auto end = std::make_shared<ManyDoneFn>(std::move(done));
+    ArgsOfEach each(args);
     for (size_t i = 0; i < keys.size(); ++i) {
-      Fetch(step_id, keys[i], args,
+      Fetch(step_id, keys[i], each.At(i),
             [results, left, end, i](absl::Status status, const Args&, const Args&, Tensor tensor,
                                     bool is_dead) {
               (*results)[i].status = std::move(status);

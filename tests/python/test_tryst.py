@@ -595,11 +595,25 @@ class Memory(TwoServers):
             rss = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
             return rss, len(os.listdir("/proc/self/fd")), sys.getrefcount(array)
 
+        async def awaited(out, back):
+            out.send("x", array, to=self.worker.worker)
+            await back.arecv("x", frm=self.ps.worker, timeout=60, into=array.copy())
+            with self.assertRaises(tryst.DeadlineExceeded):
+                await back.arecv("y", frm=self.ps.worker, timeout=0.001)
+            task = asyncio.ensure_future(back.arecv("z", frm=self.ps.worker))
+            await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        loop = asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+        many = {"m%d" % i: array for i in range(8)}
         push = self.ps.plan({"x": array}, to=self.worker.worker)
         pull = self.worker.plan({"x": array.copy()}, frm=self.ps.worker)
         for i in range(rounds):
             out, back = self.ps.step(10**6 + i), self.worker.step(10**6 + i)
-            what = chance.randrange(6)
+            what = chance.randrange(9)
             if what == 0:
                 back.start(["x"], self.ps.worker)  # It is dropped, and so cancelled.
             elif what == 1:
@@ -611,6 +625,12 @@ class Memory(TwoServers):
             elif what == 5:
                 push.send(out)
                 pull.recv(back, timeout=60).result()
+            elif what == 6:
+                loop.run_until_complete(awaited(out, back))
+            elif what in (7, 8):
+                out.send_many(many, to=self.worker.worker)
+                into = [array.copy() for _ in many] if what == 7 else None
+                back.recv_many(list(many), frm=self.ps.worker, timeout=60, into=into).result()
             else:
                 out.send("x", array, to=self.worker.worker)
                 back.recv("x", frm=self.ps.worker, timeout=60, into=array.copy() if what == 3 else None)
