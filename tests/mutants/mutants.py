@@ -127,7 +127,7 @@ def programs_of(tree, targets):
 def targets_of(rooms):
     """The tests that are linked with one of the rooms, and the simulator."""
     libraries = " ".join("//%s:all" % room for room in rooms)
-    asked = "kind(cc_test, rdeps(//..., set(%s))) except attr(tags, '\\b(manual|requires-.*)\\b', //...)" % libraries
+    asked = "kind('(cc|_source)_test', rdeps(//..., set(%s))) except attr(tags, '\\b(manual|requires-.*)\\b', //...)" % libraries
     found = subprocess.run(bazel("query", asked), cwd=ROOT, check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     return sorted(set(found.stdout.decode().split()) | {planting.SIM})
 

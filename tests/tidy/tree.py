@@ -113,6 +113,11 @@ class Tree:
                 if call.func.id == "load":
                     continue
                 keywords = {k.arg: k.value for k in call.keywords}
+                if call.func.id == "cc_tests":  # A target for each source.
+                    for key, value in zip(keywords["tests"].keys, keywords["tests"].values):
+                        strings = self._strings(package, value, variables) + [key.value + ".cc"]
+                        yield Target(package, "cc_test", key.value, key.lineno, build, strings, True)
+                    continue
                 name = (self._strings(package, keywords.get("name"), variables) or [""])[0]
                 nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
                 strings = [s for node in nodes for s in self._strings(package, node, variables)]
