@@ -31,7 +31,7 @@ int64_t BytesOfReceive(Rendezvous* rendezvous, const std::vector<TensorKey>& key
 }
 
 // The goal is 300 bytes for a receive that waits; with a key of its own it takes 384. The test
-// prints what the bytes are for; docs/TESTING.md says why they stay.
+// prints what the bytes are for; docs/COSTS.md says why they stay.
 TEST(WaitingMemory, OfAReceiveAndItsKey) {
   if (HeapBytes() == 0) GTEST_SKIP() << "needs glibc's heap: a sanitizer's does not count";
   VirtualAlarms alarms;
