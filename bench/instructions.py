@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Instructions of a pull of 8 bytes by both ends, stage by stage, counted under callgrind.
 
-  bench/instructions.py PROGRAM [--json FILE] [--check]      PROGRAM is //bench:instructions
+  bench/instructions.py PROGRAM [--json FILE] [--check] [--files]      PROGRAM is //bench:instructions
 
 The same on a machine that is busy and on one that is not. Of rdma, what the NIC does is not counted.
 Without --json what was counted goes to the end of bench/history.jsonl; with --check nothing does,
-and a count that is 5 % over its last one there fails.
+and a count that is 5 % over its last one there fails. --files prints which files a pull passes instead.
 """
 import argparse
 import collections
@@ -18,6 +18,7 @@ import tempfile
 sys.dont_write_bytecode = True
 import callgrind  # noqa: E402
 import figures  # noqa: E402
+import passed  # noqa: E402
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 GROWTH = 1.05
@@ -87,12 +88,25 @@ def judged(line):
     return line["figure"] == "instructions_pull" and line["system"] != "tryst_grpc"
 
 
+def print_files(program):
+    for name in ("rdma", "shm", "grpc"):
+        functions, _ = count(program, name, PATHS[name].pulls)
+        found = passed.files(functions, os.path.dirname(HERE))
+        print("%s: %d files" % (name, len(found)))
+        for path, names in found.items():
+            print("  %s: %s" % (path, ", ".join(sorted(names))))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--json")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--files", action="store_true")
     options = parser.parse_args()
+    if options.files:
+        print_files(options.program)
+        return 0
     counted = collections.OrderedDict()
     for name, path in PATHS.items():
         functions, _ = count(options.program, name, path.pulls)

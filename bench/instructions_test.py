@@ -11,6 +11,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "../tools")]
 import callgrind  # noqa: E402
 import case_report  # noqa: E402
 import instructions  # noqa: E402
+import passed  # noqa: E402
 
 # main 10 of its own; Send 20, which calls Copy 5 twice; Down, which calls itself.
 DUMP = """\
@@ -74,6 +75,18 @@ class InstructionsTest(unittest.TestCase):
         each = instructions.stages(self.functions, 2, instructions.TURNED)
         self.assertEqual((each["send"], each["ask"], each["deliver"], each["pull"]), (15, 0, 8.5, 23.5))
         self.assertEqual(instructions.stages(self.functions, 2, instructions.BY_GRPC)["rest"], 23.5)
+
+    def test_the_file_of_a_function(self):
+        texts = {"a/op.cc": "void Op::Go(int n) {\n  Other::Go(n);\n}\nvoid Free(int) {\n}\n",
+                 "b/other.cc": "void Caller() {\n  Op::Go(1);\n}\n",
+                 "b/other.h": "class TAG Other {\n  void Go(int);\n};\nvoid Free(int);\n"}
+        for function, path in [("tryst::Op::Go(int)", "a/op.cc"), ("tryst::Other::Go(int) [clone .part.0]", "b/other.h"),
+                               ("void tryst::(anonymous namespace)::Free(std::vector<int, std::less<int>>)", "a/op.cc"),
+                               ("non-virtual thunk to tryst::Op::Go(int)", "a/op.cc"), ("tryst::wire::Free(int)", "a/op.cc"),
+                               ("tryst::Gone::Go(int)", None)]:
+            with self.subTest(function):
+                self.assertEqual(passed.file_of(*passed.plain(function), texts), path)
+        self.assertIsNone(passed.plain("grpc::Server::Go(int)"))
 
     def test_what_grew_by_more_than_a_twentieth(self):
         self.assertEqual(instructions.grown([line(105)], [line(100)]), ([], 1, 0))

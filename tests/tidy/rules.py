@@ -5,7 +5,8 @@ import re
 import subprocess
 
 from documents import documents
-from tree import line_of
+from links import index, links, said_twice
+from tree import line_of, lines, speaks_of_rules
 
 LEAVES = {"rendezvous", "verbs", "gpu", "proto"}
 # docs/ARCHITECTURE.md: which folder may use which. All may use themselves, tools/ and docs/.
@@ -61,6 +62,7 @@ def edge_breach(source, target):
 
 
 def layering(tree):
+    """A folder uses only the folders that the law of docs/ARCHITECTURE.md lets it, in BUILD edges and #include lines."""
     for target in tree.targets():
         for label in target.labels:
             why = edge_breach(target.package, label.split(":")[0])
@@ -74,6 +76,7 @@ def layering(tree):
 
 
 def foreign_headers(tree):
+    """libibverbs, libfabric, CUDA and gRPC are included only by the rooms that are there for them."""
     for path in tree.cpp():
         if top(path) not in SHIPPED:
             continue
@@ -84,6 +87,7 @@ def foreign_headers(tree):
 
 
 def folders(tree):
+    """There is no room that the house does not have."""
     for folder in sorted({top(f) for f in tree.files} - set(LAW) - {""}):
         yield "%s: no such room in the house (docs/ARCHITECTURE.md)" % folder
 
@@ -154,28 +158,31 @@ def defines(tree, path, function):
 
 
 def walks(tree):
-    """docs/WALKS.md leads to what is there, and counts the files that it makes one open."""
+    """docs/WALKS.md leads to what is there, and counts the files that a walk and the parts it links to make one open."""
     path = "docs/WALKS.md"
     if path not in tree.files:
         return
-    opened, stated, head = set(), None, 0
-    for number, line in enumerate(tree.read(path).splitlines() + ["## "], 1):
+    opened, stated, parts, section = {}, {}, {}, ""
+    for number, line in enumerate(tree.read(path).splitlines(), 1):
         if line.startswith("## "):
-            if stated is not None and stated != len(opened):
-                yield "%s:%d: the walk opens %d files, and says %d" % (path, head, len(opened), stated)
-            opened, stated = set(), None
+            section = line[3:].strip().lower().replace(" ", "-")
         count = re.match(r"Files to open: (\d+)$", line)
         if count:
-            stated, head = int(count[1]), number
+            stated[section] = number, int(count[1])
+        parts.setdefault(section, []).extend(re.findall(r"\]\(#([\w-]+)\)", line))
         station = STATION.match(line)
         if not station:
             continue
-        opened.add(station[1])
+        opened.setdefault(section, set()).add(station[1])
         if station[1] in tree.files and defines(tree, station[1], station[2]):
             continue
         now = [f for f in tree.cpp() if top(f) in SHIPPED and defines(tree, f, station[2])]
         yield "%s:%d: %s is not in %s%s" % (path, number, station[2], station[1],
                                              "; it is in " + ", ".join(now) if now else ", nor anywhere: what does it now?")
+    for section, (number, said) in stated.items():
+        there = set().union(*(opened.get(part, set()) for part in [section] + parts[section]))
+        if len(there) != said:
+            yield "%s:%d: the walk opens %d files, and says %d" % (path, number, len(there), said)
 
 
 def glossary(tree):
@@ -200,7 +207,7 @@ def glossary(tree):
 
 
 def measure_of_a_transport(tree):
-    """The transport for tests, which is all that a new one has to write."""
+    """The transport for tests, which is all that a new one has to write, has at most 250 lines."""
     toy = [f for f in tree.files if f.startswith("tests/toy/")]
     total = sum(len(tree.read(f).splitlines()) for f in toy)
     if total > MOST_LINES_OF_A_TRANSPORT:
@@ -209,6 +216,7 @@ def measure_of_a_transport(tree):
 
 
 def visibility(tree):
+    """Packages are private by default."""
     for target in tree.targets():
         if target.kind == "package" and top(target.build) in set(SHIPPED) - {"base"}:
             if "//visibility:public" in tree.read(target.build).split("default_visibility", 1)[-1].split("]")[0]:
@@ -236,6 +244,7 @@ def banned(name):
 
 
 def names(tree):
+    """No Manager, Util, Helper, Info, Common ... in the names of files, targets, types and macros."""
     reason = "says nothing: name it for what it does"
     for path in tree.files:
         for part in path.split("/"):
@@ -312,6 +321,7 @@ ALIVE_BY_PLACE = re.compile(
 
 
 def dead_files(tree):
+    """Every file is in a BUILD target, or a script calls it."""
     mentioned = set()
     for target in tree.targets():
         mentioned.update(target.files)
@@ -329,6 +339,7 @@ def dead_files(tree):
 
 
 def guards(tree):
+    """The include guard of base/x.h is TRYST_BASE_X_H_."""
     for path in tree.of(".h", ".cuh"):
         guard = "TRYST_%s_" % re.sub(r"\W", "_", path).upper()
         if not re.search(r"^#ifndef %s\n#define %s\n" % (guard, guard), tree.read(path), re.MULTILINE):
@@ -358,6 +369,7 @@ FORBIDDEN = [
 
 
 def forbidden_code(tree):
+    """No locks, clocks, threads, exceptions and preprocessor choices but those that the house has."""
     for pattern, where, allowed, why in FORBIDDEN:
         for path in tree.cpp():
             if not re.match(where, top(path)) or re.fullmatch(allowed, path):
@@ -369,21 +381,8 @@ def forbidden_code(tree):
                 yield "%s:%d: %s: %s" % (path, line_of(code, match.start()), match[0], why)
 
 
-# These files contain examples of what they forbid.
-def speaks_of_rules(path):
-    return path.startswith("tests/tidy/")
-
-
-def lines(tree, pattern):
-    for path in tree.files:
-        if speaks_of_rules(path) or path == "LICENSE" or not tree.is_text(path):
-            continue
-        for number, line in enumerate(tree.read(path).splitlines(), 1):
-            if re.search(pattern, line):
-                yield path, number, line.strip()
-
-
 def machine_paths(tree):
+    """No path of one machine."""
     for path, number, line in lines(tree, r"(?<![\w.$}/-])/(work|home|root|Users|mnt)/\w"):
         if path.startswith("tests/guest/"):
             continue  # The guest has those folders to itself.
@@ -391,36 +390,17 @@ def machine_paths(tree):
 
 
 def todos(tree):
+    """A TODO has a name."""
     for path, number, line in lines(tree, r"\b(TODO|FIXME|XXX|HACK)\b(?!\([a-z][\w.-]*\):)"):
         yield "%s:%d: nobody owns it; write TODO(name): %s" % (path, number, line)
 
 
 def licence(tree):
+    """LICENSE covers every file."""
     if "LICENSE" not in tree.files or "Apache License" not in tree.read("LICENSE"):
         yield "LICENSE: must be the Apache License 2.0"
     for path, number, line in lines(tree, r"(?i)copyright (\(c\)|©|\d{4})|SPDX-License-Identifier: (?!Apache-2\.0)"):
         yield "%s:%d: LICENSE covers every file; code of others stays out: %s" % (path, number, line)
-
-
-def links(tree):
-    known = set(tree.files) | {os.path.dirname(f) for f in tree.files}
-    linked = set()
-    for path in tree.of(".md"):
-        text = tree.read(path)
-        for match in re.finditer(r"\]\(([^)#\s]+)(#[^)]*)?\)", text):
-            if "://" in match[1] or match[1].startswith("mailto:"):
-                continue
-            target = os.path.normpath(os.path.join(os.path.dirname(path), match[1]))
-            linked.add(target)
-            if target not in known and not any(f.startswith(target + "/") for f in tree.files):
-                yield "%s:%d: the link %s leads nowhere" % (path, line_of(text, match.start()), match[1])
-    for path in tree.of(".md"):
-        if path.startswith("docs/") and path not in linked:
-            yield "%s: no other document links to it" % path
-    for path, number, line in lines(tree, r"docs/[\w/.-]+\.md"):
-        for mention in re.findall(r"(?<![\w/])docs/[\w/.-]+\.md", line):
-            if mention not in known:
-                yield "%s:%d: speaks of %s, which is not there" % (path, number, mention)
 
 
 DECISIONS = "docs/decisions/README.md"
@@ -515,6 +495,7 @@ NAMES_IN_DRAWINGS = {"RecvAsync", "TensorFlow"}  # A function; a product.
 
 
 def doc_tables(tree):
+    """A table that a program prints is compared with that program in a test."""
     tested = {tuple(sorted(t.labels)) for t in tree.targets() if t.kind == "doc_table_test"}
     for path in tree.of(".md"):
         text = tree.read(path)
@@ -541,6 +522,7 @@ def quoted_messages(tree):
 
 
 def script_syntax(tree):
+    """Python and shell parse."""
     for path in tree.files:
         if path.endswith(".py"):
             try:
@@ -555,5 +537,5 @@ def script_syntax(tree):
 
 
 RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names,
-         given_up, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, decisions, drawings, documents,
-         doc_tables, quoted_messages, script_syntax]
+         given_up, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, index, said_twice, decisions, drawings,
+         documents, doc_tables, quoted_messages, script_syntax]

@@ -17,7 +17,8 @@ import tree  # noqa: E402
 CLEAN = {
     "WORKSPACE": "",
     "LICENSE": "Apache License\nCopyright [yyyy] [name of copyright owner]\n",
-    "README.md": "Read [on](docs/ARCHITECTURE.md).\n",
+    "README.md": "Read [on](docs/README.md).\n",
+    "docs/README.md": "# Documents\n\n[How it stands](ARCHITECTURE.md)\n",
     "run": "#!/usr/bin/env bash\nexec tools/go.sh\n",
     "tools/go.sh": "#!/bin/sh\nexit 0\n",
     "docs/ARCHITECTURE.md": "# Architecture\n",
@@ -89,6 +90,9 @@ class RulesTest(unittest.TestCase):
                     "Pool::Fetch is not in channel/pool.cc; it is in channel/path.cc")
         self.expect(rules.walks, {"docs/WALKS.md": walk % 1, "channel/pool.cc": "struct Op;\nvoid Pool::Fetch() {}\n"},
                     "Op is not in channel/pool.cc, nor anywhere")
+        shared = "## All\n\n| Key | `rendezvous/key.cc` | `Key` |\n\n"
+        self.expect(rules.walks, {"docs/WALKS.md": shared + walk % 2 + "\nWith [all](#all).\n", **code})
+        self.expect(rules.walks, {"docs/WALKS.md": shared + walk % 2, **code}, "opens 1 files, and says 2")
 
     def test_glossary(self):
         row = "| %s | what it is | `channel/%s.h` |\n"
@@ -150,6 +154,7 @@ class RulesTest(unittest.TestCase):
     def test_every_rule_is_tested_here(self):
         for rule in rules.RULES:
             self.assertTrue(hasattr(self, "test_" + rule.__name__), rule.__name__)
+            self.assertTrue(rule.__doc__, rule.__name__)  # tidy.py --list prints it.
 
     def test_layering(self):
         self.expect(rules.layering,
@@ -277,13 +282,38 @@ class RulesTest(unittest.TestCase):
                     "LICENSE: must be", "verbs/nic.cc:1")
 
     def test_links(self):
-        self.expect(rules.links, {"docs/ARCHITECTURE.md": "[a](ARCHITECTURE.md#x) [b](../run) [c](https://x.org) "
+        self.expect(rules.links, {"docs/ARCHITECTURE.md": "# X\n[a](ARCHITECTURE.md#x) [b](../run) [c](https://x.org) "
                                                           "[d](GONE.md) [e](decisions) [f](decisions/0001-a.md)\n",
                                   "docs/decisions/0001-a.md": ""},
-                    "docs/ARCHITECTURE.md:1: the link GONE.md leads nowhere")
+                    "docs/ARCHITECTURE.md:2: the link GONE.md leads nowhere")
         self.expect(rules.links, {"docs/OLD.md": ""}, "docs/OLD.md: no other document links to it")
         self.expect(rules.links, {"verbs/nic.cc": "// See docs/WIRE.md and docs/ARCHITECTURE.md.\n"},
                     "verbs/nic.cc:1: speaks of docs/WIRE.md")
+
+    def test_links_lead_to_headings(self):
+        heads = "# A `b_c`: d, e\n\n## Same\n\n## Same\n\n```\n# no heading\n[x](GONE.md)\n```\n"
+        self.expect(rules.links, {"docs/ARCHITECTURE.md": heads + "[a](#a-b_c-d-e) [b](#same) [c](#same-1)\n",
+                                  "README.md": "[a](docs/README.md) [b](docs/ARCHITECTURE.md#same)\n"})
+        self.expect(rules.links, {"docs/ARCHITECTURE.md": heads + "[a](#no-heading) [b](#same-2)\n",
+                                  "README.md": "[a](docs/README.md) [b](docs/ARCHITECTURE.md#other)\n"},
+                    "README.md:1: the link docs/ARCHITECTURE.md#other: docs/ARCHITECTURE.md has no such heading",
+                    "docs/ARCHITECTURE.md:11: the link #no-heading", "the link #same-2")
+
+    def test_index(self):
+        more = {"docs/a/B.md": "[c](../C.md)\n", "docs/C.md": "", "docs/README.md": "[a](ARCHITECTURE.md) [b](a/B.md)\n"}
+        self.expect(rules.index, more, "docs/C.md: docs/README.md does not lead to it")
+        self.expect(rules.index, {**more, "docs/README.md": "[a](ARCHITECTURE.md) [b](a/README.md)\n",
+                                  "docs/a/README.md": "[b](B.md) [c](../C.md)\n"})
+        with tempfile.TemporaryDirectory() as root:
+            self.assertEqual(list(rules.index(tree.Tree(root))), ["docs/README.md: the index of the documents is missing"])
+
+    def test_said_twice(self):
+        long = "A worker that restarts has another\nincarnation, so what is received needs another plan"
+        self.expect(rules.said_twice, {"docs/ARCHITECTURE.md": "# A\n\n%s. More.\n" % long, "README.md": "| x | %s |\n" % long},
+                    "docs/ARCHITECTURE.md:3: README.md:1 says it already: A worker that restarts")
+        self.expect(rules.said_twice, {"docs/decisions/0001-a.md": long, "docs/ARCHITECTURE.md": long,
+                                       "README.md": "```\n%s\n```\n" % long})
+        self.expect(rules.said_twice, {"docs/ARCHITECTURE.md": "It ends here. It ends here.\n"})
 
     def test_decisions(self):
         whole = "## Context\n## Choice\n## Rejected\n## Consequence\n"

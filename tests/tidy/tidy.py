@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the source tree against the rules of the house.
 
-  tests/tidy/tidy.py [--forget] [ROOT]     ROOT is by default the tree that this file lies in
+  tests/tidy/tidy.py [--forget|--list] [ROOT]     ROOT is by default the tree that this file lies in
   --forget                                 first takes the names that are gone off given_up_names.txt
+  --list                                   prints each rule and what it keeps, and checks nothing
 """
 import os
 import sys
@@ -17,6 +18,10 @@ import tree  # noqa: E402
 
 
 def main():
+    if sys.argv[1:] == ["--list"]:
+        for rule in rules.RULES:
+            print("%-22s %s" % (rule.__name__, " ".join(rule.__doc__.split())))
+        return 0
     arguments = [a for a in sys.argv[1:] if a != "--forget"]
     root = os.path.abspath(arguments[0]) if arguments else os.path.dirname(os.path.dirname(HERE))
     if not os.path.exists(os.path.join(root, "WORKSPACE")):

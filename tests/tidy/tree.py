@@ -157,3 +157,17 @@ def calls(value):
 
 def line_of(text, offset):
     return text.count("\n", 0, offset) + 1
+
+
+# These files contain examples of what they forbid.
+def speaks_of_rules(path):
+    return path.startswith("tests/tidy/")
+
+
+def lines(tree, pattern):
+    for path in tree.files:
+        if speaks_of_rules(path) or path == "LICENSE" or not tree.is_text(path):
+            continue
+        for number, line in enumerate(tree.read(path).splitlines(), 1):
+            if re.search(pattern, line):
+                yield path, number, line.strip()
