@@ -57,6 +57,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     skip "instructions an array" "no valgrind"
   fi
   check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
+  check "the programs of the tutorials" "$python" "$here/tutorials.py"
   check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
   mkdir driver
   ln -s "$bin/gpu/libfake_cuda.so" driver/libcuda.so.1

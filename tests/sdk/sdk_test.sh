@@ -42,6 +42,7 @@ mkdir documents
 "$sources/documents.py" "$sdk/include/tryst" documents "$root"/README.md "$root"/docs/SDK.md \
   "$root"/docs/ARCHITECTURE.md "$root"/docs/examples/embedding.md
 cp -L "$root"/examples/embedding/embedding.cc documents/
+g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only "$root"/examples/embedding/two_processes.cc  # docs/tutorials/embedding.md
 read -ra link <<<"$(pkg-config --libs tryst-cxx absl_synchronization)"
 for program in documents/*.cc; do
   g++ "${flags[@]}" -Wall -Wextra -Werror "$program" "${link[@]}" -Wl,-rpath,"$sdk/lib" -o a.out
