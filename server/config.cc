@@ -186,187 +186,269 @@ std::vector<Sum> MemorySums(const ServerConfig& config) {
 
 const ConfigRow kRows[] = {
     {"Who and where", "cluster", K::kText, &C::cluster,
-     "Name of the cluster: the job identity. Workers of another one are refused."},
-    {"Who and where", "job", K::kText, &C::job, "Our job's name, for example ps."},
-    {"Who and where", "task", K::kNumber, &C::task, "Our index in the job."},
-    {"Who and where", "protocol", K::kText, &C::protocol, "grpc or grpc+verbs."},
+     "The name of this cluster. All workers of a job set the same one; a worker refuses calls from "
+     "workers that set another. Give each job its own name where several share hosts or a token."},
+    {"Who and where", "job", K::kText, &C::job,
+     "The name of this worker's job in the cluster, for example ps. With task it makes the "
+     "worker's name, /job:ps/replica:0/task:0. Not needed where a resolver (slurm, mpi, "
+     "kubernetes, tf_config) tells it."},
+    {"Who and where", "task", K::kNumber, &C::task,
+     "The number of this worker in its job, from 0. Not needed where a resolver tells it."},
+    {"Who and where", "protocol", K::kText, &C::protocol,
+     "How tensors may travel. grpc+verbs: by shared memory, RDMA or the soft NIC, and by gRPC "
+     "where none of them works. grpc: by gRPC alone, for example where only one port is open "
+     "between hosts."},
     {"Who and where", "listen", K::kText, &C::listen,
-     "host:port for gRPC; port 0 takes a free one. Empty: the port of our entry in the cluster, "
-     "on the loopback if insecure, else on every address."},
+     "The host:port on which this worker takes gRPC calls; port 0 takes a free one. Empty: the "
+     "port of its entry in the cluster, on the loopback if insecure is set, else on every "
+     "address."},
     {"Who and where", "advertise", K::kText, &C::advertise,
-     "host:port by which peers reach us. Empty: our entry in the cluster, else where we listen."},
+     "The host:port that this worker tells others to connect to. Set it when they reach it under "
+     "another address than it listens on (listen=0.0.0.0:2222, NAT, containers). Empty: its entry "
+     "in the cluster, else the address it listens on."},
     {"Who else", "resolver", K::kText, &C::resolver,
-     "Where the cluster is described: flags, file, tf_config, slurm, mpi, kubernetes or etcd."},
+     "Where this worker learns who the other workers are: flags (cluster_spec), file "
+     "(cluster_file), tf_config (the variable TF_CONFIG), slurm, mpi, kubernetes or etcd. Set what "
+     "starts your job."},
     {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
-     "For flags: ps=host:port,host:port;worker=host:port."},
+     "With resolver=flags: the address of every worker, in the order of their tasks, as in "
+     "ps=host:port,host:port;worker=host:port. All workers of a closed cluster set the same."},
     {"Who else", "cluster_file", K::kText, &C::cluster_file,
-     "For file: a ClusterDef or ServerDef as JSON. Read again when it changes."},
+     "With resolver=file: a JSON file of the cluster's addresses, in the form of TensorFlow's "
+     "ClusterDef or ServerDef. It is read again when it changes."},
     {"Who else", "cluster_jobs", K::kText, &C::cluster_jobs,
-     "For slurm, mpi and kubernetes: ps=1,worker=3. But for kubernetes the last may be "
-     "worker=*."},
+     "With resolver=slurm, mpi or kubernetes: which jobs there are, and how many tasks each has, "
+     "as in ps=1,worker=3. With slurm and mpi the last may be worker=*, which takes all tasks that "
+     "are left."},
     {"Who else", "kubernetes_service", K::kText, &C::kubernetes_service,
-     "For kubernetes: the headless service, for example tryst.default.svc.cluster.local."},
+     "With resolver=kubernetes: the DNS name of the headless service of the pods, for example "
+     "tryst.default.svc.cluster.local."},
     {"Who else", "base_port", K::kNumber, &C::base_port,
-     "For slurm and mpi (plus the task's index on its node) and kubernetes."},
+     "With resolver=slurm, mpi or kubernetes: the port of every worker. With slurm and mpi each "
+     "further task on a host takes the next port."},
     {"Who else", "mpi_hosts", K::kText, &C::mpi_hosts,
-     "For mpi on more hosts than one: node[1-4], in the order of their ranks."},
+     "With resolver=mpi on more hosts than one: the hosts in the order of their ranks, as in "
+     "node[1-4]. mpirun does not tell them."},
     {"Who else", "etcd_endpoints", K::kText, &C::etcd_endpoints,
-     "For etcd: host:port of each of its servers, comma-separated. Members are keys there, under "
-     "/tryst/CLUSTER/: whoever may write those may be a member."},
+     "With resolver=etcd: host:port of each of its servers, separated by commas. Each worker is a "
+     "key there, under /tryst/CLUSTER/; whoever may write those keys can add a worker, so restrict "
+     "that."},
     {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
-     "For etcd by TLS: who signs its certificates, PEM."},
+     "Set it when etcd speaks TLS: the certificates (PEM) of the authority that signed those of "
+     "etcd's servers."},
     {"Who else", "etcd_certificate_file", K::kText, &C::etcd_certificate_file,
-     "For etcd by TLS, where it wants to know who we are: our certificate, PEM."},
+     "Set it when etcd asks its clients for certificates: this worker's certificate (PEM) for "
+     "etcd."},
     {"Who else", "etcd_key_file", K::kText, &C::etcd_key_file,
-     "The key of etcd_certificate_file, PEM."},
-    {"Who else", "etcd_user", K::kText, &C::etcd_user, "For etcd with users: our name there."},
+     "The private key (PEM) of etcd_certificate_file."},
+    {"Who else", "etcd_user", K::kText, &C::etcd_user,
+     "Set it when etcd has users: the user as whom this worker logs in there."},
     {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
-     "The password of etcd_user."},
+     "A file with the password of etcd_user."},
     {"Who else", "etcd_lease", K::kDuration, &C::etcd_lease,
-     "For etcd: how long a worker that does not reach it is a member; at least 2s."},
+     "With resolver=etcd: how long a worker stays in the list of workers after it last reached "
+     "etcd; at least 2s. A longer time rides out longer outages, a shorter one finds lost hosts "
+     "sooner."},
     {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
-     "Lets workers join that the cluster's description does not name."},
+     "Lets workers join that the cluster's description does not name. Set it where workers come "
+     "and go, together with join."},
     {"Who else", "join", K::kText, &C::join,
-     "worker@host:port, comma-separated: members to announce ourselves to."},
+     "Some workers to announce this one to when it starts, as in "
+     "/job:ps/replica:0/task:0@host:port, separated by commas. They tell it of all others. Set it "
+     "in an open cluster."},
     {"Security", "certificate_file", K::kText, &C::certificate_file,
-     "Mutual TLS: our certificate chain, PEM. It names us by the URI "
-     "tryst://CLUSTER/job:J/replica:0/task:T, tryst://CLUSTER/job:J or tryst://CLUSTER."},
-    {"Security", "key_file", K::kText, &C::key_file, "Mutual TLS: our private key, PEM."},
-    {"Security", "ca_file", K::kText, &C::ca_file, "Mutual TLS: who signs the peers', PEM."},
+     "For mutual TLS: this worker's certificate chain (PEM). The certificate names the worker by a "
+     "URI: tryst://CLUSTER/job:J/replica:0/task:T for one worker, tryst://CLUSTER/job:J for any of "
+     "a job, or tryst://CLUSTER for any of the cluster. Set it together with key_file and "
+     "ca_file."},
+    {"Security", "key_file", K::kText, &C::key_file,
+     "For mutual TLS: the private key (PEM) of certificate_file."},
+    {"Security", "ca_file", K::kText, &C::ca_file,
+     "For mutual TLS: the certificates (PEM) of the authorities that may sign other workers' "
+     "certificates."},
     {"Security", "reload_period", K::kDuration, &C::reload_period,
-     "How often the three files are looked at for changes."},
+     "How often this worker looks whether certificate_file, key_file or ca_file has changed; it "
+     "then uses the new ones. SIGHUP makes trystd look at once."},
     {"Security", "token_file", K::kText, &C::token_file,
-     "Shared token, at least 16 bytes: proves who is in, and keys what encrypts tensors."},
-    {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
+     "A file with a secret of at least 16 bytes that all workers of the cluster share, in place of "
+     "certificates. It keeps out whoever does not hold it, and encrypts tensors; it does not hide "
+     "names and sizes, nor prove which worker calls."},
+    {"Security", "insecure", K::kSwitch, &C::insecure,
+     "Uses neither certificates nor a token: whoever can connect is let in, and nothing is "
+     "encrypted. This worker then listens on the loopback alone. For trying things out on one "
+     "machine."},
     {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
-     "Lets insecure listen on addresses that others reach."},
+     "Lets a worker with insecure listen on addresses that other hosts can reach. Set it only in a "
+     "network that nobody else is in."},
     {"Security", "authenticate_within", K::kDuration, &C::authenticate_within,
-     "A gRPC connection on which nobody has shown by then who he is is closed."},
+     "A gRPC connection is closed when its caller has not proved who it is for so long after "
+     "connecting; at least 100ms."},
     {"Security", "reflection", K::kSwitch, &C::reflection,
-     "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
+     "Lets everybody who can connect list the gRPC services of this worker, without a certificate "
+     "or token. Set it while you debug with grpcurl."},
     {"Security", "encrypt", K::kText, &C::encrypt,
-     "Whether tensors that leave the host are encrypted: on, off, or auto (on with certificates or "
-     "a token). All workers of a cluster alike: between others, gRPC is what is left."},
+     "Whether tensors that leave the host are encrypted. auto: they are where certificates or a "
+     "token are set. on: the same, and a worker with insecure does not start. off: never. Set it "
+     "alike on all workers; two that differ reach each other by gRPC alone, or not at all."},
     {"Security", "nic_trusted_network", K::kSwitch, &C::nic_trusted_network,
-     "Uses RDMA hardware and libfabric, which encrypt nothing, although encrypt is on: nobody else "
-     "is on their network."},
+     "Allows RDMA hardware and libfabric, which cannot encrypt, although this worker encrypts. Set "
+     "it only when nobody else is on their network; otherwise such hardware is left unused."},
     {"Security", "allow", K::kText, &C::allow,
-     "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
-     "what is addressed to it."},
+     "Which worker may receive which tensors, as CONSUMER=KEY_PREFIX;..., for example "
+     "/job:worker=/job:ps. Empty: each worker may receive every tensor that is sent to it. If set, "
+     "tensors on one host are copied instead of shared."},
     {"Security", "control", K::kText, &C::control,
-     "/job:chief,/job:cli: which workers may begin, abort and clean up steps here from outside. "
-     "Empty: members, which in an open cluster are all that get in."},
+     "Which callers may begin, abort and clean up steps of this worker, separated by commas, as in "
+     "/job:chief,/job:cli. Empty: every worker of the cluster; in an open cluster that is "
+     "everybody who is let in."},
     {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
-     "A tensor whose producer says that it is larger is refused."},
+     "The largest tensor that this worker receives. One that its producer states to be larger is "
+     "refused, so a faulty producer cannot fill the memory."},
     {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
-     "Of tensors sent and not received; Send fails over it. 0: no cap."},
+     "How many bytes of tensors may have been sent here and not yet received. A Send beyond it "
+     "fails, which tells the producer to wait. 0: no limit; set it where producers can run ahead "
+     "of consumers."},
     {"Limits", "max_held_bytes_per_step", K::kBytes, &C::max_held_bytes_per_step,
-     "The same for one step. 0: no cap."},
+     "Like max_held_bytes, for each step by itself, so that one step cannot take all of it. 0: no "
+     "limit."},
     {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
-     "Of tensors kept for consumers whose connection broke; the oldest go first."},
+     "How many bytes of tensors a producer keeps for consumers whose connection broke while they "
+     "received. Beyond it the oldest are dropped."},
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
-     "Registered memory that tensors land in, for each NIC."},
+     "How much memory each NIC sets aside for tensors that arrive without a destination of the "
+     "receiver's own. Set it to what can arrive at once, and at least to the largest tensor: "
+     "larger ones travel by gRPC."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
-     "What the limits above may add up to; refuses to start over it. 0: not checked."},
+     "The most that the limits above, shm_bytes and the message rings may add up to. This worker "
+     "does not start when their sum is larger, and prints it. 0: not checked; set it to what the "
+     "container allows."},
     {"Limits", "max_asked", K::kNumber, &C::max_asked,
-     "Fetches from one peer that wait in a gRPC call each; more wait without one."},
+     "How many fetches from one peer may each keep a gRPC call open while they wait for the tensor "
+     "to be sent. More than these wait without a call of their own, which takes less memory."},
     {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
-     "Fetches of one peer that wait for their Send without a slot; more wait in line."},
+     "How many fetches from one peer may wait for their tensor to be sent without holding one of "
+     "the slots. Further ones wait in line at the receiver."},
     {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
-     "Threads that run receivers' callbacks. 0: one more than pollers."},
+     "How many threads run the callbacks of receives. 0: one more than pollers. Raise it when "
+     "callbacks compute for long or block."},
     {"Limits", "patience", K::kDuration, &C::patience,
-     "How long a fetch goes on while its peer does not answer; over gRPC alone at least 8s."},
+     "How long a fetch goes on trying while its producer does not answer; then it fails. gRPC "
+     "alone waits for 8s at least. Set it above the time that a worker of yours takes to restart."},
     {"Limits", "keep_for", K::kDuration, &C::keep_for,
-     "How long a producer keeps what a vanished consumer asked for; above patience."},
+     "How long a producer keeps tensors for a consumer that has vanished, in case it comes back. "
+     "It must be longer than patience."},
     {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
-     "How long stopping waits for what is on its way."},
+     "How long a worker that was told to stop waits for tensors under way. Give supervisors a "
+     "longer time than this before they kill it."},
     {"Limits", "grpc_idle", K::kDuration, &C::grpc_idle,
-     "A gRPC connection on which nobody calls for so long is closed, and opened when next "
-     "needed; "
-     "at least 1s."},
+     "A gRPC connection without a call for so long is closed, and opened again when needed; at "
+     "least 1s."},
     {"Data plane", "shm", K::kText, &C::shm,
-     "Shared memory with workers that are proved to be on this host, before any NIC: on, off, or "
-     "auto (on unless nic names one). Not with protocol grpc."},
+     "Whether tensors travel through shared memory between workers of one host. auto: yes, unless "
+     "nic names a NIC. on: yes. off: no, for example where workers of one user must not read each "
+     "other's memory. Without effect with protocol=grpc."},
     {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
-     "Of shared memory at most: tensors made in it, and copies of others on their way."},
+     "The most shared memory that this worker takes, for tensors that are made in it and for "
+     "copies of others under way; at least 16MiB. When it is used up, tensors take another way. It "
+     "counts against the memory of the cgroup; /dev/shm is not needed."},
     {"Data plane", "digests", K::kText, &C::digests,
-     "CRC-32C of every payload: on, off, or auto (on where bytes cross a wire that nothing "
-     "checks "
-     "from end to end: soft and gRPC, but for loopback and what is encrypted; off for RDMA and "
-     "shared memory). "
-     "Either side's wish is enough."},
+     "Whether the receiver checks a CRC-32C of every tensor. auto: over gRPC and the soft NIC "
+     "between hosts, unless they encrypt, which checks more; not over RDMA and shared memory. on: "
+     "always. off: never. When one of two workers checks, both do."},
     {"Data plane", "nic", K::kText, &C::nic,
-     "auto (an RDMA device where there is one, and soft), soft, ibv, or ofi:PROVIDER (libfabric: "
-     "tcp, shm, udp, verbs, efa), which both ends must name. TensorFlow's RDMA_* variables "
-     "choose "
-     "and tune the device of ibv."},
+     "Which NICs carry tensors between hosts. auto: an RDMA device if there is one, and the soft "
+     "NIC, which needs no hardware. soft: that alone. ibv: an RDMA device alone; TensorFlow's "
+     "RDMA_* variables choose and tune it. ofi:PROVIDER: libfabric with the provider tcp, shm, "
+     "udp, verbs or efa; both workers must name the same."},
     {"Data plane", "nic_listen", K::kText, &C::nic_listen,
-     "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
+     "The host:port on which the soft NIC takes connections; set it when a firewall lets only "
+     "known ports pass. Empty: a free port of the host that gRPC listens on."},
     {"Data plane", "slots", K::kNumber, &C::slots,
-     "Fetches out to one peer at once; over shared memory twice as many."},
+     "How many fetches may be under way from one peer over a NIC at once; over shared memory twice "
+     "as many. Others wait in line. Raise it for many small tensors over a slow or distant "
+     "network."},
     {"Data plane", "ring_slots", K::kNumber, &C::ring_slots,
-     "Messages that a peer may have under way to us."},
+     "How many messages a peer may send to this worker before it has read the first of them; at "
+     "least 2. Raise it with slots for many small tensors; each takes message_bytes of memory."},
     {"Data plane", "message_bytes", K::kBytes, &C::message_bytes,
-     "Of one message; a tensor that fits travels inside."},
+     "The size of one message between workers, a multiple of 8. Tensors that fit travel inside the "
+     "message, without a second step. Raise it if most of your tensors are somewhat larger; each "
+     "peer costs 2 * ring_slots messages."},
     {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
-     "Landing memory offered for a tensor of unknown size."},
-    {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs, "For each peer and direction."},
+     "How much memory a receiver offers with a request when it does not know the tensor's size. A "
+     "larger tensor costs one more round trip, the first time."},
+    {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs,
+     "How many connections (queue pairs) to open to each peer in each direction. Raise it where "
+     "one of them does not fill the network; large tensors are spread over all of them."},
     {"Data plane", "max_peers", K::kNumber, &C::max_peers,
-     "Peers that the data plane connects with, each way: sizes the completion queues, as far as "
-     "the NIC allows, and bounds who may connect."},
+     "How many peers may be connected over NICs in each direction. Further ones are refused there "
+     "and use gRPC. Completion queues are sized by it."},
     {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
-     "Tensors from this size are spread over the queue pairs."},
+     "Tensors of at least this size are spread over all queue_pairs."},
     {"Data plane", "pollers", K::kNumber, &C::pollers,
-     "Threads that move tensors; each has some of the peers. 0: half of the processors that the "
-     "process may use, 1 to 8. Never more than it may use; with gpus one."},
+     "How many threads move tensors; each serves some of the peers. 0: half of the processors that "
+     "the process may use, 1 to 8. Never more than those processors, and 1 if gpus is set. Fewer "
+     "leave more to the program."},
     {"Data plane", "poller_cpus", K::kText, &C::poller_cpus,
-     "The processor that each poller stays on, as in 0,2,4-7; those of the NIC's NUMA node are "
-     "best. Empty: where the system puts it."},
+     "The processors on which to keep the pollers, one each, as in 0,2,4-7. Choose those of the "
+     "NIC's NUMA node, which tryst doctor names. Empty: the system moves them."},
     {"Data plane", "helpers", K::kNumber, &C::helpers,
-     "Threads that help pollers to move large tensors, over shared memory and over the soft NIC's "
-     "sockets; they start when there is one. 0: none. -1: one less than half of the processors "
-     "that the process may use, at most 7."},
+     "How many threads help the pollers with large tensors, over shared memory and the soft NIC; "
+     "they sleep without one. -1: one less than half of the processors that the process may use, "
+     "at most 7. 0: none, where the program needs all processors."},
     {"Data plane", "spin_us", K::kNumber, &C::spin_us,
-     "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
-     "0: it sleeps at once."},
+     "For how many microseconds a poller goes on looking for work before it sleeps. It does so "
+     "only where that has paid lately. 0: it sleeps at once, which saves processor time and costs "
+     "some latency."},
     {"GPUs", "gpus", K::kText, &C::gpus,
-     "Whose memory device tensors lie in: all, or numbers as in 0,1. Empty: none."},
+     "The GPUs whose memory tensors may lie in: all, or their numbers as in 0,1. Empty: none."},
     {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
-     "Which ways beside staging may be taken once they are proved: cuda_ipc (on one host), "
-     "direct "
-     "(NICs that reach GPUs). staged: none."},
+     "Which fast ways between GPUs may be used after a test at run time has shown that they work: "
+     "cuda_ipc (GPUs of one host read each other's memory), direct (the NIC reads and writes GPU "
+     "memory). Tensors of other pairs are copied through host memory. staged: always copy through "
+     "host memory."},
     {"GPUs", "gpu_chunk_bytes", K::kBytes, &C::gpu_chunk_bytes,
-     "In which a tensor is staged through pinned memory; the same on both ends."},
+     "The size of the pieces in which a GPU's tensor is copied through host memory; at least "
+     "64KiB. Set it alike on both workers."},
     {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
-     "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
+     "How many pieces of gpu_chunk_bytes of host memory each GPU has for sending, and as many for "
+     "receiving; 1 to 4096. More of them keep a fast network busy."},
     {"GPUs", "gpu_standby_us", K::kNumber, &C::gpu_standby_us,
-     "How long a kernel stands by for the next tensor of up to 2 MiB out of another GPU's memory, "
-     "on one multiprocessor or eight. 0: never; each is launched."},
+     "After a tensor of up to 2 MiB from another GPU, a kernel waits for the next for so many "
+     "microseconds, on one multiprocessor, or on eight for larger ones; 0 to 1000. That saves the "
+     "launch. 0: a kernel is launched for each."},
     {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
-     "Of each GPU's memory at most, for receives that name no destination."},
+     "The most memory of each GPU that holds tensors received without a destination of the "
+     "receiver's own."},
     {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
-     "Operations whose history is kept, twice: of the data plane and of serving over gRPC; 384 "
-     "bytes each, once used."},
+     "How many of the last operations tryst trace can show. There are two such stores, for NICs "
+     "with shared memory and for serving over gRPC; each record takes 384 bytes once used."},
     {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
-     "Of the operations that were quick and went well, one in so many is kept; 1: all."},
+     "Of operations that succeed quickly, one in so many is recorded for tryst trace. 1: all of "
+     "them."},
     {"Seeing what it does", "trace_slow", K::kDuration, &C::trace_slow,
-     "An operation that took longer, or failed, is always kept."},
+     "Operations that take longer than this are always recorded for tryst trace, as are those that "
+     "fail."},
     {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
-     "host:port, by numbers, for the status page and /metrics. Empty: trystd takes a free port "
-     "on 127.0.0.1, a server in another program has none. off: none."},
+     "The address:port, in numbers, of the status page and of /metrics. Set it when Prometheus "
+     "needs a fixed port. Empty: trystd takes a free port of 127.0.0.1, and a server inside "
+     "another program shows none. off: none."},
     {"Seeing what it does", "status_anywhere", K::kSwitch, &C::status_anywhere,
-     "Allows an address that others reach: they see every key and peer, and nobody asks who "
-     "they are."},
+     "Lets the status page listen on an address that other hosts can reach, for everybody without "
+     "a password. It shows all peers and keys: prefer status_token_file."},
     {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
-     "A token of at least 16 bytes, without which the status page answers nobody: as the "
-     "password "
-     "of any user, or as Prometheus's bearer token. Allows an address that others reach."},
+     "A file with a token of at least 16 bytes that whoever wants to see the status page must "
+     "send: browsers as the password, with any user name, Prometheus as a bearer token. It allows "
+     "addresses that other hosts can reach."},
     {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
-     "The status page speaks TLS, with this certificate chain, PEM, for the host's name."},
+     "The certificate chain (PEM) with which the status page speaks TLS; it is for the host's "
+     "name. Set it with status_token_file, or the token travels in the clear. Read at the start "
+     "alone."},
     {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
-     "The key of status_certificate_file, PEM. Both are read at the start alone."},
+     "The private key (PEM) of status_certificate_file. Read at the start alone."},
     {"Seeing what it does", "log_format", K::kText, &C::log_format,
-     "trystd's lines on stderr: text, or json, one object each."},
+     "How trystd writes its log to stderr. text: lines for people. json: one JSON object for each "
+     "line, for log collectors."},
 };
 
 }  // namespace
