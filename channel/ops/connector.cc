@@ -114,7 +114,7 @@ absl::Status Connector::CheckAnswer(const Hello& answer) const {
     return absl::OkStatus();
   }
   TRYST_REACHED("rare: the answer to another hello");
-  return absl::DataLossError("the peer answered another hello than ours");
+  return absl::DataLossError("the peer's answer belongs to another attempt to open a connection");
 }
 
 void Connector::WaitFor(int64_t ms) {

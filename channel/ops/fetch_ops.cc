@@ -76,14 +76,16 @@ void FetchOps::Start(FetchOp* op) {
   OnBegun(op);
   if (!closed_.ok()) return EndEarly(op, closed_);
   if (op->key.text().size() > ops_options_.max_key_bytes) {
-    return EndEarly(op, absl::InvalidArgumentError("the key is too long to be sent"));
+    return EndEarly(
+        op, absl::InvalidArgumentError("the tensor's key is too long to be sent to the peer"));
   }
   const absl::Status may_fill = MayFill(op->destination());
   if (!may_fill.ok()) return EndEarly(op, may_fill);
   if (args.cancellation != nullptr) {
     op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
     if (op->cancel_token == Cancellation::kNoToken) {
-      return EndEarly(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
+      return EndEarly(op,
+                      MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
     }
   }
   if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
@@ -214,7 +216,7 @@ void FetchOps::GiveMemoryBack() {
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {
-  EndByCaller(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
+  EndByCaller(op, MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
   FreeIfDone(op);
 }
 
@@ -308,8 +310,8 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
     // The caller has cancelled meanwhile, so the fetch ends here.
     TRYST_REACHED("rare: a fetch is cancelled while it changes its path");
     LastWord(op);
-    return Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,
-                  When::kAtEndOfTurn);
+    return Report(op, MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")),
+                  Tensor(), false, When::kAtEndOfTurn);
   }
   op->cancel_token = Cancellation::kNoToken;
   poller_->CancelTimer(op);

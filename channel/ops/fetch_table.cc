@@ -110,8 +110,9 @@ constexpr FetchRows MakeRows() {
 constexpr FetchRows kFetchRows = MakeRows();
 
 absl::Status OutOfPlace(FetchState state, FetchEvent event) {
-  return absl::DataLossError(absl::StrCat("the producer said ", FetchEventName(event),
-                                          " of a fetch that ", FetchStateName(state)));
+  return absl::DataLossError(absl::StrCat("the producer broke the protocol: it said ",
+                                          FetchEventName(event), " of a fetch that ",
+                                          FetchStateName(state)));
 }
 
 std::string FetchTable() {

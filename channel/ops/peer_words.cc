@@ -17,7 +17,7 @@ bool IsPathRefusal(const absl::Status& status) {
 
 absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarnation) {
   return absl::AbortedError(absl::StrFormat(
-      "%s was restarted: its incarnation was %016x and is %016x", peer, former, incarnation));
+      "%s has restarted: its incarnation was %016x and is %016x", peer, former, incarnation));
 }
 
 absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived) {
@@ -29,17 +29,18 @@ absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived)
 
 absl::Status FitsLimit(uint64_t bytes, uint64_t most) {
   if (bytes <= most) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the tensor has ", bytes, " bytes; the limit is ", most, " (max_tensor_bytes)"));
+  return absl::ResourceExhaustedError(absl::StrCat("the tensor has ", bytes,
+                                                   " bytes, and this worker receives at most ",
+                                                   most, ": raise max_tensor_bytes"));
 }
 
 absl::Status FitsDestination(const Tensor& wanted, DType dtype, const TensorShape& shape) {
   if (!wanted.valid() || (wanted.dtype() == dtype && wanted.shape() == shape)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("the destination is ", DTypeName(wanted.dtype()),
-                                                 wanted.shape().ToString(), ", the tensor ",
-                                                 DTypeName(dtype), shape.ToString()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the receive's destination is ", DTypeName(wanted.dtype()), wanted.shape().ToString(),
+      " and the tensor that came is ", DTypeName(dtype), shape.ToString()));
 }
 
 }  // namespace tryst

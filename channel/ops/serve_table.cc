@@ -76,8 +76,9 @@ const ServeAction* FindServeAction(ServeState state, ServeEvent event) {
 }
 
 absl::Status OutOfPlace(ServeState state, ServeEvent event, uint32_t slot) {
-  return absl::DataLossError(absl::StrCat("the consumer said ", ServeEventName(event), " of slot ",
-                                          slot, ", which ", ServeStateName(state)));
+  return absl::DataLossError(absl::StrCat("the consumer broke the protocol: it said ",
+                                          ServeEventName(event), " of slot ", slot, ", which ",
+                                          ServeStateName(state)));
 }
 
 std::string ServeTable() {

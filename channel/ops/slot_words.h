@@ -24,7 +24,8 @@ class SlotWords {
   // GONE due, because it is used again only after they were read.
   absl::Status MayHearMore(size_t slots) const {
     if (gone_.size() + parked_.size() <= 2 * slots) return absl::OkStatus();
-    return absl::DataLossError("the consumer uses slots whose last word it has not read");
+    return absl::DataLossError(
+        "the consumer broke the protocol: it uses slots again before it has read their answers");
   }
   // Calls `say(is_parked, slot, generation)` for each. It returns false if there is no room; then
   // SayAll() does, too.

@@ -47,9 +47,10 @@ void Takes::Ask(ServeTake* take) {
   if (TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
   if (take->key.dst().worker != consumer_) {
-    take->End(absl::PermissionDeniedError(absl::StrCat("the tensor is for ", take->key.dst().worker,
-                                                       ", not for ", consumer_)),
-              Args(), Tensor(), false);
+    take->End(
+        absl::PermissionDeniedError(absl::StrCat("the tensor is sent to ", take->key.dst().worker,
+                                                 ", and was asked for by ", consumer_)),
+        Args(), Tensor(), false);
   } else {
     // A cancellation that was not used is kept, with the memory that it has allocated.
     if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
@@ -92,7 +93,7 @@ void Takes::LetGo(ServeTake* take) {
 void Takes::GiveBack(ServeTake* take) {
   if (!take->status.ok()) return;
   TRYST_REACHED("sim: a take gives back what it has met");
-  take->status = absl::CancelledError("given back");
+  take->status = absl::CancelledError("the consumer has given up this request");
   ++*given_back_;
   source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
 }

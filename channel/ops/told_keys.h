@@ -34,13 +34,17 @@ class ToldKeys {
   // kDataLoss: an honest consumer never says this.
   absl::Status Tell(uint32_t number, absl::string_view text) {
     if (number >= most_ || text.empty() || text.size() > most_key_bytes_) {
-      return absl::DataLossError("key id out of range, or a key too long or empty");
+      return absl::DataLossError(
+          "the consumer broke the protocol: a key that it names has a number out of range, or is "
+          "empty or too long");
     }
     auto key = TensorKey::Parse(text);
     if (!key.ok()) return absl::DataLossError(key.status().message());
     if (number >= keys_.size()) keys_.resize(number + 1);
     bytes_ += key->text().size() - keys_[number].key.text().size();
-    if (bytes_ > most_bytes_) return absl::DataLossError("more keys than are remembered");
+    if (bytes_ > most_bytes_)
+      return absl::DataLossError(
+          "the consumer broke the protocol: it names more keys than are remembered");
     const bool for_consumer = key->dst().worker == consumer_;
     keys_[number] = {*std::move(key), for_consumer, /*may_take=*/false};
     return absl::OkStatus();

@@ -28,7 +28,8 @@ void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
       [&](const ServeChannel& channel) {
         return channel.consumer() == worker && channel.consumer_incarnation() != incarnation;
       },
-      absl::AbortedError(absl::StrCat(worker, " was restarted")));
+      absl::AbortedError(absl::StrCat(
+          worker, " has restarted: what its earlier process had asked for is dropped")));
 }
 
 void Consumers::OnHello(QueueHub* hub, const Hello& hello, HelloDone done) {
@@ -36,8 +37,9 @@ void Consumers::OnHello(QueueHub* hub, const Hello& hello, HelloDone done) {
   ServeChannel* channel = Find(hello);
   if (channel == nullptr) {
     if (serving_.size() >= options_->max_consumers) {
-      return std::move(done)(absl::ResourceExhaustedError(
-          absl::StrCat(options_->max_consumers, " consumers are connected: raise max_consumers")));
+      return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
+          options_->max_consumers,
+          " consumers are connected, which is the most that max_peers allows: raise max_peers")));
     }
     serving_.push_back(Make(hub, hello));
     channel = serving_.back().get();
@@ -90,10 +92,10 @@ void Consumers::Maintain() {
       [this](const ServeChannel& channel) {
         if (!channel.Abandoned()) return false;
         TRYST_LOG(Warning) << channel.consumer() << " did not come back within "
-                           << options_->retain_ms << " ms: giving up what it had asked for";
+                           << options_->retain_ms << " ms: what it had asked for is dropped";
         return true;
       },
-      absl::UnavailableError("the consumer did not come back"));
+      absl::UnavailableError("the consumer's connection broke and it did not come back"));
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
                                 [](const auto& channel) { return channel->Drained(); }),
                  closing_.end());

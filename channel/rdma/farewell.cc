@@ -36,11 +36,13 @@ std::string EncodeFarewell(const Farewell& farewell) {
 }
 
 absl::StatusOr<Farewell> DecodeFarewell(absl::string_view in) {
-  if (in.size() < kHeadBytes) return absl::DataLossError("a farewell that is cut short");
+  if (in.size() < kHeadBytes)
+    return absl::DataLossError("the peer's farewell is malformed: it is too short");
   const uint64_t count = Get(in, 8, 4);
   if (count > wire::kMaxSlots || Get(in, 12, 4) != 0 ||
       in.size() != kHeadBytes + kWantedBytes * count) {
-    return absl::DataLossError("a farewell whose length is not what it says");
+    return absl::DataLossError(
+        "the peer's farewell is malformed: its length does not match its count of fetches");
   }
   Farewell farewell;
   farewell.session = Get(in, 0, 8);

@@ -78,7 +78,8 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (sender_.version < std::max(answer.protocol_oldest, kProtocolOldest)) {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.peer, " speaks protocol ", answer.protocol_oldest, " to ", answer.protocol_newest,
-        ", this worker ", kProtocolOldest, " to ", options_.protocol_newest));
+        " and this worker ", kProtocolOldest, " to ", options_.protocol_newest,
+        ": run the same release on both, or two that follow each other"));
   }
   auto parameters = wire::DecodeParameters(answer.parameters);
   if (!parameters.ok()) return parameters.status();
@@ -91,8 +92,8 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
     keys_.ForgetIds();
   } else if (sender_.session != 0 && parameters->session != sender_.session) {
     TRYST_REACHED("sim: the producer has another session");
-    EndAsked(absl::UnavailableError(
-        absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
+    EndAsked(absl::UnavailableError(absl::StrCat(
+        options_.peer, " has given up the fetches from before the connection broke: ask again")));
   }
   peer_incarnation_ = answer.incarnation;
   sender_.session = parameters->session;
@@ -165,7 +166,7 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   TRYST_REACHED("rare: the producer answers hellos and brings nothing");
   EndAll(absl::UnavailableError(absl::StrCat(
       options_.peer, " has brought nothing over ", options_.path, " for ", options_.patience_ms,
-      " ms (patience), whether or not it answers hellos: ", why.message())));
+      " ms (patience), though it may answer when a connection is opened: ", why.message())));
 }
 
 // ---- How long the peer may be silent ----
@@ -217,7 +218,7 @@ void FetchChannel::OnHeartbeat() {
   if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
     TRYST_REACHED("sim: the producer is silent");
     return sender_.link->Break(absl::UnavailableError(
-        absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
+        absl::StrCat(options_.peer, " has sent nothing for ", silent_ms, " ms")));
   }
   // If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
   // stuck.
@@ -233,7 +234,8 @@ void FetchChannel::OnHeartbeat() {
     if (poller_->RunningSince(op->parts_since_ns) < limit_ms * 1'000'000) continue;
     TRYST_REACHED("rare: parts of a tensor stay away");
     return sender_.link->Break(absl::UnavailableError(
-        absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
+        absl::StrCat("parts of a tensor that the peer said it had sent have not arrived for ",
+                     limit_ms, " ms")));
   }
   if (silent_ms >= options_.heartbeat_ms / 2) {
     sender_.ping_due = true;

@@ -84,8 +84,8 @@ bool FetchDestinations::WaitForRoom(RdmaFetchOp* op) {
       !op->destination().valid() || op->destination().dtype() == DType::kString;
   if (needs_landing && op->meta.bytes > landings_->cap_bytes()) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
-        "the tensor has ", op->meta.bytes, " bytes, the landing cap is ", landings_->cap_bytes(),
-        ": raise landing_bytes, or receive it into memory of your own"));
+        "the tensor has ", op->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
+        ": raise landing_bytes, or receive it into a destination of your own"));
     if (options_.on_too_large == nullptr) {
       ops_->EndEarly(op, too_large);
       return true;

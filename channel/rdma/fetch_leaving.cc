@@ -44,8 +44,8 @@ void FetchChannel::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
     TRYST_REACHED("sim: a farewell finds that the producer was restarted");
     EndAsked(Restarted(options_.peer, peer_incarnation_, answer->incarnation), answer->incarnation);
   } else if (sender_.session != 0 && (!session.ok() || session->session != sender_.session)) {
-    EndAsked(absl::UnavailableError(
-        absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
+    EndAsked(absl::UnavailableError(absl::StrCat(
+        options_.peer, " has given up the fetches from before the connection broke: ask again")));
   }
   peer_incarnation_ = answer->incarnation;
   ForgetLeaving();  // The farewell gave back what was taken for them.

@@ -57,9 +57,12 @@ absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
     return tickets.status();
   }
   const absl::optional<FetchEvent> event = EventOf(record.type);
-  if (!event) return absl::DataLossError("the producer sent a consumer's record");
+  if (!event)
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent a record that only consumers send");
   if (record.slot >= ops_->slots().size())
-    return absl::DataLossError("record for a slot out of range");
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent a record for a slot that does not exist");
   RdmaFetchOp* op = RdmaFetchOp::Of(ops_->slots().at(record.slot));
   if (op == nullptr || static_cast<uint16_t>(op->generation) != record.generation) {
     TRYST_REACHED("rare: a record of another generation");
@@ -67,7 +70,9 @@ absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
     return absl::OkStatus();
   }
   if (*event == FetchEvent::kParked && !op->park_asked) {
-    return absl::DataLossError("the producer parked what it was not asked to");
+    return absl::DataLossError(
+        "the producer broke the protocol: it let a fetch wait without a slot that did not allow "
+        "it");
   }
   const FetchRow* row = ops_->Hear(op, *event);
   return row == nullptr ? OutOfPlace(op->state, *event) : Act(op, row->action, record);
@@ -209,7 +214,8 @@ absl::Status FetchReceiver::OnTensor(RdmaFetchOp* op, const wire::Record& record
   } else {
     auto bytes = TensorBytes(dtype, *shape);
     if (!bytes.ok() || *bytes != payload.size()) {
-      return absl::DataLossError("the payload is not what its type and shape say");
+      return absl::DataLossError(
+          "the producer broke the protocol: a tensor's length does not match its type and shape");
     }
     status = ops_->MayTake(*op, dtype, *shape, meta->bytes);
     if (status.ok()) {
@@ -258,7 +264,7 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
   const uint32_t bit = 1u << lane;
   // On a NIC that reorders, a queue pair may carry several parts, which are only counted.
   if (sender_->link->ordered() && (op->lanes_seen & bit) != 0)
-    return absl::DataLossError("a part of a tensor came twice");
+    return absl::DataLossError("the producer broke the protocol: it sent a part of a tensor twice");
   op->lanes_seen |= bit;
   ++op->parts_seen;
   if (op->state == FetchState::kLeaving) {
@@ -273,7 +279,10 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
       op->meta_flags = 0;
       return TakeLanded(op);
     }
-    if (op->region == nullptr) return absl::DataLossError("a tensor landed where none was due");
+    if (op->region == nullptr)
+      return absl::DataLossError(
+          "the producer broke the protocol: it says that it wrote a tensor for which it had no "
+          "destination");
     counters_.bytes += op->region->bytes();
     Tensor tensor = op->destination();
     destinations_->Drop(op);
@@ -291,12 +300,16 @@ absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
   const uint64_t room = op->landing             ? op->landing->bytes()
                         : op->region != nullptr ? op->region->bytes()
                                                 : 0;
-  if (meta.bytes > room) return absl::DataLossError("more landed than there was room for");
+  if (meta.bytes > room)
+    return absl::DataLossError(
+        "the producer broke the protocol: it says that it wrote more bytes than the destination "
+        "holds");
   const DType dtype = static_cast<DType>(meta.dtype);
   if (dtype != DType::kString) {
     auto bytes = TensorBytes(dtype, *shape);
     if (!bytes.ok() || *bytes != meta.bytes) {
-      return absl::DataLossError("what landed is not what its type and shape say");
+      return absl::DataLossError(
+          "the producer broke the protocol: a tensor's length does not match its type and shape");
     }
   }
   destinations_->EndWaitingCharge(op);
@@ -321,7 +334,11 @@ absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
       return absl::OkStatus();
     }
     TRYST_REACHED("rare: a wrong digest for the second time");
-    ops_->EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
+    ops_->EndEarly(
+        op,
+        absl::DataLossError(
+            "the bytes of the tensor were changed on their way, twice: its digest is wrong; look "
+            "for a faulty NIC, cable or memory, or a producer that writes into what it has sent"));
     return absl::OkStatus();
   }
   NoteBytes(*op, meta.bytes);
@@ -355,7 +372,9 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaFetchOp* op, const wire::Recor
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   if (op->standing) {
     // Its shape is new, so it is dropped; the fetch will make an ordinary request.
-    ops_->EndEarly(op, absl::CancelledError("another shape than expected"));
+    ops_->EndEarly(
+        op, absl::CancelledError(
+                "a standing receive ends: the tensor has another shape than the one before"));
     return absl::OkStatus();
   }
   op->expects = false;

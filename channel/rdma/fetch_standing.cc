@@ -19,7 +19,7 @@ FetchOp* StandingReceives::Foreseen(int64_t step_id, const TensorKey& key) {
   if (op == nullptr) return nullptr;
   if (op->step != step_id) {
     TRYST_REACHED("sim: another step is fetched than was foreseen");
-    ops_->EndEarly(op, absl::CancelledError("another step was asked for"));
+    ops_->EndEarly(op, absl::CancelledError("a standing receive ends: another step was asked for"));
     return nullptr;
   }
   End(op, true);
@@ -48,7 +48,8 @@ void StandingReceives::DropOne() {
   for (FetchOp* op : ops_->slots().all()) {
     if (op == nullptr || !RdmaFetchOp::Of(*op).standing) continue;
     TRYST_REACHED("sim: a standing receive gives up its room");
-    return ops_->EndEarly(op, absl::CancelledError("its room is needed"));
+    return ops_->EndEarly(
+        op, absl::CancelledError("a standing receive ends: another fetch needs its memory"));
   }
 }
 
@@ -61,7 +62,7 @@ void StandingReceives::DropAll(const absl::Status& why) {
 
 void StandingReceives::AskAhead(bool in_use) {
   asks_ahead_ = in_use;
-  if (!in_use) DropAll(absl::CancelledError("another path is in use"));
+  if (!in_use) DropAll(absl::CancelledError("a standing receive ends: another path is in use"));
 }
 
 void StandingReceives::ArmNext(const TensorKey& key) {

@@ -135,7 +135,8 @@ StorageRef LandingPool::Make(size_t size_class, uint64_t writer) {
   auto region = nic_->RegisterRegion(memory, bytes, kLocalWrite | kRemoteWrite);
   if (!region.ok()) {
     TRYST_REACHED("sim: a landing is refused registration");
-    TRYST_LOG(Warning) << "no landing of " << bytes << " bytes: " << region.status();
+    TRYST_LOG(Warning) << "the NIC registers no memory of " << bytes
+                       << " bytes for tensors to land in: " << region.status();
     munmap(memory, bytes);
     return StorageRef();
   }

@@ -35,7 +35,7 @@ absl::Status LinkMemory::Open(Nic* nic, const LinkOptions& options) {
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a ring of ", options.ring_slots, " messages"));
+        absl::StrCat("out of memory for a ring of ", options.ring_slots, " messages"));
   }
   memory_ = static_cast<uint8_t*>(memory);
   ack_in_ = memory_;

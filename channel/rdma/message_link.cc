@@ -24,7 +24,9 @@ constexpr uint32_t kReservedWorks = 3;
 
 // Not inline, because callers rarely need the text and should not pay for its buffers.
 [[gnu::noinline, gnu::cold]] absl::Status OfAnotherEpoch(uint32_t said, uint32_t epoch) {
-  return absl::DataLossError(absl::StrCat("message of epoch ", said, " in epoch ", epoch));
+  return absl::DataLossError(
+      absl::StrCat("the peer broke the protocol: it sent a message of connection ", said,
+                   " on connection ", epoch));
 }
 
 uint32_t LoadWord(const uint8_t* at) {
@@ -67,7 +69,8 @@ absl::Status MessageLink::Open() {
   if (!limits.ordered && !limits.write_with_immediate) {
     return absl::UnimplementedError(
         absl::StrCat("the NIC ", hub_->nic()->name(),
-                     " has neither order nor immediates: nothing would tell what has landed"));
+                     " can be used for no path: it neither keeps writes in order nor marks them "
+                     "(immediates), so a receiver could not tell when a tensor is complete"));
   }
   if (!limits.ordered) early_.Open(options_.ring_slots);
   const absl::Status mapped = memory_.Open(hub_->nic(), options_);
@@ -98,15 +101,16 @@ absl::Status MessageLink::Connect(const Hello& peer) {
   peer_ = *parameters;
   if (peer_.slots != options_.slots || peer_.message_bytes != options_.message_bytes) {
     TRYST_REACHED("hostile: hello of other sizes");
-    return absl::InvalidArgumentError(
-        absl::StrCat("the peer speaks of ", peer_.slots, " slots and messages of ",
-                     peer_.message_bytes, " bytes, we of ", options_.slots, " and ",
-                     options_.message_bytes, ": configure both alike"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer's connection has ", peer_.slots, " slots and messages of ", peer_.message_bytes,
+        " bytes, ours ", options_.slots, " and ", options_.message_bytes,
+        ": set slots and message_bytes alike on both workers"));
   }
   if (peer.queue_pairs.size() != lanes_.size()) {
     TRYST_REACHED("hostile: hello with another number of queue pairs");
     return absl::InvalidArgumentError(
-        absl::StrCat("the peer has ", peer.queue_pairs.size(), " queue pairs, we ", lanes_.size()));
+        absl::StrCat("the peer has ", peer.queue_pairs.size(),
+                     " queue pairs for this connection and this worker ", lanes_.size()));
   }
   peer_.ring_slots = std::min(peer_.ring_slots, options_.ring_slots);
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -215,8 +219,9 @@ void MessageLink::OnTimer() {
   if (broken_) {
     if (!draining_) return;
     TRYST_REACHED("sim: works of a broken queue pair do not come back");
-    TRYST_LOG(Warning) << "works of a broken queue pair on " << hub_->nic()->name()
-                       << " did not come back in time: destroying it under them";
+    TRYST_LOG(Warning)
+        << "writes of a broken connection on " << hub_->nic()->name()
+        << " were not given back by the NIC in time: the queue pair is destroyed all the same";
     lanes_.Destroy();
     FlushSoon();
     return;
@@ -246,14 +251,14 @@ void MessageLink::Flush() {
   // The queue pair is broken, but its completions do not say so yet.
   TRYST_REACHED("sim: a broken queue pair takes no works");
   Break(absl::UnavailableError(
-      absl::StrCat(hub_->nic()->name(), " takes no more works: ", posted.message())));
+      absl::StrCat(hub_->nic()->name(), " does not take a write for sending: ", posted.message())));
 }
 
 void MessageLink::OnStall() {
   if (broken_) return;
   TRYST_REACHED("rare: no work completes");
-  Break(
-      absl::UnavailableError(absl::StrCat("no work has completed for ", options_.stall_ms, " ms")));
+  Break(absl::UnavailableError(absl::StrCat("the NIC has completed nothing that was posted for ",
+                                            options_.stall_ms, " ms")));
 }
 
 void MessageLink::OnCompletion(const Completion& completion) {
@@ -301,7 +306,9 @@ void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
           handled = owner_->OnTensorPart(lane, what->slot, what->generation);
         } else {
           TRYST_REACHED("hostile: tensor immediate for no slot");
-          handled = absl::DataLossError("tensor immediate for a slot that is not there");
+          handled = absl::DataLossError(
+              "the peer broke the protocol: it says that a tensor is complete for a slot that does "
+              "not exist");
         }
         break;
       case wire::ImmediateKind::kAck:
@@ -365,12 +372,14 @@ absl::Status MessageLink::TakeMessage() {
   }
   if (reader.header().sequence != consumed_) {
     TRYST_REACHED("hostile: message of another turn of the ring");
-    return absl::DataLossError("message of another turn of the ring");
+    return absl::DataLossError("the peer broke the protocol: a message has the wrong number");
   }
   // On a NIC that reorders, immediates may still be under way; there each tensor counts its own.
   if (ordered() && reader.header().tensor_immediates != tensor_immediates_received_) {
     TRYST_REACHED("hostile: a tensor immediate is missing");
-    return absl::DataLossError("a tensor immediate got lost");
+    return absl::DataLossError(
+        "the peer broke the protocol, or the NIC lost something: a tensor was announced and its "
+        "mark (immediate) has not arrived");
   }
   absl::Status told = SetPeerConsumed(reader.header().ring_consumed);
   if (!told.ok()) return told;
@@ -395,7 +404,8 @@ absl::Status MessageLink::TakeMessage() {
 absl::Status MessageLink::OnAckPage() {
   if (LoadWord(memory_.ack_in()) != epoch_) {
     TRYST_REACHED("hostile: ack page of another epoch");
-    return absl::DataLossError("ack page of another epoch");
+    return absl::DataLossError(
+        "the peer broke the protocol: its acknowledgement is of another connection");
   }
   const absl::Status told = SetPeerConsumed(LoadWord(memory_.ack_in() + 4));
   if (!told.ok()) return told;
@@ -409,7 +419,8 @@ absl::Status MessageLink::SetPeerConsumed(uint32_t consumed) {
   if (ahead == 0 || ahead > UINT32_MAX / 2) return absl::OkStatus();
   if (ahead > sent_ - peer_consumed_) {
     TRYST_REACHED("hostile: more consumed than was sent");
-    return absl::DataLossError("the peer has consumed messages that were never sent");
+    return absl::DataLossError(
+        "the peer broke the protocol: it says that it has read messages which were never sent");
   }
   peer_consumed_ = consumed;
   return absl::OkStatus();

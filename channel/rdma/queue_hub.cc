@@ -34,7 +34,9 @@ absl::Status QueueHub::Revive() {
   if (!users_.empty()) return lost_why_;
   auto completions = nic_->CreateCompletionQueue(depth_);
   if (!completions.ok()) return completions.status();
-  TRYST_LOG(Info) << "NIC " << nic_->name() << " has a new completion queue after: " << lost_why_;
+  TRYST_LOG(Info) << "NIC " << nic_->name()
+                  << " is used again, with a new completion queue; it had failed with: "
+                  << lost_why_;
   Detach();
   completions_ = *std::move(completions);
   lost_ = false;
@@ -45,25 +47,27 @@ absl::Status QueueHub::Revive() {
 void QueueHub::OnEvent(const NicEvent& event) {
   switch (event.kind) {
     case NicEvent::Kind::kPortDown:
-      TRYST_LOG(Warning) << "port " << int{event.port} << " of NIC " << nic_->name()
-                         << " is down: its connections end when their retries have";
+      TRYST_LOG(Warning)
+          << "port " << int{event.port} << " of NIC " << nic_->name()
+          << " is down: its connections end unless it comes back before the NIC's retries are over";
       return;
     case NicEvent::Kind::kPortUp:
       TRYST_LOG(Info) << "port " << int{event.port} << " of NIC " << nic_->name() << " is up";
       return;
     case NicEvent::Kind::kAddressChanged:
       TRYST_LOG(Info) << "port " << int{event.port} << " of NIC " << nic_->name()
-                      << " has other addresses; connections that hear nothing will be made anew";
+                      << " has other addresses now; connections over the old ones that stop "
+                         "working will be opened again";
       return;
     case NicEvent::Kind::kQueuePairFatal: {
       auto user = users_.find(event.id);
       if (user == users_.end()) return;  // It was removed.
       return user->second->OnQueuePairFatal(absl::UnavailableError(
-          absl::StrCat("NIC ", nic_->name(), " says that queue pair ", event.id, " is broken")));
+          absl::StrCat("NIC ", nic_->name(), " reports that queue pair ", event.id, " is broken")));
     }
     case NicEvent::Kind::kCompletionQueueFatal:
     case NicEvent::Kind::kDeviceFatal:
-      if (!lost_) OnLost(absl::UnavailableError("the NIC says that it is broken"));
+      if (!lost_) OnLost(absl::UnavailableError("the NIC reports that it has failed"));
       return;
   }
 }
@@ -109,7 +113,8 @@ void QueueHub::Arm() {
 void QueueHub::OnLost(const absl::Status& why) {
   lost_ = true;
   lost_why_ = why;
-  TRYST_LOG(Error) << "NIC " << nic_->name() << " is lost: " << why;
+  TRYST_LOG(Error) << "NIC " << nic_->name()
+                   << " has failed, and all its connections with it: " << why;
   // Copied, because a user may remove itself or another one in the call.
   std::vector<uint32_t> numbers;
   for (const auto& user : users_) numbers.push_back(user.first);

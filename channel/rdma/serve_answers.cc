@@ -49,7 +49,9 @@ bool ServeAnswers::Send(ServeOp* op) {
   const void* payload = nullptr;
   const Tensor& tensor = op->source.tensor;
   if (!op->is_dead) {
-    if (!tensor.valid()) return FailTaken(op, absl::InternalError("a tensor of no type"));
+    if (!tensor.valid())
+      return FailTaken(
+          op, absl::InternalError("a tensor without a type was sent: this is a bug of Tryst's"));
     if (!tensor.on_host()) {
       const absl::Status reached = hub_->nic()->ReachesDevice(tensor.space().device_ordinal);
       if (!reached.ok()) return FailTaken(op, reached);
@@ -126,9 +128,10 @@ bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
   const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
   const uint64_t pieces = PiecesOf(meta.bytes, part_bytes, parts);
   if (pieces > UINT16_MAX) {
-    return FailTaken(op, absl::UnimplementedError(absl::StrCat(
-                             "a tensor of ", meta.bytes, " bytes takes ", pieces,
-                             " writes, and a NIC without order proves 65535 at most")));
+    return FailTaken(op, absl::UnimplementedError(
+                             absl::StrCat("a tensor of ", meta.bytes, " bytes takes ", pieces,
+                                          " writes, and over a NIC that does not keep them in "
+                                          "order at most 65535 are possible: send it in pieces")));
   }
   const bool bare = parts > 0 && IsBare(*op, meta);
   bool all = true;

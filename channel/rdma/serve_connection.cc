@@ -16,7 +16,8 @@ absl::Status ServeChannel::StartEpoch(const Hello& hello) {
     return absl::AbortedError(
         absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since"));
   }
-  const absl::Status newer = absl::AbortedError("a newer hello came");
+  const absl::Status newer =
+      absl::AbortedError("the consumer has asked to open a newer connection");
   if (next_hello_) {
     TRYST_REACHED("rare: a hello comes while one waits for the drain");
     std::move(next_hello_->second)(newer);
@@ -38,7 +39,7 @@ void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
   TRYST_REACHED("sim: a hello comes while the former link lives");
   next_hello_.emplace(hello, std::move(done));
   link_->Break(absl::UnavailableError(
-      absl::StrCat(consumer_, " opened epoch ", hello.epoch, " in its place")));
+      absl::StrCat(consumer_, " opened epoch ", hello.epoch, ", which replaces this connection")));
 }
 
 // From now on the consumer has so long to come, or to come back.
@@ -57,10 +58,11 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
                     (ops_.empty() || ops_.size() == parameters->slots);
   if (!fits) {
     return std::move(done)(absl::InvalidArgumentError(
-        absl::StrCat("a channel of ", parameters->slots, " slots, messages of ",
-                     parameters->message_bytes, " bytes and ", hello.queue_pairs.size(),
-                     " queue pairs is asked for; here at most ", options_.link.slots, ", ",
-                     options_.link.message_bytes, " and ", kMaxLanes, " are granted")));
+        absl::StrCat("the consumer asks for a connection with ", parameters->slots,
+                     " slots, messages of ", parameters->message_bytes, " bytes and ",
+                     hello.queue_pairs.size(), " queue pairs; this worker allows at most ",
+                     options_.link.slots, ", ", options_.link.message_bytes, " and ", kMaxLanes,
+                     ": set slots, message_bytes and queue_pairs alike on both")));
   }
   LinkOptions link_options = options_.link;
   link_options.slots = parameters->slots;

@@ -22,7 +22,8 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   farewell_.emplace(std::move(answer), std::move(done));
   // What it still has under way to us must no longer be heard: it asks anew elsewhere.
   if (link_ != nullptr) {
-    link_->Break(absl::UnavailableError(absl::StrCat(consumer_, " left ", options_.path)));
+    link_->Break(absl::UnavailableError(absl::StrCat(
+        consumer_, " has moved its fetches from this path to another: ", options_.path)));
   }
   if (options_.link.watch != nullptr) options_.link.watch->OnServeFarewell(this);
   // Takes first, so that none of them meets what goes back.

@@ -27,7 +27,9 @@ void ServeChannel::OnHere() { link_->FlushSoon(); }
 absl::Status ServeChannel::OnPark(const wire::Record& record) {
   auto tickets = wire::DecodeTickets(record);
   if (!tickets.ok()) return tickets.status();
-  if (record.slot >= ops_.size()) return absl::DataLossError("park of a slot out of range");
+  if (record.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it lets go of a slot that does not exist");
   ServeOp* op = &ops_[record.slot];
   SlotWatch* const watch = options_.link.watch;
   if (watch != nullptr && !closed_) watch->OnServeEvent(op->state, ServeEvent::kPark);
@@ -41,9 +43,12 @@ absl::Status ServeChannel::OnWaits(const wire::Record& record) {
   auto body = wire::DecodeWaits(record);
   if (!body.ok()) return body.status();
   const ToldKey* known = keys_.Find(record.number);
-  if (known == nullptr) return absl::DataLossError("an unknown key id waits");
+  if (known == nullptr)
+    return absl::DataLossError(
+        "the consumer broke the protocol: it waits for a key that it never named");
   if (takes_.Waits(body->ticket, body->step, known->key)) return absl::OkStatus();
-  return absl::DataLossError("more waits without a slot than had been parked");
+  return absl::DataLossError(
+      "the consumer broke the protocol: more of its fetches wait without a slot than it may have");
 }
 
 absl::Status ServeChannel::OnUnwanted(const wire::Record& record) {

@@ -52,21 +52,28 @@ absl::Status ServeChannel::OnRecord(const wire::Record& record) {
       pong_due_ = true;
       return absl::OkStatus();
     default:
-      return absl::DataLossError("the consumer sent a producer's record");
+      return absl::DataLossError(
+          "the consumer broke the protocol: it sent a record that only producers send");
   }
 }
 
 absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
-  return absl::DataLossError("the consumer sent a tensor immediate");
+  return absl::DataLossError(
+      "the consumer broke the protocol: it says that a tensor is complete, which only producers "
+      "do");
 }
 
 absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   wire::RequestBody body;
   absl::Status decoded = wire::DecodeRequest(record, &body);
   if (!decoded.ok()) return decoded;
-  if (record.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
+  if (record.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it sent a request on a slot that does not exist");
   ToldKey* known = keys_.Find(record.number);
-  if (known == nullptr) return absl::DataLossError("request for an unknown key id");
+  if (known == nullptr)
+    return absl::DataLossError(
+        "the consumer broke the protocol: it asks for a key that it never named");
   slots_used_ = std::max<size_t>(slots_used_, record.slot + size_t{1});
   ServeOp* op = &ops_[record.slot];
   const ServeEvent event = EventOf(*op, record, static_cast<uint32_t>(epoch_));
@@ -112,7 +119,9 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
 }
 
 absl::Status ServeChannel::OnCancel(const wire::Record& record) {
-  if (record.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
+  if (record.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it cancels a slot that does not exist");
   ServeOp* op = &ops_[record.slot];
   ++counters_.cancelled;
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
@@ -120,7 +129,8 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   // LANDED announces: on another queue pair, or a NIC that reorders, they could arrive after it.
   Watch(*op, ours ? ServeStep::kCancel : ServeStep::kLateCancel, ServeEvent::kCancel);
   if (leftovers_.gone_due() >= 2 * ops_.size()) {
-    return absl::DataLossError("more cancels than slots");
+    return absl::DataLossError(
+        "the consumer broke the protocol: it sends cancels faster than it reads their answers");
   }
   const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
   if (ours && op->state == ServeState::kReady && may_overtake && op->source.region) {

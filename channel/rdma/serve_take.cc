@@ -43,7 +43,8 @@ void ServeChannel::SetOutcome(ServeOp* op, Taken* taken) {
   op->turn = taken->turn;
   if (op->source.tensor.dtype() == DType::kPacked && !takes_packed_) {
     op->status = absl::InvalidArgumentError(
-        "the tensor has more than 8 dimensions, and the consumer's release takes no more");
+        "the tensor has more than 8 dimensions, which the consumer's release of Tryst does not "
+        "take: upgrade it");
   }
   if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
     op->source.encoded = EncodeStrings(op->source.tensor);

@@ -17,7 +17,7 @@ const uint8_t* Bytes(absl::string_view body) {
 
 // Not inline, so that the buffers for its text take no room on the stack of its callers.
 [[gnu::noinline, gnu::cold]] absl::Status Malformed(absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("malformed message from the peer: ", what));
+  return absl::DataLossError(absl::StrCat("the peer sent a malformed message: ", what));
 }
 [[gnu::noinline, gnu::cold]] absl::Status Malformed(absl::string_view what, uint32_t number) {
   return Malformed(absl::StrCat(what, " ", number));
@@ -60,14 +60,15 @@ absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate) {
       out.kind = ImmediateKind::kTensor;
       out.slot = static_cast<uint16_t>(immediate >> 16 & 0x3fff);
       out.generation = static_cast<uint16_t>(immediate);
-      if (out.slot >= kMaxSlots) return Malformed("slot of an immediate");
+      if (out.slot >= kMaxSlots) return Malformed("an immediate's slot is out of range");
       return out;
     case static_cast<uint32_t>(ImmediateKind::kAck):
-      if ((immediate & kSequenceMask) != 0) return Malformed("ack immediate");
+      if ((immediate & kSequenceMask) != 0)
+        return Malformed("an acknowledgement's immediate has bits that must be 0");
       out.kind = ImmediateKind::kAck;
       return out;
     default:
-      return Malformed("kind of an immediate");
+      return Malformed("an immediate is of no known kind");
   }
 }
 
@@ -154,23 +155,23 @@ absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t ca
 }
 
 absl::Status MessageReader::Begin(const uint8_t* slot, size_t capacity) {
-  if (capacity < kHeaderBytes) return Malformed("shorter than its header");
+  if (capacity < kHeaderBytes) return Malformed("it is shorter than its header");
   slot_ = slot;
   MessageHeader& header = header_;
   header.bytes = LoadLittle<uint32_t>(slot + 4);
   if (header.bytes < kHeaderBytes || header.bytes > capacity ||
       header.bytes % kRecordAlignment != 0) {
-    return Malformed("length", header.bytes);
+    return Malformed("its length is out of range:", header.bytes);
   }
   if (LoadLittle<uint32_t>(slot) != Crc32c(0, slot + 4, header.bytes - 4))
-    return Malformed("checksum");
+    return Malformed("its checksum is wrong");
   header.epoch = LoadLittle<uint32_t>(slot + 8);
   header.sequence = LoadLittle<uint32_t>(slot + 12);
   header.ring_consumed = LoadLittle<uint32_t>(slot + 16);
   header.records = LoadLittle<uint16_t>(slot + 20);
   header.tensor_immediates = LoadLittle<uint32_t>(slot + 24);
   if (LoadLittle<uint16_t>(slot + 22) != 0 || LoadLittle<uint32_t>(slot + 28) != 0) {
-    return Malformed("reserved bytes in the header");
+    return Malformed("reserved bytes of its header are not 0");
   }
   return absl::OkStatus();
 }
@@ -183,23 +184,25 @@ absl::StatusOr<bool> MessageReader::Next(Record* record) {
 }
 
 absl::Status MessageReader::End() const {
-  return at_ == header_.bytes ? absl::OkStatus() : Malformed("bytes behind the last record");
+  return at_ == header_.bytes ? absl::OkStatus()
+                              : Malformed("there are bytes behind the last record");
 }
 
 absl::Status MessageReader::Read(Record* record) {
-  if (header_.bytes - at_ < kRecordBytes) return Malformed("record cut short");
+  if (header_.bytes - at_ < kRecordBytes) return Malformed("a record is cut short");
   const uint8_t* at = slot_ + at_;
-  if (!KnownType(at[0])) return Malformed("record type", at[0]);
+  if (!KnownType(at[0])) return Malformed("a record is of no known type:", at[0]);
   record->type = static_cast<RecordType>(at[0]);
   record->flags = at[1];
   record->slot = LoadLittle<uint16_t>(at + 2);
   record->generation = LoadLittle<uint16_t>(at + 4);
   record->number = LoadLittle<uint32_t>(at + 12);
-  if (LoadLittle<uint16_t>(at + 6) != 0) return Malformed("reserved bytes in a record");
+  if (LoadLittle<uint16_t>(at + 6) != 0) return Malformed("reserved bytes of a record are not 0");
   const size_t body_bytes = LoadLittle<uint32_t>(at + 8);
-  if (body_bytes > header_.bytes - at_ - kRecordBytes) return Malformed("body past the end");
+  if (body_bytes > header_.bytes - at_ - kRecordBytes)
+    return Malformed("a record's body reaches over the end");
   const size_t size = RecordSize(body_bytes);
-  if (size > header_.bytes - at_) return Malformed("padding past the end");
+  if (size > header_.bytes - at_) return Malformed("a record's padding reaches over the end");
   record->body = absl::string_view(reinterpret_cast<const char*>(at + kRecordBytes), body_bytes);
   at_ += size;
   ++read_;
@@ -215,7 +218,7 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
 
 absl::Status DecodeRequest(const Record& record, RequestBody* body) {
   const uint8_t* at = Bytes(record.body);
-  if (record.body.size() < RequestSize(0)) return Malformed("request cut short");
+  if (record.body.size() < RequestSize(0)) return Malformed("a request is cut short");
   RequestBody& out = *body;
   out.step = LoadLittle<int64_t>(at);
   out.destination_address = LoadLittle<uint64_t>(at + 8);
@@ -226,15 +229,15 @@ absl::Status DecodeRequest(const Record& record, RequestBody* body) {
   const bool has_ticket = (record.flags & kHasTicket) != 0;
   const size_t size = RequestSize(out.rank);
   if (out.rank > kMaxRank || record.body.size() != size + (has_ticket ? kTicketBytes : 0)) {
-    return Malformed("rank of a request");
+    return Malformed("a request's rank or length is wrong");
   }
   if (has_ticket) out.ticket = LoadLittle<uint64_t>(at + size);
   if (has_ticket != (out.ticket != 0) || (!has_ticket && (record.flags & kMayPark) != 0)) {
-    return Malformed("ticket of a request");
+    return Malformed("a request's ticket is wrong");
   }
   for (size_t i = 0; i < out.rank; ++i) out.dims[i] = LoadLittle<int64_t>(at + 32 + 8 * i);
   if (out.destination_address + out.destination_bytes < out.destination_address) {
-    return Malformed("destination that wraps");
+    return Malformed("a request's destination wraps around the end of memory");
   }
   return absl::OkStatus();
 }
@@ -248,11 +251,12 @@ std::string EncodeWaits(const WaitsBody& body) {
 }
 
 absl::StatusOr<WaitsBody> DecodeWaits(const Record& record) {
-  if (record.body.size() != 8 + kTicketBytes) return Malformed("length of what waits");
+  if (record.body.size() != 8 + kTicketBytes)
+    return Malformed("the record of a waiting fetch has a wrong length");
   WaitsBody out;
   out.step = LoadLittle<int64_t>(Bytes(record.body));
   out.ticket = LoadLittle<uint64_t>(Bytes(record.body) + 8);
-  if (out.ticket == 0) return Malformed("ticket 0");
+  if (out.ticket == 0) return Malformed("a ticket is 0");
   return out;
 }
 
@@ -266,19 +270,19 @@ std::string EncodeTickets(absl::Span<const uint64_t> tickets) {
 absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record) {
   const size_t count = record.body.size() / kTicketBytes;
   if (record.body.size() % kTicketBytes != 0 || count == 0 || count > kMaxTickets) {
-    return Malformed("length of a list of tickets");
+    return Malformed("a list of tickets has a wrong length");
   }
   std::vector<uint64_t> out(count);
   for (size_t i = 0; i < count; ++i) {
     out[i] = LoadLittle<uint64_t>(Bytes(record.body) + kTicketBytes * i);
-    if (out[i] == 0) return Malformed("ticket 0");
+    if (out[i] == 0) return Malformed("a ticket is 0");
   }
   return out;
 }
 
 absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* payload) {
   const uint8_t* at = Bytes(record.body);
-  if (record.body.size() < MetaSize(0)) return Malformed("meta cut short");
+  if (record.body.size() < MetaSize(0)) return Malformed("a tensor's description is cut short");
   TensorMeta out;
   out.dtype = at[0];
   out.rank = at[1];
@@ -286,15 +290,15 @@ absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* p
   out.digest = LoadLittle<uint32_t>(at + 4);
   out.bytes = LoadLittle<uint64_t>(at + 8);
   if (out.rank > kMaxRank || record.body.size() < MetaSize(out.rank)) {
-    return Malformed("rank of a tensor");
+    return Malformed("a tensor's rank is out of range");
   }
   for (size_t i = 0; i < out.rank; ++i) {
     out.dims[i] = LoadLittle<int64_t>(at + 16 + 8 * i);
-    if (out.dims[i] < 0) return Malformed("negative dimension");
+    if (out.dims[i] < 0) return Malformed("a tensor's dimension is negative");
   }
   const size_t rest = record.body.size() - MetaSize(out.rank);
   if (record.type == RecordType::kTensor ? rest != out.bytes : rest != 0) {
-    return Malformed("payload length");
+    return Malformed("a tensor's bytes are not as many as it says");
   }
   if (payload != nullptr) *payload = record.body.substr(MetaSize(out.rank));
   return out;
@@ -314,7 +318,8 @@ void EncodeParameters(const ChannelParameters& parameters, uint8_t* out) {
 }
 
 absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in) {
-  if (in.size() != kParametersBytes) return Malformed("length of the channel parameters");
+  if (in.size() != kParametersBytes)
+    return Malformed("the connection's parameters have a wrong length");
   const uint8_t* at = Bytes(in);
   ChannelParameters out;
   out.slots = LoadLittle<uint32_t>(at);
@@ -331,7 +336,7 @@ absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in) {
       out.ring_slots > kMaxRingSlots || out.message_bytes % kRecordAlignment != 0 ||
       out.message_bytes < kHeaderBytes + RecordSize(kMaxKeyBytes) ||
       out.message_bytes > kMaxMessageBytes || digests > 1 || LoadLittle<uint32_t>(at + 12) != 0) {
-    return Malformed("channel parameters out of bounds");
+    return Malformed("the connection's parameters are out of range");
   }
   return out;
 }

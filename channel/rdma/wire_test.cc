@@ -227,12 +227,13 @@ TEST_F(LyingMessageTest, IsRefused) {
   EXPECT_THAT(std::string(With(20, 0, 2).message()), HasSubstr("behind the last record"));
   EXPECT_THAT(std::string(With(20, 2, 2).message()), HasSubstr("cut short"));
   EXPECT_THAT(std::string(With(22, 1, 2).message()), HasSubstr("reserved"));
-  EXPECT_THAT(std::string(With(kHeaderBytes, 0, 1).message()), HasSubstr("record type"));
-  EXPECT_THAT(std::string(With(kHeaderBytes, 200, 1).message()), HasSubstr("record type"));
+  EXPECT_THAT(std::string(With(kHeaderBytes, 0, 1).message()), HasSubstr("no known type: "));
+  EXPECT_THAT(std::string(With(kHeaderBytes, 200, 1).message()), HasSubstr("no known type: "));
   EXPECT_THAT(std::string(With(kHeaderBytes + 6, 1, 2).message()), HasSubstr("reserved"));
-  EXPECT_THAT(std::string(With(kHeaderBytes + 8, 9, 4).message()), HasSubstr("past the end"));
+  EXPECT_THAT(std::string(With(kHeaderBytes + 8, 9, 4).message()),
+              HasSubstr("reaches over the end"));
   EXPECT_THAT(std::string(With(kHeaderBytes + 8, 0xffffffff, 4).message()),
-              HasSubstr("past the end"));
+              HasSubstr("reaches over the end"));
 }
 
 TEST_F(LyingMessageTest, LengthOutsideTheSlotIsRefusedBeforeTheChecksumIsRead) {
