@@ -117,10 +117,10 @@ absl::StatusOr<StorageRef> Arena::Allocate(uint64_t bytes) {
     block = TakeBlock(bytes);
     if (block == nullptr) {
       ++counters_.refusals;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no room for ", bytes, " bytes of shared memory: ", counters_.used_bytes,
-                       " are in use, in segments of ", counters_.segment_bytes, ", and the cap is ",
-                       options_.cap_bytes, " (shm_bytes)"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "no shared memory is left for ", bytes, " bytes: ", counters_.used_bytes,
+          " are in use, in segments of ", counters_.segment_bytes, ", and shm_bytes is ",
+          options_.cap_bytes, ": raise it, or release tensors"));
     }
   }
   block->Lend(shared_from_this());

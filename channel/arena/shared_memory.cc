@@ -71,12 +71,12 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::CreateOf(uint64_t by
                                                                      Writers writers, bool huge) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
   OwnedFd fd(memfd_create("tryst", flags));
-  if (!fd.valid()) return SystemError("memfd_create");
+  if (!fd.valid()) return SystemError("cannot make shared memory: memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return SystemError(absl::StrCat("a shared memory of ", bytes, " bytes"));
+    return SystemError(absl::StrCat("cannot make a shared memory of ", bytes, " bytes"));
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return SystemError("mmap");
+  if (data == MAP_FAILED) return SystemError("cannot map shared memory: mmap");
   std::unique_ptr<SharedMemory> memory(
       new SharedMemory(std::move(fd), static_cast<uint8_t*>(data), bytes, huge));
   // Has an effect where the kernel allows them for shared memory.
@@ -85,10 +85,11 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::CreateOf(uint64_t by
   // touched.
   if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 &&
       (huge || fallocate(memory->fd(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
-    return SystemError(absl::StrCat("pages for a shared memory of ", bytes, " bytes"));
+    return SystemError(absl::StrCat("no pages are left for a shared memory of ", bytes, " bytes"));
   }
   const int seals = kSizeSeals | (writers == Writers::kCreator ? F_SEAL_FUTURE_WRITE : 0);
-  if (fcntl(memory->fd(), F_ADD_SEALS, seals) != 0) return SystemError("sealing a memfd");
+  if (fcntl(memory->fd(), F_ADD_SEALS, seals) != 0)
+    return SystemError("cannot make shared memory: sealing a memfd");
   return memory;
 }
 
@@ -97,30 +98,35 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint
   struct stat file {};
   struct statfs system {};
   if (fstat(fd.get(), &file) != 0 || fstatfs(fd.get(), &system) != 0) {
-    return absl::DataLossError(absl::StrCat("the peer's memory: ", strerror(errno)));
+    return absl::DataLossError(
+        absl::StrCat("the peer's shared memory cannot be used: ", strerror(errno)));
   }
   const bool huge = static_cast<uint64_t>(system.f_type) == HUGETLBFS_MAGIC;
   if (!S_ISREG(file.st_mode) || (!huge && static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC)) {
-    return absl::DataLossError("the peer sent a descriptor that is no memfd");
+    return absl::DataLossError(
+        "the peer broke the protocol: it sent a descriptor that is not shared memory (a memfd)");
   }
   if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
-    return absl::DataLossError(absl::StrCat("the peer's memory has ", file.st_size,
-                                            " bytes and was announced with ", bytes));
+    return absl::DataLossError(absl::StrCat("the peer broke the protocol: its shared memory has ",
+                                            file.st_size, " bytes, and it said ", bytes));
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   // The seal against writers also prevents holes.
   const int wanted = kSizeSeals | (huge ? F_SEAL_FUTURE_WRITE : 0);
   if (seals < 0 || (seals & wanted) != wanted || (huge && writable)) {
-    return absl::DataLossError("the peer's memory is not sealed: it could be taken away");
+    return absl::DataLossError(
+        "the peer broke the protocol: its shared memory is not sealed, so the peer could shrink it "
+        "while it is read");
   }
   void* data =
       mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return SystemError("mapping the peer's memory");
+  if (data == MAP_FAILED) return SystemError("cannot map the peer's shared memory");
   std::unique_ptr<SharedMemory> memory(
       new SharedMemory(OwnedFd(), static_cast<uint8_t*>(data), bytes, huge));
   // If a page is missing, this fails; reading it later would kill us.
   if (huge && madvise(data, bytes, MADV_POPULATE_READ) != 0) {
-    return absl::DataLossError("the peer's memory has holes");
+    return absl::DataLossError(
+        "the peer broke the protocol: pages of its shared memory are missing");
   }
   return memory;
 }

@@ -91,7 +91,8 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
   packet.token = invitation->token;
   if (!link_.socket->Send(packet)) {
     link_.socket.reset();
-    return absl::UnavailableError("the producer's local socket does not take our token");
+    return absl::UnavailableError(
+        "the producer closed the local socket on which shared memory is opened");
   }
   link_.hub->Watch(link_.socket->fd(), this);
   if (peer_incarnation_ != answer.incarnation) {
@@ -110,10 +111,11 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   connector_.why = why;
   connector_.Pause();
   if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
-    EndWaiting(absl::UnavailableError(
-                   absl::StrFormat("%s, incarnation %016x, has ended and nobody answers for it: %s",
-                                   link_.options.peer, gone_incarnation_, why.message())),
-               [this](const FetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
+    EndWaiting(
+        absl::UnavailableError(absl::StrFormat(
+            "the process of %s (incarnation %016x) has ended, and no new one answers yet: %s",
+            link_.options.peer, gone_incarnation_, why.message())),
+        [this](const FetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
   }
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
@@ -139,7 +141,8 @@ bool ShmFetchChannel::Unusable() {
 
 void ShmFetchChannel::OnConnectTimer() {
   if (connector_.state() == State::kJoining) {
-    return FailConnect(absl::UnavailableError("the producer has not welcomed us in time"));
+    return FailConnect(absl::UnavailableError(
+        "the producer offered shared memory and did not answer on its local socket in time"));
   }
   if (connector_.state() != State::kBackoff) return;
   if (pool_.live() > 0) return Connect();
@@ -159,7 +162,7 @@ void ShmFetchChannel::OnPatienceTimer() {
   if (connector_.state() == State::kOpen || connector_.state() == State::kClosed) return;
   const int64_t patience_ns = link_.options.patience_ms * 1'000'000;
   const auto since_ns = [this](const FetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
-  EndWaiting(absl::UnavailableError(absl::StrCat(link_.options.peer, " has not been reached for ",
+  EndWaiting(absl::UnavailableError(absl::StrCat(link_.options.peer, " could not be reached for ",
                                                  link_.options.patience_ms,
                                                  " ms (patience): ", connector_.why.message())),
              [&](const FetchOp& op) { return poller_->RunningSince(since_ns(op)) >= patience_ns; });
@@ -231,7 +234,8 @@ absl::Status ShmFetchChannel::OnPacket(const Packet& packet, OwnedFd fd) {
   if (packet.type == PacketType::kSegment && connector_.state() == State::kOpen) {
     return link_.held->AddSegment(packet, std::move(fd));
   }
-  return absl::DataLossError("the producer said what is not its turn to say");
+  return absl::DataLossError(
+      "the producer broke the protocol: it sent a packet that is not due now");
 }
 
 absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
@@ -268,15 +272,16 @@ void ShmFetchChannel::AskForSign() {
 
 void ShmFetchChannel::OnSilent(int64_t silent_ms) {
   Break(absl::UnavailableError(
-            absl::StrCat(link_.options.peer, " has been silent over shm for ", silent_ms,
-                         " ms (patience): its process lives, and is stopped or hangs")),
+            absl::StrCat(link_.options.peer, " has sent nothing over shared memory for ", silent_ms,
+                         " ms (patience), though its process is there: it is stopped or hangs")),
         Then::kEndThem);
 }
 
 // What the producer answered before its end is in the ring and counts.
 void ShmFetchChannel::OnProducerGone() {
   if (connector_.state() == State::kJoining) {
-    return FailConnect(absl::UnavailableError("the producer did not accept our token"));
+    return FailConnect(absl::UnavailableError(
+        "the producer closed the local socket: it no longer expects this worker"));
   }
   if (connector_.state() != State::kOpen) return;
   for (int i = 0; i < kTurnsAfterEnd && connector_.state() == State::kOpen && link_.replies.Ready();
@@ -297,13 +302,13 @@ void ShmFetchChannel::OnProducerGone() {
   }
   if (connector_.state() != State::kOpen) return;
   if (waits) {
-    return Break(absl::UnavailableError(
-        absl::StrCat(link_.options.peer, " has ended the link and waits for another")));
+    return Break(absl::UnavailableError(absl::StrCat(
+        link_.options.peer, " has ended the shared memory and expects a new connection")));
   }
   gone_incarnation_ = peer_incarnation_;
   Break(
       absl::UnavailableError(absl::StrFormat(
-          "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
+          "%s (incarnation %016x) has ended its shared memory: its process is gone or is stopping",
           link_.options.peer, peer_incarnation_)),
       Then::kEndThem);
 }
@@ -312,7 +317,7 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
   if (connector_.state() != State::kOpen) return;
   ++counters_.breaks;
   if (absl::IsDataLoss(why)) {
-    TRYST_LOG(Error) << link_.options.self << " ends the shared memory with " << link_.options.peer
+    TRYST_LOG(Error) << link_.options.self << " stops sharing memory with " << link_.options.peer
                      << ": " << why.message();
   } else if (pool_.live() > 0) {
     TRYST_LOG(Warning) << link_.options.self << " no longer shares memory with "

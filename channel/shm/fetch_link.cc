@@ -54,7 +54,8 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
   if (!good.ok()) return good;
   if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
       sizes.references > options.sizes.references) {
-    return absl::DataLossError("the producer made more of the link than was asked for");
+    return absl::DataLossError(
+        "the producer broke the protocol: it made the shared memory larger than it was asked to");
   }
   auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
                                   /*writable=*/true);
@@ -77,7 +78,9 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
   FillSecret(ready.token.data(), sizeof(view.header->proof));
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
   memcpy(&number, ready.token.data(), sizeof(number));
-  if (!socket->Send(ready)) return absl::UnavailableError("the producer has gone meanwhile");
+  if (!socket->Send(ready))
+    return absl::UnavailableError(
+        "the producer closed the local socket while shared memory was being opened");
   producer_process = socket->WatchPeer();
   refused_.assign(sizes.slots, 0);
   accepted_told_ = 0;

@@ -40,7 +40,9 @@ void ShmReceiver::Reset() {
 
 absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
   if (in_failed_text_) {
-    if (cell.head.type != CellType::kMore) return absl::DataLossError("a text that breaks off");
+    if (cell.head.type != CellType::kMore)
+      return absl::DataLossError(
+          "the producer broke the protocol: the text of a failure is incomplete");
     return OnFailedText(cell.body, sizeof(cell.body));
   }
   if (cell.head.type == CellType::kSegmentGone) return link_->held->DropSegment(cell.head.number);
@@ -51,10 +53,13 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
     if (count.ok()) ops_->OnHere(absl::MakeConstSpan(tickets, *count));
     return count.status();
   }
-  if (cell.head.slot >= ops_->slots().size()) return absl::DataLossError("a slot out of range");
+  if (cell.head.slot >= ops_->slots().size())
+    return absl::DataLossError(
+        "the producer broke the protocol: it answers a slot that does not exist");
   ShmFetchOp* op = ShmFetchOp::Of(ops_->slots().at(cell.head.slot));
   if (op == nullptr || op->generation != cell.head.generation) {
-    return absl::DataLossError("the producer answered what nobody asks");
+    return absl::DataLossError(
+        "the producer broke the protocol: it answers a fetch that is not under way");
   }
   back_off_->Reset();  // The connection works.
   switch (cell.head.type) {
@@ -69,10 +74,13 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
       return OnWord(op, FetchEvent::kGone, cell);
     case CellType::kParked:
       if (!op->park_asked)
-        return absl::DataLossError("the producer parked what it was not asked to");
+        return absl::DataLossError(
+            "the producer broke the protocol: it let a fetch wait without a slot that did not "
+            "allow it");
       return OnWord(op, FetchEvent::kParked, cell);
     default:
-      return absl::DataLossError("an unknown cell in the reply ring");
+      return absl::DataLossError(
+          "the producer broke the protocol: it sent an answer of no known type");
   }
 }
 
@@ -104,7 +112,9 @@ absl::Status ShmReceiver::StartFailedText(ShmFetchOp* op, const ReplyCell& cell)
   }
   uint16_t bytes;
   memcpy(&bytes, cell.body, sizeof(bytes));
-  if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
+  if (bytes > shm_wire::kMaxErrorBytes)
+    return absl::DataLossError(
+        "the producer broke the protocol: the text of a failure is too long");
   in_failed_text_ = true;
   failed_head_ = cell.head;
   failed_bytes_ = bytes;
@@ -176,7 +186,8 @@ absl::Status ShmReceiver::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   const uint8_t rank = cell.body[1];
   const uint64_t bytes = cell.head.number;
   if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
-    return absl::DataLossError("a tensor that does not fit its cell");
+    return absl::DataLossError(
+        "the producer broke the protocol: a tensor is larger than the answer that it lies in");
   }
   if (op->state == FetchState::kLeaving) {
     if (CountsAsGone(*op)) Complete(op, op->end_status, Tensor(), false);
@@ -203,7 +214,8 @@ absl::Status ShmReceiver::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   } else {
     auto due = TensorBytes(dtype, *shape);
     if (!due.ok() || *due != bytes) {
-      return absl::DataLossError("the bytes are not what their type and shape say");
+      return absl::DataLossError(
+          "the producer broke the protocol: a tensor's length does not match its type and shape");
     }
     if (status.ok() && op->destination().valid()) {
       tensor = op->destination();
@@ -278,7 +290,9 @@ absl::Status ShmReceiver::OnReference(ShmFetchOp* op, const Placed& placed, Stor
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {
       TRYST_REACHED("shm: a wrong digest of what is referred to");
       ++link_->counters->digests_wrong;
-      status = absl::DataLossError("the digest of the tensor is wrong");
+      status = absl::DataLossError(
+          "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
+          "program that writes into what it has sent, or faulty memory");
     }
     if (status.ok()) {
       auto made = Tensor::FromStorage(std::move(view), 0, op->dtype, op->shape);
@@ -329,7 +343,8 @@ absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRe
                                  bool has_digest) {
   if (placed.position != op->position || placed.bytes != op->bytes ||
       (placed.position != 0 && !op->into.valid())) {
-    return absl::DataLossError("a part of a tensor out of turn");
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent the parts of a tensor in the wrong order");
   }
   if (placed.position == 0) {
     absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
@@ -357,7 +372,9 @@ absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRe
   if (!good) {
     TRYST_REACHED("shm: a wrong digest of a part");
     ++link_->counters->digests_wrong;
-    const absl::Status wrong = absl::DataLossError("the digest of the tensor is wrong");
+    const absl::Status wrong = absl::DataLossError(
+        "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
+        "program that writes into what it has sent, or faulty memory");
     if (op->position == op->bytes) {
       op->into = Tensor();
       TurnDown(op, wrong);
@@ -455,7 +472,9 @@ void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {
   if (status.ok() && op->has_digest && op->digest_so_far != op->digest) {
     TRYST_REACHED("shm: a wrong digest of what was copied");
     ++link_->counters->digests_wrong;
-    status = absl::DataLossError("the digest of the tensor is wrong");
+    status = absl::DataLossError(
+        "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
+        "program that writes into what it has sent, or faulty memory");
   }
   Tensor tensor;
   if (status.ok()) {

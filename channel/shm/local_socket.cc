@@ -23,7 +23,8 @@ absl::StatusOr<socklen_t> Address(const std::string& name, sockaddr_un* address)
   memset(address, 0, sizeof(*address));
   address->sun_family = AF_UNIX;
   if (name.empty() || name.size() + 1 > sizeof(address->sun_path)) {
-    return absl::InvalidArgumentError("the name of a local socket is empty or too long");
+    return absl::InvalidArgumentError(
+        "the peer broke the protocol: the name of its local socket is empty or too long");
   }
   memcpy(address->sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
@@ -38,7 +39,8 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Listen(const std::stri
   OwnedFd fd = NewSocket();
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), *length) != 0 ||
       listen(fd.get(), 128) != 0) {
-    return absl::UnavailableError(absl::StrCat("a local socket to listen on: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on a local socket: ", strerror(errno)));
   }
   return std::unique_ptr<LocalSocket>(new LocalSocket(std::move(fd)));
 }
@@ -51,9 +53,12 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const std::str
   if (!fd.valid() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), *length) != 0) {
     if (errno == ECONNREFUSED || errno == ENOENT || errno == EACCES || errno == EPERM) {
       return absl::UnimplementedError(
-          absl::StrCat("its local socket cannot be reached from here: ", strerror(errno)));
+          absl::StrCat("its local socket cannot be reached from here, as when the two are in "
+                       "different network namespaces: ",
+                       strerror(errno)));
     }
-    return absl::UnavailableError(absl::StrCat("connecting to a local socket: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot connect to the producer's local socket: ", strerror(errno)));
   }
   return std::unique_ptr<LocalSocket>(new LocalSocket(std::move(fd)));
 }

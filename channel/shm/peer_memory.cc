@@ -21,19 +21,23 @@ std::unique_ptr<PeerMemory> PeerMemory::Probe(pid_t pid, uint64_t address, const
                                               uint64_t probe_bytes) {
   std::unique_ptr<PeerMemory> peer(new PeerMemory());
   if (pid == 0) {
-    peer->status_ = absl::UnimplementedError("the peer is in another pid namespace");
+    peer->status_ = absl::UnimplementedError(
+        "the producer's memory cannot be read in place: it is in another pid namespace");
     return peer;
   }
   peer->pid_ = pid;
   peer->process_ = OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!peer->process_.valid()) {
-    peer->status_ = absl::UnimplementedError(absl::StrCat("pidfd_open: ", strerror(errno)));
+    peer->status_ = absl::UnimplementedError(absl::StrCat(
+        "the producer's memory cannot be read in place: pidfd_open: ", strerror(errno)));
     return peer;
   }
   std::vector<uint8_t> seen(probe_bytes);
   peer->status_ = peer->Read(address, seen.data(), probe_bytes);
   if (peer->status_.ok() && memcmp(seen.data(), probe, probe_bytes) != 0) {
-    peer->status_ = absl::UnimplementedError("process_vm_readv reads another process");
+    peer->status_ = absl::UnimplementedError(
+        "the producer's memory cannot be read in place: its process number means another process "
+        "here");
   }
   return peer;
 }
@@ -53,13 +57,14 @@ absl::Status PeerMemory::Read(uint64_t address, void* to, uint64_t bytes) const 
       if (got < 0 && errno == EINTR) continue;
       if (Gone()) break;
       return absl::PermissionDeniedError(
-          absl::StrCat("process_vm_readv: ", got < 0 ? strerror(errno) : "nothing read"));
+          absl::StrCat("the producer's memory cannot be read in place: process_vm_readv: ",
+                       got < 0 ? strerror(errno) : "nothing read"));
     }
     done += static_cast<uint64_t>(got);
   }
   // Checked after the last byte: if the process had ended before, its number could belong to
   // another.
-  if (Gone()) return absl::UnavailableError("the producer's process is gone");
+  if (Gone()) return absl::UnavailableError("the producer's process has ended");
   return absl::OkStatus();
 }
 

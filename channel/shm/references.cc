@@ -66,7 +66,8 @@ absl::StatusOr<int> GivenReferences::TakeReturned() {
     const uint16_t generation = static_cast<uint16_t>(word >> 16);
     if (reference < entries_.size() && WasDropped(reference, generation)) continue;
     if (reference >= entries_.size() || !given(reference, generation)) {
-      return absl::DataLossError("the consumer returned a reference that it does not hold");
+      return absl::DataLossError(
+          "the consumer broke the protocol: it returns a tensor that it does not hold");
     }
     TakeBack(reference);
   }
@@ -165,14 +166,17 @@ void HeldReferences::Unref() {
 absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd fd) {
   if (packet.segment >= shm_wire::kMaxSegments || packet.segment > segments_.size() ||
       early_.size() == kMostEarly) {
-    return absl::DataLossError("the producer sent a segment under a wrong index");
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent a segment of shared memory with a wrong number");
   }
   if (has_segment(packet.segment)) {
     early_.emplace_back(packet, std::move(fd));
     return absl::OkStatus();
   }
   if (packet.segment_bytes > shm_wire::kMaxMappedBytes - mapped_bytes_) {
-    return absl::DataLossError("the producer sent more shared memory than a machine has");
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent more shared memory than may be mapped from one "
+        "producer (4 TiB)");
   }
   auto memory = SharedMemory::Map(std::move(fd), packet.segment_bytes, /*writable=*/false);
   if (!memory.ok()) return memory.status();
@@ -190,9 +194,14 @@ absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd 
 }
 
 absl::Status HeldReferences::DropSegment(uint32_t index) {
-  if (!has_segment(index)) return absl::DataLossError("an unknown segment is gone");
+  if (!has_segment(index))
+    return absl::DataLossError(
+        "the producer broke the protocol: it took back a segment of shared memory that it never "
+        "sent");
   if (segments_[index]->views.load(std::memory_order_acquire) != 0) {
-    return absl::DataLossError("the producer gave up a segment whose tensors are held");
+    return absl::DataLossError(
+        "the producer broke the protocol: it took back a segment of shared memory whose tensors "
+        "are still held here");
   }
   mapped_bytes_ -= segments_[index]->memory->bytes();
   segments_[index] = nullptr;
@@ -208,16 +217,21 @@ absl::Status HeldReferences::DropSegment(uint32_t index) {
 
 absl::StatusOr<StorageRef> HeldReferences::View(const shm_wire::Placed& placed, uint64_t bytes) {
   if (!has_segment(placed.segment)) {
-    return absl::DataLossError("a tensor in a segment that was not sent");
+    return absl::DataLossError(
+        "the producer broke the protocol: a tensor lies in a segment of shared memory that it "
+        "never sent");
   }
   Segment* segment = segments_[placed.segment].get();
   const uint64_t room = segment->memory->bytes();
   if (placed.offset > room || room - placed.offset < bytes) {
-    return absl::DataLossError("a tensor that reaches over the end of its segment");
+    return absl::DataLossError(
+        "the producer broke the protocol: a tensor reaches over the end of its segment of shared "
+        "memory");
   }
   if (placed.reference >= sizes_.references ||
       in_use_[placed.reference].load(std::memory_order_acquire)) {
-    return absl::DataLossError("a reference that is held already");
+    return absl::DataLossError(
+        "the producer broke the protocol: it sent a tensor by a reference that is still in use");
   }
   in_use_[placed.reference].store(true, std::memory_order_relaxed);
   segment->views.fetch_add(1, std::memory_order_relaxed);

@@ -19,7 +19,9 @@ HostIdentity OwnHost() {
 
 absl::Status CheckSameHost(const HostIdentity& ours, const HostIdentity& theirs) {
   if (ours.boot_id.empty() || theirs.boot_id.empty()) {
-    return absl::UnimplementedError("no memory is shared: /proc does not tell the boot id");
+    return absl::UnimplementedError(
+        "no memory is shared: /proc/sys/kernel/random/boot_id cannot be read, so it is not known "
+        "whether both workers are on one host");
   }
   if (ours.boot_id != theirs.boot_id) {
     return absl::UnimplementedError(absl::StrCat("no memory is shared: another host (boot id ",

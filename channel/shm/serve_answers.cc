@@ -107,7 +107,7 @@ bool ShmAnswers::TryAnswer(ShmServeOp* op) {
   if (op->taken.tensor.dtype() == DType::kString && op->encoded.empty()) {
     op->encoded = EncodeStrings(op->taken.tensor);
   } else if (!op->taken.tensor.on_host()) {
-    op->status = absl::UnimplementedError("shared memory carries host tensors only");
+    op->status = absl::UnimplementedError("shared memory carries tensors of host memory only");
     return AnswerFailed(op);
   }
   uint64_t bytes;

@@ -92,7 +92,8 @@ absl::Status ShmServeChannel::Welcome() {
                              : 0;
   memcpy(packet.probe, proof_.data(), sizeof(packet.probe));
   if (!link_.socket->Send(packet, fd))
-    return absl::UnavailableError("the consumer has gone already");
+    return absl::UnavailableError(
+        "the consumer closed its local socket while shared memory was being opened");
   link_.hub->Watch(link_.socket->fd(), this);
   SetState(State::kWelcome);
   return absl::OkStatus();
@@ -111,7 +112,9 @@ bool ShmServeChannel::HearPacket() {
     case LocalSocket::Received::kNothing:
       return false;
     case LocalSocket::Received::kEnd:
-      End(absl::UnavailableError("the consumer has gone"), Ending::kConsumerGone);
+      End(absl::UnavailableError(
+              "the consumer has closed its local socket: its process has ended or is stopping"),
+          Ending::kConsumerGone);
       return false;
     case LocalSocket::Received::kPacket:
       break;
@@ -122,7 +125,8 @@ bool ShmServeChannel::HearPacket() {
   } else if (packet.type == PacketType::kLeave) {
     OnLeave();
   } else if (packet.type != PacketType::kWake && state_ != State::kSettling) {
-    understood = absl::DataLossError("the consumer said what is not its turn to say");
+    understood = absl::DataLossError(
+        "the consumer broke the protocol: it sent a packet that is not due now");
   }
   if (!understood.ok()) End(understood, Ending::kOnPurpose);
   return state_ != State::kEnded;
@@ -133,7 +137,8 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   uint8_t seen[sizeof(shm_wire::LinkHeader::proof)];
   memcpy(seen, link_.given->view().header->proof, sizeof(seen));
   if (memcmp(seen, packet.token.data(), sizeof(seen)) != 0) {
-    return absl::DataLossError("the consumer does not see the memory that it was sent");
+    return absl::DataLossError(
+        "the consumer broke the protocol: it has not mapped the memory that it was sent");
   }
   memcpy(&link_.number, seen, sizeof(link_.number));
   link_.version = std::min(packet.version, link_.options.link_newest);
@@ -158,7 +163,9 @@ void ShmServeChannel::OnLeave() {
 void ShmServeChannel::EndIfNotJoined() {
   if (state_ != State::kInvited && state_ != State::kWelcome) return;
   if (link_.hub->poller()->now_ns() - since_ns_ < kJoinNs) return;
-  End(absl::UnavailableError("the consumer was invited and did not come"), Ending::kForGood);
+  End(absl::UnavailableError(
+          "the consumer asked for shared memory and did not connect to the local socket in time"),
+      Ending::kForGood);
 }
 
 bool ShmServeChannel::MakeWayFor(const Hello& hello) {
@@ -169,7 +176,7 @@ bool ShmServeChannel::MakeWayFor(const Hello& hello) {
   const bool settled = link_.given != nullptr && link_.given->view().header->settlement.load() != 0;
   const bool same_life = hello.incarnation == consumer_incarnation_;
   if (same_life && hello.epoch <= epoch_ && state_ != State::kLeaving && !settled) return false;
-  End(absl::UnavailableError("the consumer opens another link"), Ending::kForGood);
+  End(absl::UnavailableError("the consumer opens its shared memory anew"), Ending::kForGood);
   return true;
 }
 
@@ -186,7 +193,7 @@ void ShmServeChannel::End(const absl::Status& why, Ending how) {
 void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   const bool answers_due = requests_.any_unanswered();
   if (absl::IsDataLoss(why)) {
-    TRYST_LOG(Error) << link_.options.self << " ends the shared memory with " << consumer_ << ": "
+    TRYST_LOG(Error) << link_.options.self << " stops sharing memory with " << consumer_ << ": "
                      << why.message();
   } else if (answers_due) {
     TRYST_LOG(Warning) << link_.options.self << " no longer shares memory with " << consumer_
@@ -242,9 +249,10 @@ void ShmServeChannel::OnTimer() {
   if (link_.hub->poller()->now_ns() - since_ns_ < kSettleNs) {
     return End(end_status_, Ending::kOnPurpose);
   }
-  TRYST_LOG(Warning) << link_.options.self << " lets go of what it had sent to " << consumer_
-                     << " before their link ended: it has not said what it accepted in "
-                     << kSettleNs / 1'000'000'000 << " s";
+  TRYST_LOG(Warning)
+      << link_.options.self << " drops the tensors that it had sent to " << consumer_
+      << " when their shared memory ended: that worker has not said which it accepted for "
+      << kSettleNs / 1'000'000'000 << " s";
   End(end_status_, Ending::kForGood);
 }
 

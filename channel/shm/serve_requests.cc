@@ -41,7 +41,8 @@ void ShmRequests::Open(uint64_t epoch) {
 
 absl::Status ShmRequests::OnCell(const shm_wire::RequestCell& cell) {
   if (key_bytes_ != 0) {
-    if (cell.head.type != CellType::kMore) return absl::DataLossError("a key that breaks off");
+    if (cell.head.type != CellType::kMore)
+      return absl::DataLossError("the consumer broke the protocol: a key is incomplete");
     return OnKeyText(cell.body, sizeof(cell.body));
   }
   const absl::Status may_hear = words_.MayHearMore(ops_.size());
@@ -50,7 +51,9 @@ absl::Status ShmRequests::OnCell(const shm_wire::RequestCell& cell) {
     case CellType::kKey:
       if (cell.head.number >= shm_wire::kMaxKeys || cell.head.slot == 0 ||
           cell.head.slot > shm_wire::kMaxKeyBytes) {
-        return absl::DataLossError("key id out of range, or a key too long or empty");
+        return absl::DataLossError(
+            "the consumer broke the protocol: a key that it names has a number out of range, or is "
+            "empty or too long");
       }
       key_id_ = cell.head.number;
       key_bytes_ = cell.head.slot;
@@ -73,7 +76,8 @@ absl::Status ShmRequests::OnCell(const shm_wire::RequestCell& cell) {
       if (link_->Say(CellType::kPong, 0, 0)) link_->FlushSoon();
       return absl::OkStatus();
     default:
-      return absl::DataLossError("an unknown cell in the request ring");
+      return absl::DataLossError(
+          "the consumer broke the protocol: it sent a request of no known type");
   }
 }
 
@@ -87,7 +91,9 @@ absl::Status ShmRequests::OnKeyText(const uint8_t* text, size_t bytes) {
 
 absl::StatusOr<ShmServeOp*> ShmRequests::SlotFor(const shm_wire::RequestCell& cell,
                                                  Former* former) {
-  if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
+  if (cell.head.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it sent a request on a slot that does not exist");
   ShmServeOp* op = &ops_[cell.head.slot];
   const ServeAction* action = FindServeAction(op->state, ServeEvent::kRequest);
   if (action == nullptr) return OutOfPlace(op->state, ServeEvent::kRequest, op->slot);
@@ -104,7 +110,8 @@ absl::Status ShmRequests::OnRequest(const shm_wire::RequestCell& cell) {
   ToldKey* known = keys_.Find(cell.head.number);
   if (known == nullptr) {
     TRYST_REACHED("hostile: a request for a key that was not told");
-    return absl::DataLossError("request for an unknown key id");
+    return absl::DataLossError(
+        "the consumer broke the protocol: it asks for a key that it never named");
   }
   Former former;
   const auto slot = SlotFor(cell, &former);
@@ -130,7 +137,9 @@ absl::Status ShmRequests::OnRequest(const shm_wire::RequestCell& cell) {
 }
 
 absl::Status ShmRequests::OnCancel(const shm_wire::RequestCell& cell) {
-  if (cell.head.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
+  if (cell.head.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it cancels a slot that does not exist");
   ShmServeOp* op = &ops_[cell.head.slot];
   ++link_->counters.cancelled;
   const bool always = link_->version >= shm_wire::kLinkParks;
@@ -149,7 +158,9 @@ absl::Status ShmRequests::OnCancel(const shm_wire::RequestCell& cell) {
 }
 
 absl::Status ShmRequests::OnRefused(const shm_wire::RequestCell& cell) {
-  if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was refused");
+  if (cell.head.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it refuses the tensor of a slot that does not exist");
   ShmServeOp* op = &ops_[cell.head.slot];
   if (FindServeAction(op->state, ServeEvent::kRefuse) == nullptr ||
       op->request.generation != cell.head.generation) {
@@ -161,7 +172,10 @@ absl::Status ShmRequests::OnRefused(const shm_wire::RequestCell& cell) {
 }
 
 absl::Status ShmRequests::OnPulled(const shm_wire::RequestCell& cell) {
-  if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was read");
+  if (cell.head.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it says that it has read the tensor of a slot that does "
+        "not exist");
   ShmServeOp* op = &ops_[cell.head.slot];
   const bool failed = (cell.head.flags & shm_wire::kPullFailed) != 0;
   const ServeEvent event = failed ? ServeEvent::kNotRead : ServeEvent::kRead;
@@ -211,7 +225,9 @@ void ShmRequests::Park(ShmServeOp* op, uint64_t ticket) {
 }
 
 absl::Status ShmRequests::OnPark(const shm_wire::RequestCell& cell) {
-  if (cell.head.slot >= ops_.size()) return absl::DataLossError("park of a slot out of range");
+  if (cell.head.slot >= ops_.size())
+    return absl::DataLossError(
+        "the consumer broke the protocol: it lets go of a slot that does not exist");
   uint64_t ticket;
   memcpy(&ticket, cell.body, sizeof(ticket));
   ShmServeOp* op = &ops_[cell.head.slot];
@@ -275,7 +291,7 @@ absl::StatusOr<bool> ShmRequests::ReleaseAccepted() {
       link_->given->view().header->replies_accepted.load(std::memory_order_acquire);
   if (static_cast<int32_t>(link_->replies.written() - accepted) < 0) {
     TRYST_REACHED("hostile: more accepted than was sent");
-    return absl::DataLossError("the consumer accepted what it was not sent");
+    return absl::DataLossError("the consumer broke the protocol: it accepts more than it was sent");
   }
   // A refusal that was written before `accepted` may have arrived after the last look at the ring.
   if (link_->requests.Ready()) return false;

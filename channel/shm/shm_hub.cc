@@ -29,7 +29,9 @@ ShmHub::ShmHub(Poller* poller, std::shared_ptr<Arena> arena, std::shared_ptr<Cre
 absl::StatusOr<std::unique_ptr<ShmHub>> ShmHub::Create(Poller* poller, std::shared_ptr<Arena> arena,
                                                        std::shared_ptr<Crew> crew) {
   std::unique_ptr<ShmHub> hub(new ShmHub(poller, std::move(arena), std::move(crew)));
-  if (!hub->epoll_.valid()) return absl::UnavailableError("no descriptor left for shared memory");
+  if (!hub->epoll_.valid())
+    return absl::UnavailableError(
+        "no file descriptor is left for shared memory: raise the limit of open files (ulimit -n)");
   char random[16];
   FillSecret(random, sizeof(random));
   hub->name_ =
@@ -51,7 +53,8 @@ absl::StatusOr<shm_wire::Invitation> ShmHub::Invite(Host* host) {
                                 [&](const Invited& one) { return one.until_ns <= now_ns; }),
                  invited_.end());
   if (invited_.size() >= kMaxInvited) {
-    return absl::ResourceExhaustedError("too many consumers were invited and did not come");
+    return absl::ResourceExhaustedError(
+        "too many consumers have asked for shared memory and not connected yet: try again");
   }
   shm_wire::Invitation invitation;
   invitation.socket = name_;
@@ -213,7 +216,8 @@ void ShmHub::OnKnock(Knocking* knocking) {
     if (poller_->now_ns() < invited.until_ns) invited.host->OnGuest(std::move(socket));
     return;
   }
-  TRYST_LOG(Warning) << "a process of this host knocked for shared memory with an unknown token";
+  TRYST_LOG(Warning) << "a process of this host connected to the local socket for shared memory "
+                        "with a token that this worker has not given out: it is refused";
 }
 
 }  // namespace tryst

@@ -75,13 +75,14 @@ void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
   // A consumer has one link; a new one tells that the former has ended.
   for (auto& channel : serving_) {
     if (channel->consumer() == hello.worker && !channel->MakeWayFor(hello)) {
-      return std::move(done)(absl::AbortedError(
-          absl::StrCat("epoch ", hello.epoch, " is over: another link was opened since")));
+      return std::move(done)(absl::AbortedError(absl::StrCat(
+          "connection ", hello.epoch, " is over: the same consumer has opened another since")));
     }
   }
   for (WaitingHello& waiting : waiting_) {
     if (waiting.hello.worker != hello.worker) continue;
-    std::exchange(waiting.done, std::move(done))(absl::AbortedError("a newer hello came"));
+    std::exchange(waiting.done, std::move(done))(
+        absl::AbortedError("the consumer has asked to open a newer connection"));
     waiting.hello = hello;
     waiting.offer = *std::move(offer);
     return;
@@ -110,17 +111,20 @@ void ShmTransport::Flush() {
 void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
   Reap();
   if (serving_.size() >= options_.max_consumers) {
-    return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
-        options_.max_consumers, " consumers share memory with us: raise max_consumers")));
+    return std::move(done)(absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_consumers,
+                     " consumers share memory with this worker, which is the most that max_peers "
+                     "allows: raise max_peers")));
   }
   if (kept_.size() >= std::min<size_t>(kMostKept, options_.max_consumers)) {
     arena_->Trim();  // Looks which of them are over.
     const size_t kept = KeptFor(hello.worker);
     if (kept >= kMostKept || kept_.size() >= options_.max_consumers) {
-      return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
-          kept, " former links of ", hello.worker, " and ", kept_.size(),
-          " of all consumers are kept, for tensors of theirs that are still held: release "
-          "tensors that came by reference, or end the process that holds them")));
+      return std::move(done)(absl::ResourceExhaustedError(
+          absl::StrCat(kept, " former connections of ", hello.worker, " and ", kept_.size(),
+                       " of all consumers are kept, because tensors that came over them are still "
+                       "held there: release tensors that were received in shared memory, or end "
+                       "the process that holds them")));
     }
   }
   ShmServeOptions serve;

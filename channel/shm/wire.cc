@@ -60,20 +60,23 @@ void WritePlaced(const Placed& placed, ReplyCell* cell) {
 absl::StatusOr<Placed> ReadPlaced(const ReplyCell& cell, TensorShape* shape) {
   Placed placed;
   memcpy(&placed, cell.body, sizeof(placed));
-  if (placed.rank > TensorShape::kMaxRank) return absl::DataLossError("a rank out of range");
+  if (placed.rank > TensorShape::kMaxRank)
+    return absl::DataLossError("the producer broke the protocol: a tensor's rank is out of range");
   auto made = TensorShape::Make(absl::MakeConstSpan(placed.dims, placed.rank));
   if (!made.ok()) return absl::DataLossError(made.status().message());
   const DType dtype = static_cast<DType>(placed.dtype);
   if (dtype != DType::kString) {
     auto bytes = TensorBytes(dtype, *made);
     if (!bytes.ok() || *bytes != placed.bytes) {
-      return absl::DataLossError("the bytes are not what their type and shape say");
+      return absl::DataLossError(
+          "the producer broke the protocol: a tensor's length does not match its type and shape");
     }
   }
   if (cell.head.type == CellType::kChunk &&
       (placed.piece_bytes == 0 || placed.position > placed.bytes ||
        placed.bytes - placed.position < placed.piece_bytes)) {
-    return absl::DataLossError("a part that is not in its tensor");
+    return absl::DataLossError(
+        "the producer broke the protocol: a part reaches over the end of its tensor");
   }
   *shape = *made;
   return placed;
@@ -94,7 +97,8 @@ namespace {
 absl::StatusOr<size_t> ReadTicketsFrom(const uint8_t* body, size_t count, size_t most,
                                        uint64_t* tickets) {
   if (count == 0 || count > most) {
-    return absl::DataLossError("no tickets, or more than fit their cell");
+    return absl::DataLossError(
+        "the peer broke the protocol: a list of waiting fetches is empty or too long");
   }
   memcpy(tickets, body, count * 8);
   return count;
@@ -114,11 +118,13 @@ absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets) {
 
 absl::Status CheckSizes(const LinkSizes& sizes) {
   if (!IsPowerOfTwo(sizes.cells) || sizes.cells < kMinCells || sizes.cells > kMaxCells) {
-    return absl::DataLossError("a ring's length is out of bounds");
+    return absl::DataLossError(
+        "the peer broke the protocol: the length of a ring in shared memory is out of range");
   }
   if (sizes.slots == 0 || sizes.slots > kMaxSlots || !IsPowerOfTwo(sizes.references) ||
       sizes.references > kMaxReferences) {
-    return absl::DataLossError("slots or references are out of bounds");
+    return absl::DataLossError(
+        "the peer broke the protocol: its counts of slots or references are out of range");
   }
   return absl::OkStatus();
 }
@@ -152,7 +158,9 @@ absl::StatusOr<Offer> DecodeOffer(absl::string_view in) {
   const uint32_t version = taker.Number<uint32_t>();
   if (version != kVersion) {
     // This code makes the consumer take another path.
-    return absl::UnimplementedError("the shared-memory protocol has another version here");
+    return absl::UnimplementedError(
+        "the two workers speak different versions of the protocol for shared memory: run the same "
+        "release on both");
   }
   Offer offer;
   offer.boot_id = std::string(taker.Bytes(taker.Number<uint32_t>()));
@@ -161,7 +169,8 @@ absl::StatusOr<Offer> DecodeOffer(absl::string_view in) {
   offer.sizes.slots = taker.Number<uint32_t>();
   offer.sizes.references = taker.Number<uint32_t>();
   offer.digests = taker.Number<uint32_t>() != 0;
-  if (!taker.AllTaken()) return absl::InvalidArgumentError("a malformed offer of shared memory");
+  if (!taker.AllTaken())
+    return absl::InvalidArgumentError("the consumer's request for shared memory is malformed");
   absl::Status sizes = CheckSizes(offer.sizes);
   if (!sizes.ok()) return absl::InvalidArgumentError(sizes.message());
   return offer;
@@ -183,7 +192,7 @@ absl::StatusOr<Invitation> DecodeInvitation(absl::string_view in) {
   const absl::string_view token = taker.Bytes(invitation.token.size());
   if (!taker.AllTaken() || version != kVersion || invitation.socket.empty() ||
       invitation.socket.size() > 100) {
-    return absl::DataLossError("a malformed invitation to shared memory");
+    return absl::DataLossError("the producer's answer about shared memory is malformed");
   }
   memcpy(invitation.token.data(), token.data(), token.size());
   return invitation;

@@ -168,7 +168,7 @@ class Cuda(unittest.TestCase):
                 numpy.testing.assert_array_equal(into.values(), numpy.arange(SIZES[1], dtype="f") + 1)
                 self.assertGreater(self.released_by_torch(server), 0)
                 self.assertEqual(self.released_by_torch(server, backend_takes_none=True), 0)
-                with self.assertRaisesRegex(tryst.Unimplemented, "host tensors only"):
+                with self.assertRaisesRegex(tryst.Unimplemented, "tensors of host memory only"):
                     step.recv("unwanted", frm="/job:producer/task:0", timeout=60)
                 server.step(2).send("over", b"", to="/job:producer/task:0")
                 self.assertEqual(child.wait(60), 0)
