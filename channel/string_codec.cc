@@ -42,7 +42,8 @@ std::string EncodeStrings(const Tensor& tensor) {
 absl::StatusOr<Tensor> DecodeStrings(absl::string_view bytes, const TensorShape& shape) {
   const uint64_t count = static_cast<uint64_t>(shape.elements());
   if (count > bytes.size() / kLengthBytes) {
-    return absl::DataLossError("string tensor with fewer lengths than elements");
+    return absl::DataLossError(
+        "the peer sent a malformed string tensor: it has fewer lengths than elements");
   }
   uint64_t left = bytes.size() - count * kLengthBytes;
   const char* at = bytes.data() + count * kLengthBytes;
@@ -51,16 +52,20 @@ absl::StatusOr<Tensor> DecodeStrings(absl::string_view bytes, const TensorShape&
     elements.reserve(count);
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t length = LoadLength(bytes.data() + i * kLengthBytes);
-      if (length > left) return absl::DataLossError("string element past the end");
+      if (length > left)
+        return absl::DataLossError(
+            "the peer sent a malformed string tensor: a string reaches over the end");
       elements.emplace_back(at, length);
       at += length;
       left -= length;
     }
   } catch (const std::bad_alloc&) {  // A peer chose the size.
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", count, " strings of ", bytes.size(), " bytes"));
+        absl::StrCat("out of memory for ", count, " strings of ", bytes.size(), " bytes"));
   }
-  if (left != 0) return absl::DataLossError("bytes behind the last string element");
+  if (left != 0)
+    return absl::DataLossError(
+        "the peer sent a malformed string tensor: there are bytes behind the last string");
   return Tensor::FromStrings(std::move(elements), shape);
 }
 

@@ -70,7 +70,8 @@ class Transport {
   // A consumer would like to fetch from us by this transport. REQUIRES: hello.path is name(),
   // the protocol version is one of ours. kUnimplemented, with the reason: not from there.
   virtual void OnHello(const Hello& hello, HelloDone done) {
-    std::move(done)(absl::UnimplementedError("no hello opens " + hello.path));
+    std::move(done)(
+        absl::UnimplementedError("this worker offers no connections of the path " + hello.path));
   }
   // Any hello of `worker`, by whichever path: what a former life of it had asked for is over.
   virtual void NotePeer(const std::string& /*worker*/, uint64_t /*incarnation*/) {}

@@ -240,7 +240,8 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
       hello->protocol_oldest > hello->protocol_newest) {
     return absl::FailedPreconditionError(absl::StrCat(
         hello->worker, " speaks protocol ", hello->protocol_oldest, " to ", hello->protocol_newest,
-        ", ", parts_.self.worker, " ", kProtocolOldest, " to ", kProtocolNewest));
+        " and ", parts_.self.worker, " ", kProtocolOldest, " to ", kProtocolNewest,
+        ": run the same release on both, or two that follow each other"));
   }
   if (parts_.hellos == nullptr) {
     return absl::UnimplementedError(

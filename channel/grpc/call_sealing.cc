@@ -24,8 +24,9 @@ uint8_t* Writable(const grpc_slice& slice) {
 absl::Status Forged() {
   TRYST_REACHED("grpc: an answer that the producer has not sealed");
   return absl::DataLossError(
-      "an answer was not sealed with this cluster's token: somebody between changed it, or the "
-      "producer is of a release before 0.3.0, which encrypts nothing (encrypt=off takes its word)");
+      "an answer was not sealed with this cluster's token: somebody between the two changed it, or "
+      "the producer runs a release before 0.3.0, which encrypts nothing (upgrade it, or set "
+      "encrypt=off here)");
 }
 
 }  // namespace

@@ -249,7 +249,8 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   if (slot == nullptr) {
     if (consumers_.size() > options_.max_consumers) {
       consumers_.erase(caller.worker);
-      return absl::ResourceExhaustedError("too many consumers");
+      return absl::ResourceExhaustedError(
+          "more consumers fetch from this worker over gRPC than it serves at once");
     }
     slot = std::make_unique<Consumer>();
     slot->incarnation = caller.incarnation;
@@ -258,9 +259,9 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   if (consumer->incarnation == caller.incarnation) return consumer;
   const auto& retired = consumer->retired;
   if (std::find(retired.begin(), retired.end(), caller.incarnation) != retired.end()) {
-    return absl::AbortedError(absl::StrCat(caller.worker, " has restarted: this call is of ",
-                                           caller.incarnation, ", it is now ",
-                                           consumer->incarnation));
+    return absl::AbortedError(
+        absl::StrCat(caller.worker, " has restarted: this call is from its earlier process ",
+                     caller.incarnation, ", and it now is ", consumer->incarnation));
   }
   // The consumer has a new incarnation: requests of the old one must not take its tensors.
   std::vector<std::shared_ptr<Entry>> entries;
@@ -288,14 +289,17 @@ absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchR
       it = idle ? channels.erase(it) : std::next(it);
     }
     if (channels.size() >= kMaxChannels) {
-      return absl::ResourceExhaustedError("too many channels of one consumer");
+      return absl::ResourceExhaustedError(
+          "this consumer has too many gRPC channels open to this worker");
     }
   }
   if (request.over_size() == 0) return absl::OkStatus();
   size_t runs = static_cast<size_t>(request.over_size());
   for (const auto& [id, peer] : channels) runs += peer.over.runs();
   if (runs <= kMaxOverRuns + consumer->use->requests.load()) return absl::OkStatus();
-  return absl::ResourceExhaustedError("more fetches are over, out of order, than are remembered");
+  return absl::ResourceExhaustedError(
+      "this consumer finishes fetches in an order for which too much must be remembered: too many "
+      "old ones are still open");
 }
 
 void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
@@ -498,14 +502,15 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
       request.over_size() > kMaxOver || request.unwanted_size() > kMaxOver ||
       request.asks_size() > kMaxAsks || (request.waits() && !options_.takes_batches)) {
-    return refuse(absl::InvalidArgumentError("not a FetchRequest"));
+    return refuse(absl::InvalidArgumentError(
+        "the consumer's request is not one (FetchRequest) that this release reads"));
   }
   if (request.sealed() && !options_.token.empty()) {
     stream->Seal(options_.token);
   } else if (options_.seals && (!request.ends() || request.waits())) {
     return refuse(absl::FailedPreconditionError(
-        "this worker encrypts what it sends, and the caller does not take that: it is of a release "
-        "before 0.3.0, or has encrypt=off"));
+        "this worker encrypts what it sends, and the consumer does not read that: it runs a "
+        "release before 0.3.0, or has encrypt=off; set both alike"));
   }
   stream->digests = options_.digests || request.digests();
   stream->takes_parcels = request.takes_parcels();
@@ -527,7 +532,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(*caller, &todo);
     if (closing_) {
-      refused = absl::UnavailableError("the server is stopping");
+      refused = absl::UnavailableError("the producer is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
     } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
@@ -552,11 +557,13 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         outcome = entry->outcome;
         entry->sent |= outcome != nullptr;
       } else if (peer.over.Contains(request.serial()) || request.offset() != 0) {
-        outcome = Failure(absl::AbortedError(
-            absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
-                         " is over: it was repeated, or its tensor was not claimed in time")));
+        outcome = Failure(
+            absl::AbortedError(absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
+                                            " has ended already: it was repeated, or its consumer "
+                                            "did not come back for the tensor in time")));
       } else if (IsFull(*peer.use)) {
-        refused = absl::ResourceExhaustedError("too many requests of one consumer at once");
+        refused = absl::ResourceExhaustedError(
+            "this consumer has more requests at this worker than it takes from one consumer");
       } else {
         take = NewEntry(&peer, request.serial(), request.step_id(), *key);
         take->stream = stream;
@@ -669,7 +676,7 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
     if (closing_) {
-      refused = absl::UnavailableError("the server is stopping");
+      refused = absl::UnavailableError("the producer is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
     } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
@@ -689,7 +696,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
         }
       }
       if (peer->ready.size() > options_.max_requests) {
-        refused = absl::ResourceExhaustedError("too many requests of one consumer at once");
+        refused = absl::ResourceExhaustedError(
+            "this consumer has more requests at this worker than it takes from one consumer");
       } else {
         for (int i = 0; i < request.asks_size(); ++i) {
           const auto& key = keys[static_cast<size_t>(i)];
@@ -792,9 +800,9 @@ void FetchServer::State::OnWaiterDone(Stream* stream, Todo* todo) {
 
 std::shared_ptr<const Outcome> FetchServer::State::OtherLife(absl::string_view self,
                                                              uint64_t asked) const {
-  auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(
-      absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x", self, asked,
-                      incarnation_))));
+  auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(absl::StrFormat(
+      "%s has restarted: incarnation %016x was asked for a tensor, and it is now %016x", self,
+      asked, incarnation_))));
   outcome->header.set_is_other_incarnation(true);
   return outcome;
 }
@@ -840,8 +848,11 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Stat
     return SetOutcome(entry, status, tensor, is_dead);
   }
   if (send_args.device_context == nullptr) {
-    return SetOutcome(entry, absl::FailedPreconditionError("a device tensor sent without context"),
-                      Tensor(), false);
+    return SetOutcome(
+        entry,
+        absl::FailedPreconditionError("the producer's program sent a GPU's tensor without a device "
+                                      "context, by which it could be copied to the host"),
+        Tensor(), false);
   }
   absl::StatusOr<Tensor> host = Tensor::Allocate(tensor.dtype(), tensor.shape());
   if (!host.ok()) return SetOutcome(entry, host.status(), Tensor(), false);

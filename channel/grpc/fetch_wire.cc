@@ -79,7 +79,8 @@ struct Keep {
 void Release(void* keep) { delete static_cast<Keep*>(keep); }
 
 absl::Status Malformed(absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("malformed FetchResponse: ", what));
+  return absl::DataLossError(
+      absl::StrCat("the producer sent a malformed answer (FetchResponse): ", what));
 }
 
 }  // namespace
@@ -91,7 +92,9 @@ absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool i
     return out;
   }
   if (!tensor.space().host_readable()) {
-    return absl::FailedPreconditionError("a device tensor was not staged to the host");
+    return absl::FailedPreconditionError(
+        "a GPU's tensor was to be sent over gRPC before it was copied to the host: this is a bug "
+        "of Tryst's");
   }
   out.metadata_.set_dtype(static_cast<uint32_t>(tensor.dtype()));
   for (int64_t dim : tensor.shape().dims()) out.metadata_.add_dims(dim);
@@ -132,7 +135,7 @@ grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
 
 absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
   grpc::ProtoBufferReader reader(message);
-  if (!reader.status().ok()) return Malformed("unreadable");
+  if (!reader.status().ok()) return Malformed("gRPC cannot read it");
   return TakeMessage(&reader);
 }
 
@@ -148,22 +151,22 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
   while (const uint32_t tag = coded.ReadTag()) {
     uint32_t bytes = 0;
     if (tag == kDigestTag) {
-      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("cut short");
+      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("it is cut short");
       continue;
     }
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("cut short");
+      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("it is cut short");
       continue;
     }
     if (!coded.ReadVarint32(&bytes) ||
         bytes > static_cast<uint32_t>(std::numeric_limits<int>::max()))
-      return Malformed("a field without length");
+      return Malformed("a field has no length");
     if (tag == kHeaderTag) {
-      if (header_seen_) return Malformed("a second header");
+      if (header_seen_) return Malformed("it has two headers");
       rpc::FetchHeader header;
       const auto limit = coded.PushLimit(static_cast<int>(bytes));
       if (!header.MergeFromCodedStream(&coded) || !coded.ConsumedEntireMessage()) {
-        return Malformed("a header that is none");
+        return Malformed("its header cannot be read");
       }
       coded.PopLimit(limit);
       absl::Status taken = TakeHeader(header);
@@ -172,23 +175,23 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
       absl::Status taken = TakeChunk(&coded, bytes, std::exchange(digest, absl::nullopt));
       if (!taken.ok()) return taken;
     } else if (!coded.Skip(static_cast<int>(bytes))) {
-      return Malformed("cut short");
+      return Malformed("it is cut short");
     }
   }
-  if (!coded.ConsumedEntireMessage()) return Malformed("no field where one should be");
-  return header_seen_ ? absl::OkStatus() : Malformed("no header in the first message");
+  if (!coded.ConsumedEntireMessage()) return Malformed("there are bytes that are no field");
+  return header_seen_ ? absl::OkStatus() : Malformed("the first message has no header");
 }
 
 absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
                                        absl::optional<uint32_t> digest) {
-  if (!header_seen_) return Malformed("bytes before the header");
+  if (!header_seen_) return Malformed("bytes of the tensor come before the header");
   if (header_.code() != 0) {
     TRYST_REACHED("grpc: bytes of a tensor that does not come");
-    return Malformed("bytes of a tensor that does not come");
+    return Malformed("it says that the fetch failed, and sends bytes all the same");
   }
   if (bytes > expected_.bytes() - received_) {
     TRYST_REACHED("grpc: more bytes than stated");
-    return Malformed("more bytes than stated");
+    return Malformed("it sends more bytes than it said");
   }
   char* into = static_cast<char*>(tensor_.mutable_data());
   if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {
@@ -197,20 +200,20 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
       strings_.resize(received_ + bytes);
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for ", received_ + bytes, " bytes of strings"));
+          absl::StrCat("out of memory for ", received_ + bytes, " bytes of strings"));
     }
     into = &strings_[0];
   }
   uint32_t crc = 0;
   const bool whole = digest ? ReadSummed(coded, into + received_, bytes, &crc)
                             : coded->ReadRaw(into + received_, static_cast<int>(bytes));
-  if (!whole) return Malformed("cut short");
+  if (!whole) return Malformed("it is cut short");
   if (digest && crc != *digest) {
     TRYST_REACHED("grpc: a wrong digest");
     digest_wrong_ = true;
     return absl::DataLossError(
         absl::StrCat("bytes ", received_, " to ", received_ + bytes, " of ", expected_.bytes(),
-                     " were changed on their way: their digest is wrong; if it goes on, look for "
+                     " were changed on their way: their digest is wrong; if this repeats, look for "
                      "a faulty NIC, cable or memory, or use TLS"));
   }
   received_ += bytes;
@@ -223,7 +226,7 @@ absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
   if (header.code() == 0 && prepared_) {  // An attempt that continues an earlier one.
     if (header.tensor().SerializeAsString() != expected_.SerializeAsString()) {
       TRYST_REACHED("grpc: another tensor than the attempt before");
-      return Malformed("another tensor than the attempt before");
+      return Malformed("it brings another tensor than the attempt before");
     }
   } else if (header.code() == 0) {
     absl::Status prepared = Prepare(header.tensor());
@@ -238,13 +241,14 @@ absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
 
 absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
   if (metadata.is_dead() || metadata.dtype() == 0) {
-    return metadata.bytes() == 0 ? absl::OkStatus() : Malformed("a dead tensor with bytes");
+    return metadata.bytes() == 0 ? absl::OkStatus()
+                                 : Malformed("it sends bytes of a dead tensor, which has none");
   }
   const absl::Status may_be = FitsLimit(metadata.bytes(), max_bytes_);
   if (!may_be.ok()) return may_be;
   const DType dtype = static_cast<DType>(metadata.dtype());
   if (metadata.dtype() > std::numeric_limits<uint8_t>::max() || !DTypeValid(dtype)) {
-    return Malformed(absl::StrCat("type ", metadata.dtype()));
+    return Malformed(absl::StrCat("the tensor has the unknown type ", metadata.dtype()));
   }
   const std::vector<int64_t> dims(metadata.dims().begin(), metadata.dims().end());
   absl::StatusOr<TensorShape> shape = TensorShape::Make(dims);
@@ -252,19 +256,20 @@ absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
   shape_ = *shape;
   if (destination_.valid() && (destination_.dtype() != dtype || destination_.shape() != shape_)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the tensor is ", DTypeName(dtype), shape_.ToString(), ", the destination ",
-                     DTypeName(destination_.dtype()), destination_.shape().ToString()));
+        absl::StrCat("the tensor that came is ", DTypeName(dtype), shape_.ToString(),
+                     " and the receive's destination is ", DTypeName(destination_.dtype()),
+                     destination_.shape().ToString()));
   }
   if (dtype == DType::kString) {
     if (metadata.bytes() / 8 < static_cast<uint64_t>(shape_.elements())) {
-      return Malformed("fewer strings than the shape says");
+      return Malformed("there are fewer strings than the shape says");
     }
     return absl::OkStatus();
   }
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape_);
   if (!bytes.ok() || *bytes != metadata.bytes()) {
     TRYST_REACHED("grpc: bytes that the shape has not");
-    return Malformed("bytes that the shape has not");
+    return Malformed("the tensor's length does not match its type and shape");
   }
   absl::StatusOr<Tensor> tensor =
       destination_.valid() ? destination_ : Tensor::Allocate(dtype, shape_);

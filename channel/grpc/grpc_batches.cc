@@ -154,7 +154,7 @@ void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
   if (!channel_->closed_.ok()) return;
   absl::Status status = stream->taken().ok() ? channel_->calls_.EndOf(*stream) : stream->taken();
   if (status.ok() && !batch->incoming.header_seen()) {
-    status = absl::UnavailableError("the call ended without an answer");
+    status = absl::UnavailableError("the producer ended the gRPC call without an answer");
   }
   if (status.ok()) {
     channel_->ForgetTold(*stream);
@@ -210,9 +210,9 @@ void GrpcChannel::Batches::OnTimer() {
 // What was requested from the old incarnation fails as it would in a call of its own; the rest is
 // requested from the new one.
 void GrpcChannel::Batches::OnOtherLife(Batch* batch) {
-  const absl::Status why = absl::AbortedError(
-      absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x",
-                      channel_->peer_, asked_incarnation_, channel_->peer_incarnation_));
+  const absl::Status why = absl::AbortedError(absl::StrFormat(
+      "%s has restarted: incarnation %016x was asked for a tensor, and it is now %016x",
+      channel_->peer_, asked_incarnation_, channel_->peer_incarnation_));
   asked_incarnation_ = channel_->peer_incarnation_;
   heard_ = 0;
   for (const Batch::Ask& ask : batch->asks) {

@@ -96,11 +96,12 @@ void GrpcBootstrap::OnEnded(Call* call) {
     if (!signer_->token().empty() &&
         !SameSecret(call->response.mac(),
                     HelloAnswerMac(signer_->token(), call->statement, call->response.hello()))) {
-      answer = absl::UnauthenticatedError(
-          absl::StrCat("who answers as ", call->peer, " does not hold this cluster's token"));
+      answer = absl::UnauthenticatedError(absl::StrCat("the process that answers as ", call->peer,
+                                                       " does not hold this cluster's token"));
     }
   } else if (call->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
+    answer = absl::UnavailableError(
+        absl::StrCat(call->peer, " did not answer when a connection was opened (hello)"));
   } else {
     answer = directory_->Explain(
         call->peer, signer_->Heed(call->peer, call->statement, FromGrpc(call->status)));

@@ -64,19 +64,22 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
   if (!closed_.ok()) return FinishSoon(op, closed_);
   if (args.destination.valid() && !args.destination.space().host_readable() &&
       args.device_context == nullptr) {
-    return FinishSoon(
-        op, absl::InvalidArgumentError("a destination on a device needs the device's context"));
+    return FinishSoon(op, absl::InvalidArgumentError(
+                              "the receive has a destination in a GPU's memory and no device "
+                              "context by which to copy there: set Args::device_context"));
   }
   if (args.cancellation != nullptr) {
     op->token = args.cancellation->Register([this, id] {
       PostCounted([this, id] {
         if (FetchOp* cancelled = FindOp(id)) {
-          Break(cancelled, MarkDerived(absl::CancelledError("the fetch was cancelled")));
+          Break(cancelled,
+                MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
         }
       });
     });
     if (op->token == Cancellation::kNoToken) {
-      return FinishSoon(op, MarkDerived(absl::CancelledError("the fetch was cancelled")));
+      return FinishSoon(op,
+                        MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
     }
   }
   SetTimer(op);
@@ -137,7 +140,7 @@ void GrpcChannel::OnTaken(FetchOp* op, const absl::Status& taken) {
 // The bytes are requested once more, from the first wrong chunk on.
 void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
   ++counts_.digests_wrong;
-  TRYST_LOG(Warning) << peer_ << " by grpc, " << op->key.text() << ": " << why.message();
+  TRYST_LOG(Warning) << peer_ << " sent over gRPC " << op->key.text() << ": " << why.message();
   Attempt& attempt = *op->attempt;
   if (std::exchange(attempt.digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
   if (attempt.stream != nullptr) {
@@ -196,9 +199,9 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
   if (!args.destination.valid()) {
     into = args.device_context->Allocate(landed.dtype(), landed.shape(), args.alloc_attrs);
   } else if (landed.dtype() != into->dtype() || landed.shape() != into->shape()) {
-    into = absl::InvalidArgumentError(
-        absl::StrCat("the tensor is ", DTypeName(landed.dtype()), landed.shape().ToString(),
-                     ", the destination ", DTypeName(into->dtype()), into->shape().ToString()));
+    into = absl::InvalidArgumentError(absl::StrCat(
+        "the tensor that came is ", DTypeName(landed.dtype()), landed.shape().ToString(),
+        " and the receive's destination is ", DTypeName(into->dtype()), into->shape().ToString()));
   }
   if (!into.ok()) return Finish(op, into.status(), Tensor(), false);
   // The call has brought what it had to bring. Its end says nothing of the copy.
@@ -230,7 +233,8 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
   absl::Status status = calls_.EndOf(*stream);
-  if (status.ok()) status = absl::UnavailableError("the stream ended without a tensor");
+  if (status.ok())
+    status = absl::UnavailableError("the producer ended the gRPC call without a tensor");
   if (IsTransient(status)) return Retry(op, status);
   Finish(op, status, Tensor(), false);
 }
@@ -243,10 +247,10 @@ void GrpcChannel::OnStalled(FetchStream* stream) {
     return;
   }
   TRYST_REACHED("rare: a call brings a part of a tensor and stops");
-  FailLine(op, absl::UnavailableError(absl::StrCat(peer_, " has begun to send ", op->key.text(),
-                                                   " by grpc, and nothing more of it has come for ",
-                                                   absl::FormatDuration(options_.patience),
-                                                   " (patience)")));
+  FailLine(op, absl::UnavailableError(
+                   absl::StrCat(peer_, " has begun to send ", op->key.text(),
+                                " over gRPC, and nothing more of it has come for ",
+                                absl::FormatDuration(options_.patience), " (patience)")));
 }
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
@@ -274,23 +278,24 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
 
 // If the peer has been silent on all calls, no other fetch need wait longer. For a batch `id` is 0.
 void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
-  PostCounted([this, id,
-               why = absl::UnavailableError(
-                   absl::StrCat(peer_, " did not answer for ", failing_ns / 1000000000, " s and ",
-                                attempts, " attempts; last: ", calls_.last_failure().message()))] {
-    FetchOp* op = FindOp(id);
-    const bool heard =
-        calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
-                                              absl::ToInt64Nanoseconds(options_.patience);
-    if (!heard) {
-      if (op != nullptr) FailLine(op, why);
-      FailWaiting(why);
-    } else if (op != nullptr) {
-      Finish(op, why, Tensor(), false);
-    } else if (id == 0) {
-      AskNext();  // A batch, which nobody else would send again.
-    }
-  });
+  PostCounted(
+      [this, id,
+       why = absl::UnavailableError(absl::StrCat(
+           peer_, " did not answer over gRPC for ", failing_ns / 1000000000, " s, in ", attempts,
+           " attempts; the last failed with: ", calls_.last_failure().message()))] {
+        FetchOp* op = FindOp(id);
+        const bool heard =
+            calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
+                                                  absl::ToInt64Nanoseconds(options_.patience);
+        if (!heard) {
+          if (op != nullptr) FailLine(op, why);
+          FailWaiting(why);
+        } else if (op != nullptr) {
+          Finish(op, why, Tensor(), false);
+        } else if (id == 0) {
+          AskNext();  // A batch, which nobody else would send again.
+        }
+      });
 }
 
 void GrpcChannel::SetTimer(FetchOp* op) {
@@ -304,11 +309,11 @@ void GrpcChannel::SetTimer(FetchOp* op) {
 void GrpcChannel::OnTimer(FetchOp* op) {
   const int64_t now_ns = poller_->clock().NowNs();
   if (op->args.deadline.Passed(now_ns)) {
-    return Break(
-        op, absl::DeadlineExceededError(absl::StrCat(
-                "the deadline has passed; ", calls_.last_failure().ok()
-                                                 ? "the tensor was not sent"
-                                                 : std::string(calls_.last_failure().message()))));
+    return Break(op,
+                 absl::DeadlineExceededError(absl::StrCat(
+                     "the receive's deadline has passed: ",
+                     calls_.last_failure().ok() ? "the producer has not sent the tensor"
+                                                : std::string(calls_.last_failure().message()))));
   }
   if (op->state == FetchOp::State::kBackingOff) Ask(op);
   if (!op->is_set()) SetTimer(op);

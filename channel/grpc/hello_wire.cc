@@ -13,8 +13,8 @@ constexpr size_t kMaxQueuePairBytes = 4096;
 constexpr size_t kMaxParameterBytes = 64 * 1024;
 
 absl::Status TooLong(absl::string_view field, size_t is, size_t limit) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("hello: ", field, " has ", is, " where at most ", limit, " are allowed"));
+  return absl::InvalidArgumentError(absl::StrCat("a hello is malformed: ", field, " has ", is,
+                                                 ", and at most ", limit, " are allowed"));
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ void Poller::Start() {
   CPU_SET(options_.cpu, &cpus);
   const int error = pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus);
   if (error == 0) return;
-  TRYST_LOG(Warning) << options_.name << " does not stay on processor " << options_.cpu << ": "
+  TRYST_LOG(Warning) << options_.name << " cannot be kept on processor " << options_.cpu << ": "
                      << strerror(error);
 }
 

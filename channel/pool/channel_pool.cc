@@ -234,12 +234,14 @@ void ChannelPool::OnHello(const Hello& hello, HelloDone done) {
 void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
   if (hello.incarnation == 0 || hello.worker.empty()) {
-    return std::move(done)(absl::InvalidArgumentError("a hello without worker or incarnation"));
+    return std::move(done)(
+        absl::InvalidArgumentError("a hello does not say which worker and incarnation it is from"));
   }
   if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > options_.protocol_newest) {
     return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
-        ", this worker ", kProtocolOldest, " to ", options_.protocol_newest)));
+        " and this worker ", kProtocolOldest, " to ", options_.protocol_newest,
+        ": run the same release on both, or two that follow each other")));
   }
   StartMaintenance();
   auto peer = peers_.find(hello.worker);
@@ -253,7 +255,8 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   for (const auto& [name, status] : context_.missing) {
     if (name == hello.path) why = absl::StrCat(": ", status.message());
   }
-  std::move(done)(absl::UnimplementedError(absl::StrCat("no path ", hello.path, " here", why)));
+  std::move(done)(
+      absl::UnimplementedError(absl::StrCat("this worker has no path ", hello.path, why)));
 }
 
 void ChannelPool::StartMaintenance() {
@@ -296,7 +299,8 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
     poller_->RunAndWait([this, &drained] { drained = Drained(); });
     if (drained) return absl::OkStatus();
     if (until.Passed(clock.NowNs())) {
-      return absl::DeadlineExceededError("channels did not drain in time");
+      return absl::DeadlineExceededError(
+          "some transfers did not end within the time allowed for stopping");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -47,7 +47,7 @@ void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, D
   }
   Channel* channel = ChannelOn(way);
   if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
-  FailReceive(absl::UnavailableError(absl::StrCat("no path leads to ", worker_, "; ", Explain())),
+  FailReceive(absl::UnavailableError(absl::StrCat("no path is left to ", worker_, "; ", Explain())),
               args, std::move(done));
 }
 
@@ -156,7 +156,7 @@ void PeerPaths::OnRefused(Way* way) {
   } else {
     next = StepAside(way, Standing::kRefused, why);
     if (next == way->index) return;  // There is no other path, so it keeps trying.
-    TRYST_LOG(Info) << context_->options->self << " does not reach " << worker_ << " by " << why;
+    TRYST_LOG(Info) << context_->options->self << " cannot reach " << worker_ << " by " << why;
   }
   GoOn(way->channel->TakeWaiting(), next, keys_out_ != nullptr);
 }
@@ -168,9 +168,9 @@ void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
   const bool counted = keys_out_ != nullptr;
   const size_t next = StepAside(way, Standing::kLeft, why);
   if (in_use && next != way->index) {
-    TRYST_LOG(Warning) << context_->options->self << " goes on by " << NameOf(ways_[next])
-                       << " to reach " << worker_ << ", with " << fetches.size()
-                       << " fetches, after " << NameOf(*way) << " failed: " << why;
+    TRYST_LOG(Warning) << context_->options->self << " changes to " << NameOf(ways_[next])
+                       << " for " << worker_ << ", with " << fetches.size() << " fetches, after "
+                       << NameOf(*way) << " failed: " << why;
   }
   TRYST_REACHED("sim: fetches go on by another path");
   if (!counted) keys_out_ = std::make_shared<KeysOut>();
@@ -184,10 +184,10 @@ void PeerPaths::OnUsable(Way* way) {
   if (way->index >= current_) return;
   TRYST_REACHED("sim: a better path works again");
   if (was_refused) {
-    TRYST_LOG(Info) << context_->options->self << " reaches " << worker_ << " by " << NameOf(*way)
-                    << " after all; before, " << way->why;
+    TRYST_LOG(Info) << context_->options->self << " now reaches " << worker_ << " by "
+                    << NameOf(*way) << "; earlier it could not: " << way->why;
   } else {
-    TRYST_LOG(Info) << context_->options->self << " goes back to " << NameOf(*way) << " to reach "
+    TRYST_LOG(Info) << context_->options->self << " goes back to " << NameOf(*way) << " for "
                     << worker_ << ", after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
                     << NameOf(ways_[current_]);
   }
@@ -285,8 +285,8 @@ void PeerPaths::OnTooLarge(Way* way, std::vector<WaitingFetch> fetches) {
   const size_t last = ways_.size() - 1;
   if (way->passed_on == 0 && !fetches.empty()) {
     TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
-                    << " over " << NameOf(ways_[last]) << ", and from now on says so of others in "
-                    << "explain alone: it is larger than landing_bytes of " << NameOf(*way);
+                    << " over " << NameOf(ways_[last]) << ": it is larger than landing_bytes of "
+                    << NameOf(*way) << "; explain counts further ones, which are not logged";
   }
   way->passed_on += fetches.size();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();

@@ -112,14 +112,14 @@ absl::Status CallSigner::Heed(absl::string_view callee, absl::string_view statem
     // Nobody proves that he said it. But a worker of an earlier release refuses calls that are
     // signed by another clock than our own, so the next call is signed by ours.
     if (!absl::IsUnauthenticated(ended) || clocks_.erase(callee) == 0) return ended;
-    return absl::UnavailableError(
-        absl::StrCat(ended.message(), "; the call is signed again by our own clock"));
+    return absl::UnavailableError(absl::StrCat(
+        ended.message(), "; the call will be signed again, by this worker's own clock"));
   }
   const int64_t ahead_ms = clock.unix_ms() - now_();
   clocks_[callee] = {ahead_ms, clock.incarnation()};
-  return absl::UnavailableError(absl::StrCat(ended.message(), "; the clock of ", callee, " is ",
-                                             ahead_ms, " ms ahead of ours, and calls to it are ",
-                                             "signed by it from now on"));
+  return absl::UnavailableError(absl::StrCat(
+      ended.message(), "; the clock of ", callee, " is ", ahead_ms,
+      " ms ahead of this worker's, so calls to it are signed by its clock from now on"));
 }
 
 CallVerifier::CallVerifier(std::string cluster, std::string self, uint64_t incarnation,
@@ -136,8 +136,8 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   rpc::Caller caller;
   if (statement.empty() ||
       !caller.ParseFromArray(statement.data(), static_cast<int>(statement.size()))) {
-    return absl::UnauthenticatedError(
-        absl::StrCat("the call does not say who makes it (metadata ", kCallerMetadata, ")"));
+    return absl::UnauthenticatedError(absl::StrCat(
+        "the call does not say which worker makes it (gRPC metadata ", kCallerMetadata, ")"));
   }
   if (caller.worker().size() > kMaxWorkerBytes) {
     return absl::UnauthenticatedError(absl::StrCat("the caller's name has ", caller.worker().size(),
@@ -151,30 +151,31 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
     }
     // Otherwise an eavesdropper could send the call to another worker.
     if (caller.callee() != self_) {
-      return absl::UnauthenticatedError(absl::StrCat("the call is to ", caller.callee(),
-                                                     "; this is ", self_,
-                                                     ": a replay, or a wrong address"));
+      return absl::UnauthenticatedError(
+          absl::StrCat("the call is to ", caller.callee(), " and reached ", self_,
+                       ": its caller has a wrong address, or somebody plays back a recorded call"));
     }
     const int64_t now_ms = now_();
     // An earlier incarnation's clock may have been ahead of ours, so its time proves nothing here.
     if (caller.callee_incarnation() != 0 && caller.callee_incarnation() != incarnation_) {
-      return WithClock(absl::UnavailableError("the call is signed by the clock of an earlier "
-                                              "incarnation of this worker: a replay, or this "
-                                              "worker has restarted"),
+      return WithClock(absl::UnavailableError(
+                           "the call is signed for an earlier process of this worker: this worker "
+                           "has restarted meanwhile, or somebody plays back a recorded call"),
                        statement, now_ms);
     }
     const int64_t apart_ms = now_ms - caller.unix_ms();
-    const absl::Status far_apart = absl::UnauthenticatedError(absl::StrCat(
-        "the call was made ", apart_ms,
-        " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
+    const absl::Status far_apart = absl::UnauthenticatedError(
+        absl::StrCat("the call was made ", apart_ms,
+                     " ms ago by this worker's clock: the two clocks are more than a minute apart, "
+                     "or somebody plays back a recorded call"));
     if (apart_ms > kClockSlackMs) return WithClock(far_apart, statement, now_ms);
     // This incarnation cannot know what an earlier one has accepted.
     if (caller.callee_incarnation() == 0 && caller.unix_ms() < started_ms_) {
-      return WithClock(
-          absl::UnavailableError(absl::StrCat(
-              "the call was made ", started_ms_ - caller.unix_ms(),
-              " ms before this worker started: a replay, or a clock that is behind ours by that")),
-          statement, now_ms);
+      return WithClock(absl::UnavailableError(
+                           absl::StrCat("the call was made ", started_ms_ - caller.unix_ms(),
+                                        " ms before this worker started: the caller's clock is "
+                                        "behind by that, or somebody plays back a recorded call")),
+                       statement, now_ms);
     }
     absl::Status fresh = TakeSequence(absl::StrCat(caller.incarnation(), " ", caller.worker()),
                                       caller.sequence(), now_ms, caller.unix_ms());
@@ -187,7 +188,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
                                                     "'; this worker is of '", cluster_, "'"));
   }
   if (caller.worker().empty() || caller.incarnation() == 0) {
-    return absl::UnauthenticatedError("the caller gives no name or no incarnation");
+    return absl::UnauthenticatedError("the call does not give its caller's name or incarnation");
   }
   return Caller{caller.cluster(), caller.worker(), caller.incarnation()};
 }
@@ -212,7 +213,8 @@ absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence
       if (now_ms - here->second.at_ms > 2 * kClockSlackMs) seen_.erase(here);
     }
     if (seen_.size() >= kMaxSeen) {
-      return absl::ResourceExhaustedError("too many different callers within two minutes");
+      return absl::ResourceExhaustedError(
+          "too many different workers have called this one within two minutes: try again later");
     }
   }
   Seen& seen = seen_[id];

@@ -142,7 +142,8 @@ TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
   poller.Start();
   const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), Args(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("speaks protocol 4 to 5, this worker 1 to 3"), std::string::npos)
+  EXPECT_NE(status.message().find("speaks protocol 4 to 5 and this worker 1 to 3"),
+            std::string::npos)
       << status;
   EXPECT_TRUE(pool->Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());
   poller.Stop();
