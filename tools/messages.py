@@ -29,6 +29,7 @@ TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?\*/)|R"(?P<mark>\w*)\((?P<raw>
 # What makes a Status, also where a function of the file adds words of its own.
 MAKES_STATUS = re.compile(r"\b(?:\w+Error|absl::Status)\(|\b(?:Malformed|Refuse\w*|Wrong|Fail|Bad\w*|Broken|Lost|Break)\((?=[^)])")
 MAKES_LOG = re.compile(r"\bTRYST_LOG\((\w+)\)")
+NOT_SAID = re.compile(r"\bTRYST_(REACHED\(|D?CHECK\([^;]*)\s*$")
 SETTING = re.compile(r'\{"[\w ]+", "(\w+)", K::')
 PYTHON_MESSAGE = re.compile(r"\b(raise \w+|warnings\.warn|\w*log\w*\.(?:info|warning|error))\(")
 
@@ -99,6 +100,8 @@ def of_cpp(source):
         if inside:
             yield "status", match.start(), joined(source, code, inside, match.end(), end)
     for piece in pieces:
+        if NOT_SAID.search(code[:piece[0]]):
+            continue
         if piece not in taken and len(re.findall(r"[A-Za-z]{2,}", piece[2])) > 1 and " " in piece[2].strip() and \
                 not re.search(r"#include|^\s*<|static_assert", piece[2]):
             yield "text", piece[0], piece[2]
