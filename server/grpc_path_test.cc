@@ -1478,15 +1478,17 @@ TEST(GrpcPathRefuses, ABatchOfMoreThanOneMayHold) {
 TEST(GrpcPathRefuses, MoreConsumersThanItMayHave) {
   FetchServerOptions options;
   options.max_consumers = 2;
+  options.keep_for = absl::Seconds(2);
   Producer producer(5, 0, "", options);
   RawCaller raw(producer.port());
   uint64_t serial = 0;
-  const auto fetch = [&](int task, uint64_t incarnation) {
+  const auto fetch = [&](int task, uint64_t incarnation, uint64_t again = 0) {
     const std::string worker = absl::StrCat("/job:worker/replica:0/task:", task);
     const TensorKey key = *TensorKey::Parse(
         absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", worker, "/device:CPU:0;k;0:0"));
     rpc::FetchRequest request = Request("k", ++serial);
     request.set_key(std::string(key.text()));
+    if (again != 0) request.set_serial(again);
     producer.source.Send(1, key, Floats(1, 1));
     CallSigner signer({"lab", worker, incarnation}, "", UnixMs);
     return raw.Fetch(signer.Sign(kProducer, kFetch, request.SerializeAsString()), request)
@@ -1498,6 +1500,39 @@ TEST(GrpcPathRefuses, MoreConsumersThanItMayHave) {
   EXPECT_EQ(fetch(0, 9), grpc::StatusCode::OK);
   EXPECT_EQ(fetch(1, 10), grpc::StatusCode::OK) << "a restarted one takes its own place";
   EXPECT_EQ(fetch(3, 9), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Once they hold nothing and say nothing, others may take their places.
+  ASSERT_TRUE(Eventually([&] { return producer.counts().consumers == 0; }));
+  EXPECT_EQ(fetch(2, 9), grpc::StatusCode::OK);
+  // They may come back, as whom they were known.
+  EXPECT_EQ(fetch(1, 9), grpc::StatusCode::ABORTED) << "another life of it has been here since";
+  EXPECT_EQ(fetch(1, 10, 5), grpc::StatusCode::ABORTED) << "it had that tensor";
+  EXPECT_EQ(fetch(0, 9), grpc::StatusCode::RESOURCE_EXHAUSTED) << "there are two again";
+}
+
+// So that a lost answer is never taken for one that it has heard.
+TEST(GrpcPath, AConsumerThatWasForgottenIsAnsweredUnderANewNumber) {
+  Producer producer(5);
+  RawCaller raw(producer.port());
+  CallSigner signer({"lab", kConsumer, 9}, "", UnixMs);
+  producer.source.Send(1, Key("k"), Floats(1, 1));
+  rpc::FetchRequest request;
+  request.set_waits(true);
+  request.set_channel(1);
+  request.set_producer_incarnation(5);
+  request.set_heard(7);
+  rpc::FetchAsk* ask = request.add_asks();
+  ask->set_serial(12);
+  ask->set_step_id(1);
+  ask->set_key(std::string(Key("k").text()));
+  grpc::ClientContext context;
+  context.AddMetadata(kCallerMetadata, signer.Sign(kProducer, kFetch, request.SerializeAsString()));
+  auto stream = raw.stub->FetchTensor(&context);
+  ASSERT_TRUE(stream->Write(request) && stream->WritesDone());
+  rpc::FetchResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  ASSERT_EQ(response.header().ready_size(), 1);
+  EXPECT_EQ(response.header().number(), 8u);
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {

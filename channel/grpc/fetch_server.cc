@@ -35,6 +35,8 @@ constexpr size_t kMaxReady = 8192;    // Named in one answer to a batch.
 // time, nearly in order.
 constexpr int kMaxOver = 2 * 65536;
 constexpr size_t kMaxOverRuns = 2 * 65536;
+// Silent consumers whose state is kept. Of one more, all of them are forgotten.
+constexpr size_t kMostSilent = 1024;
 
 }  // namespace
 
@@ -124,6 +126,13 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::deque<uint64_t> retired;  // The last few earlier incarnations.
     std::shared_ptr<FetchServerUse> use = std::make_shared<FetchServerUse>();
     std::map<uint64_t, Peer> channels;
+    int64_t heard_ns = 0;  // When it last said anything.
+    bool holds() const {   // Whether anything of it waits, or must be told to it.
+      return std::any_of(channels.begin(), channels.end(), [](const auto& channel) {
+        const Peer& peer = channel.second;
+        return !peer.entries.empty() || peer.waiter != nullptr || !peer.ready.empty();
+      });
+    }
   };
   // What must be done after the lock is released.
   struct Todo {
@@ -203,6 +212,8 @@ class FetchServer::State final : public FetchServerStreamOwner,
   std::shared_ptr<const Outcome> OtherLife(absl::string_view self, uint64_t asked) const;
   // Gives up requests from batches of consumers that have been silent since `before_ns`.
   void DropParked(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Consumers that have been silent since `before_ns` and hold nothing make room for others.
+  void SetSilentAside(int64_t before_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   rpc::FetchHeader Header() const;
   std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
@@ -223,6 +234,9 @@ class FetchServer::State final : public FetchServerStreamOwner,
   mutable Mutex mu_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, std::unique_ptr<Consumer>> consumers_ ABSL_GUARDED_BY(mu_);
+  // Consumers that may be gone for ever. Who comes back gets its state again, so that nothing it
+  // repeats is taken for new, and none of its earlier lives for its present one.
+  absl::flat_hash_map<std::string, std::unique_ptr<Consumer>> silent_ ABSL_GUARDED_BY(mu_);
   // In the order in which they lost their streams.
   std::list<std::shared_ptr<Entry>> alone_ ABSL_GUARDED_BY(mu_);
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
@@ -240,7 +254,6 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // Constant after Start().
   grpc::ServerCompletionQueue* queue_ = nullptr;
   NextCall next_;
-  absl::flat_hash_map<std::string, TraceTrack*> tracks_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Caller& caller,
@@ -252,10 +265,18 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
       return absl::ResourceExhaustedError(
           "more consumers fetch from this worker over gRPC than it serves at once");
     }
-    slot = std::make_unique<Consumer>();
-    slot->incarnation = caller.incarnation;
+    const auto silent = silent_.find(caller.worker);
+    if (silent != silent_.end()) {
+      slot = std::move(silent->second);
+      silent_.erase(silent);
+    } else {
+      slot = std::make_unique<Consumer>();
+      slot->incarnation = caller.incarnation;
+    }
+    SetAlarm();
   }
   Consumer* consumer = slot.get();
+  consumer->heard_ns = alarms_->clock().NowNs();
   if (consumer->incarnation == caller.incarnation) return consumer;
   const auto& retired = consumer->retired;
   if (std::find(retired.begin(), retired.end(), caller.incarnation) != retired.end()) {
@@ -383,15 +404,15 @@ void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* tod
 }
 
 void FetchServer::State::SetAlarm() {
-  if (alarm_ != Alarms::kNoToken || closing_) return;
-  int64_t since_ns = alone_.empty() ? 0 : alone_.front()->alone_since_ns;
+  if (alarm_ != Alarms::kNoToken || closing_ || consumers_.empty()) return;
+  int64_t since_ns = alarms_->clock().NowNs();  // Then some may have been silent for as long.
+  if (!alone_.empty()) since_ns = std::min(since_ns, alone_.front()->alone_since_ns);
   for (const auto& [worker, consumer] : consumers_) {
     for (const auto& [id, peer] : consumer->channels) {
       if (peer.no_waiter_ns == 0 || peer.entries.empty()) continue;
-      since_ns = since_ns == 0 ? peer.no_waiter_ns : std::min(since_ns, peer.no_waiter_ns);
+      since_ns = std::min(since_ns, peer.no_waiter_ns);
     }
   }
-  if (since_ns == 0) return;
   auto self = weak_from_this();
   alarm_ =
       alarms_->Set(Deadline::AtNs(since_ns + absl::ToInt64Nanoseconds(options_.keep_for)), [self] {
@@ -417,12 +438,8 @@ void FetchServer::State::TraceEntry(Entry* entry) const {
 
 void FetchServer::State::TraceEnd(const Entry& entry) {
   if (options_.trace == nullptr) return;
-  TraceTrack*& track = tracks_[entry.peer->worker];
-  if (track == nullptr) {
-    track = options_.trace->Track(TraceRole::kServe, entry.peer->worker, "grpc");
-  }
   const bool has_it = entry.outcome != nullptr;
-  options_.trace->End(entry.span, track, entry.step_id, entry.key,
+  options_.trace->End(entry.span, entry.peer->track, entry.step_id, entry.key,
                       has_it ? entry.outcome->tensor.bytes() : 0,
                       has_it ? static_cast<absl::StatusCode>(entry.outcome->header.code())
                              : absl::StatusCode::kCancelled,
@@ -448,6 +465,7 @@ void FetchServer::State::OnAlarm() {
         alarms_->clock().NowNs() - absl::ToInt64Nanoseconds(options_.keep_for) + 1;
     DropAlone(before_ns, &todo);
     DropParked(before_ns, &todo);
+    SetSilentAside(before_ns);
     SetAlarm();
   }
   Run(&todo);
@@ -469,6 +487,19 @@ void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
   }
   counts_.dropped += entries.size();
   for (const auto& entry : entries) GiveUp(entry, todo);
+}
+
+void FetchServer::State::SetSilentAside(int64_t before_ns) {
+  for (auto at = consumers_.begin(); at != consumers_.end();) {
+    const auto next = std::next(at);
+    if (at->second->heard_ns < before_ns && !at->second->holds()) {
+      if (silent_.size() == kMostSilent) silent_.clear();
+      silent_.emplace(at->first, std::move(at->second));
+      consumers_.erase(at);
+    }
+    at = next;
+  }
+  if (consumers_.empty()) consumers_ = {};  // Its slots, of which there may have been many.
 }
 
 rpc::FetchHeader FetchServer::State::Header() const {
@@ -597,8 +628,11 @@ FetchServer::State::Peer* FetchServer::State::PeerOf(Consumer* consumer, const C
   Peer& peer = consumer->channels[channel];
   if (peer.name == nullptr) {
     peer.use = consumer->use;
+    TraceTrack* const track = options_.trace == nullptr
+                                  ? nullptr
+                                  : options_.trace->Track(TraceRole::kServe, caller.worker, "grpc");
     peer.name = std::make_shared<FetchServerPeer>(
-        FetchServerPeer{caller.worker, caller.incarnation, channel});
+        FetchServerPeer{caller.worker, caller.incarnation, channel, track});
   }
   return &peer;
 }
@@ -687,6 +721,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       if (request.heard() < peer->answers) {
         peer->ready.insert(peer->ready.end(), peer->told.begin(), peer->told.end());
       }
+      // More, if we have forgotten it: an answer must have a number that it has not heard.
+      peer->answers = std::max(peer->answers, request.heard());
       peer->told.clear();
       peer->no_waiter_ns = 0;
       if (std::exchange(peer->away, false)) {
@@ -996,6 +1032,8 @@ FetchServer::Counts FetchServer::State::counts() const {
   MutexLock lock(&mu_);
   Counts counts = counts_;
   counts.alone = alone_.size();
+  counts.consumers = consumers_.size();
+  counts.silent = silent_.size();
   for (const auto& [worker, consumer] : consumers_) {
     for (const auto& [id, peer] : consumer->channels) {
       for (const auto& [serial, entry] : peer.entries) {

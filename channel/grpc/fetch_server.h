@@ -27,7 +27,8 @@ class ServerAsyncReaderWriter;
 namespace tryst {
 
 struct FetchServerOptions {
-  // How long a tensor, or a waiting request, is kept after its stream broke.
+  // How long a tensor, or a waiting request, is kept after its stream broke. A consumer that has
+  // none, and is silent for as long, does not count in max_consumers any more.
   absl::Duration keep_for = absl::Minutes(2);
   // The most bytes of tensors without a stream, together; the oldest are dropped first.
   uint64_t max_kept_bytes = uint64_t{1} << 30;
@@ -91,6 +92,8 @@ class FetchServer {
     uint64_t copying = 0;
     uint64_t kept_bytes = 0;  // At present, without a stream.
     uint64_t alone = 0;       // At present: fetches whose stream broke.
+    uint64_t consumers = 0;   // At present, that have said something of late.
+    uint64_t silent = 0;      // At present, beside those: their state is kept.
   };
   Counts counts() const;
 

@@ -19,12 +19,14 @@ namespace tryst {
 
 class FetchServerStream;
 struct FetchServerEntry;
+class TraceTrack;
 
 // One channel of one incarnation of a consumer.
 struct FetchServerPeer {
   std::string worker;
   uint64_t incarnation = 0;
   uint64_t channel = 0;
+  TraceTrack* track = nullptr;  // Null without a trace.
 };
 
 // The outcome of a request: a tensor, or a failure. Constant once it is set.
