@@ -12,4 +12,5 @@ shift 2
 ./host.py --quick --json "$work/new.json" --tryst "$program" "$@" >"$work/table"
 ./compare.py "$work/new.json" history.jsonl | sed '$d' || true
 echo "times are reported; what follows decides"
+../tests/tidy/build_costs.py --check ../docs/COSTS.md
 ./instructions.py "$instructions" --check

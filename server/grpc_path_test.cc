@@ -879,7 +879,7 @@ TEST(GrpcPath, ARestartedProducerFailsWhatWaitedAndServesTheNext) {
   EXPECT_TRUE(absl::IsAborted(waits->Wait().status)) << waits->status;
   EXPECT_NE(waits->status.message().find("incarnation 0000000000000005"), std::string::npos)
       << waits->status;
-  EXPECT_NE(waits->status.message().find("found 0000000000000006"), std::string::npos)
+  EXPECT_NE(waits->status.message().find("it is now 0000000000000006"), std::string::npos)
       << waits->status;
   producer->source.Send(2, Key("k"), Floats(1, 2));
   auto next = consumer.Fetch(2, Key("k"));
