@@ -256,6 +256,10 @@ class Producer final : public HelloHandler {
 
   int port() const { return port_; }
   FetchServer::Counts counts() const { return fetches_.counts(); }
+  // Keeps the first note of what has ended, with all that comes after it, until LetNotesGo().
+  void HoldNotes() { hold_notes_ = true; }
+  void LetNotesGo() { notes_go_.Notify(); }
+  int notes() const { return notes_; }
   // What each request of a batch that was meant for this life said it had heard of its answers.
   std::vector<uint64_t> heard() {
     MutexLock lock(&mu_);
@@ -268,6 +272,8 @@ class Producer final : public HelloHandler {
   void NoteBatch(uint64_t incarnation, absl::string_view bytes) {
     rpc::FetchRequest request;
     if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+    if (request.ends()) ++notes_;
+    if (request.ends() && hold_notes_.exchange(false)) notes_go_.WaitForNotification();
     if (!request.waits() || request.producer_incarnation() != incarnation) return;
     MutexLock lock(&mu_);
     heard_.push_back(request.heard());
@@ -275,6 +281,9 @@ class Producer final : public HelloHandler {
 
   Mutex mu_;
   std::vector<uint64_t> heard_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> hold_notes_{false};
+  std::atomic<int> notes_{0};
+  absl::Notification notes_go_;
   ThreadAlarms alarms_;
   CallVerifier verifier_;
   Membership members_;
@@ -1357,6 +1366,31 @@ rpc::FetchRequest Request(const std::string& edge, uint64_t serial) {
 
 constexpr char kFetch[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr char kToken[] = "0123456789abcdef";
+
+// A call for each would take the poller longer than there is between two of them.
+TEST(GrpcPath, DeadlinesThatPassOneByOneShareANote) {
+  constexpr int kReceives = 200;
+  Producer producer(5);
+  GrpcChannelOptions options;
+  options.max_asked = 8;
+  Consumer consumer(producer.port(), 77, "", options);
+  const int64_t begin_ns = consumer.clock.NowNs() + 3'000'000'000;
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < kReceives; ++i) {
+    Args args;
+    args.deadline = Deadline::AtNs(begin_ns + int64_t{1'000'000} * i);
+    results.push_back(consumer.Fetch(1, Key(absl::StrCat("never", i)), args));
+  }
+  EXPECT_TRUE(Eventually([&] { return producer.source.waiting() == kReceives; }));
+  producer.HoldNotes();
+  for (const auto& result : results) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(result->Wait().status)) << result->status;
+  }
+  producer.LetNotesGo();
+  EXPECT_TRUE(Eventually([&] { return producer.source.waiting() == 0; }));
+  EXPECT_EQ(producer.counts().given_back, 0u);
+  EXPECT_LT(producer.notes(), 10);
+}
 
 TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
   Producer producer(5, 0, kToken);

@@ -72,7 +72,7 @@ class GrpcCalls {
   int64_t BackOffNs(int64_t failing_ns, uint64_t spread) const;
 
  private:
-  static constexpr int kCancelsInTurn = 16;
+  static constexpr int kCancelsInTurn = 4;
 
   void CancelSome();
   void WatchStalls();

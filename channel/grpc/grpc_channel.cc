@@ -378,7 +378,7 @@ void GrpcChannel::Close(absl::Status why) {
   std::vector<uint64_t> ids;
   for (const auto& [id, op] : ops_) ids.push_back(id);
   BreakAll(std::move(ids), closed_);
-  if (note_timer_.is_set()) {
+  if (note_timer_.is_set() || note_due_) {
     poller_->CancelTimer(&note_timer_);
     SendNote();
   }

@@ -101,6 +101,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   // Telling the producer what has ended.
   void SetNote(int64_t at_ns);
   void SendNote();
+  void OnNoteEnded(FetchStream* stream);
   void ForgetTold(const FetchStream& stream);
 
   // Removes the op from all tables and runs its `done`.
@@ -144,6 +145,8 @@ class GrpcChannel final : public Channel, private PollerFlush {
   ExecutorLine executors_;
   MemberTimer<GrpcChannel> note_timer_{this, &GrpcChannel::SendNote};
   int64_t note_at_ns_ = 0;
+  int notes_out_ = 0;
+  bool note_due_ = false;  // More has ended since the note that is out; the next follows its end.
 };
 
 }  // namespace tryst

@@ -173,7 +173,12 @@ void GrpcChannel::FailWaiting(const absl::Status& why) {
 
 // ---- Telling what has ended ----
 
+// One note at a time: a call each for deadlines that pass one by one would keep us from the next.
 void GrpcChannel::SetNote(int64_t at_ns) {
+  if (notes_out_ > 0) {
+    note_due_ = true;
+    return;
+  }
   if (!note_timer_.is_set() || at_ns < note_at_ns_)
     poller_->SetTimer(&note_timer_, note_at_ns_ = at_ns);
 }
@@ -185,7 +190,9 @@ void GrpcChannel::SendNote() {
   auto channel = calls_.ChannelToPeer();
   if (!channel.ok()) return;
   FetchStream* stream = calls_.New(
-      nullptr, 0, [](FetchStream*) {}, [this](FetchStream* ended) { OnEnded(ended); });
+      nullptr, 0, [](FetchStream*) {}, [this](FetchStream* ended) { OnNoteEnded(ended); });
+  ++notes_out_;
+  note_due_ = false;
   rpc::FetchRequest note;
   note.set_ends(true);
   note.set_channel(calls_.number());
@@ -194,6 +201,15 @@ void GrpcChannel::SendNote() {
   stream->EndWithin(kNoteLongestNs);
   calls_.Start(stream, *channel, &note);
   if (!closed_.ok()) stream->Hurry();
+}
+
+void GrpcChannel::OnNoteEnded(FetchStream* stream) {
+  --notes_out_;
+  OnEnded(stream);
+  if (note_due_ && closed_.ok()) {
+    note_due_ = false;
+    SetNote(poller_->now_ns());
+  }
 }
 
 // The producer has read which fetches this request named as ended.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <future>
 #include <map>
 #include <memory>
@@ -367,6 +368,54 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
   ASSERT_TRUE(Eventually([&] { return world_->served().waiting == kWaiting; }))
       << world_->served().waiting;
   EXPECT_EQ(cancelled.get_future().get(), 0u);
+  EXPECT_TRUE(Eventually([&] { return world_->served().waiting == 0; }));
+}
+
+// How long the last of them waits for the others is what the thread that ends them works. That is
+// measured: how late they are depends on what else the machine does.
+TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadTwentyMilliseconds) {
+  constexpr int kWaiting = 10'000;
+  constexpr int64_t kMostNs = 20'000'000;
+  Open();
+  const auto worked_ns = [] {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  };
+  struct Thread {
+    int64_t first_ns = 0, last_ns = 0;
+  };
+  std::map<std::thread::id, Thread> threads;  // Nearly always one; a turn may pass to another.
+  const SteadyClock clock;
+  Args args;
+  args.deadline = Deadline::After(clock, absl::Seconds(5));
+  int64_t ended_ns = 0;
+  int ends = 0;
+  std::promise<void> all;
+  for (int i = 0; i < kWaiting; ++i) {
+    world_->consumer()->Fetch(
+        1, Key(absl::StrCat("never", i)), args,
+        [&](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
+          EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+          Thread& here = threads[std::this_thread::get_id()];
+          here.last_ns = worked_ns();
+          if (here.first_ns == 0) here.first_ns = here.last_ns;
+          ended_ns = clock.NowNs();
+          if (++ends == kWaiting) all.set_value();
+        });
+  }
+  ASSERT_TRUE(Eventually([&] { return world_->served().waiting == kWaiting; }))
+      << world_->served().waiting;
+  ASSERT_LT(clock.NowNs(), args.deadline.at_ns()) << "too slow to have them all wait at once";
+  all.get_future().get();
+  int64_t took_ns = 0;
+  for (const auto& [id, thread] : threads) took_ns += thread.last_ns - thread.first_ns;
+  printf("%d deadlines at once: the thread worked for %.1f ms, the last was %.1f ms late\n",
+         kWaiting, static_cast<double>(took_ns) / 1e6,
+         static_cast<double>(ended_ns - args.deadline.at_ns()) / 1e6);
+#ifdef NDEBUG
+  EXPECT_LE(took_ns, kMostNs);
+#endif
   EXPECT_TRUE(Eventually([&] { return world_->served().waiting == 0; }));
 }
 
