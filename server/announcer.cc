@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -15,6 +16,10 @@ constexpr absl::Duration kAttemptTimeout = absl::Seconds(2);
 constexpr int kQuickAttempts = 5;
 constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr absl::Duration kPauseMost = absl::Seconds(30);
+// Members that are called at the same time; others wait. gRPC makes a connection for each:
+// thousands at once kept a server that has dead members from starting, and from stopping, for half
+// a minute.
+constexpr int kMostAtOnce = 256;
 
 absl::Duration PauseAfter(int attempt) {
   absl::Duration pause = kPause;
@@ -62,13 +67,30 @@ class Announcer::State : public std::enable_shared_from_this<State> {
     {
       MutexLock lock(&mu_);
       if (closing_) return;
-      ++under_way_;
+      (attempt == 1 ? to_call_ : to_call_again_).push_back({worker, attempt, after, knew});
     }
-    auto self = shared_from_this();
-    calls_->StartHeartbeat(worker, self_, HeartbeatWord::kHere, kAttemptTimeout, after,
-                           [self, worker, attempt, after, knew](absl::StatusOr<Heard> heard) {
-                             self->OnHeard(worker, attempt, after, knew, std::move(heard));
-                           });
+    CallSome();
+  }
+
+  // A call may end inside StartHeartbeat(), so one loop makes all of them.
+  void CallSome() {
+    {
+      MutexLock lock(&mu_);
+      if (std::exchange(calling_, true)) return;
+    }
+    for (Call call; TakeCall(&call);) {
+      auto self = shared_from_this();
+      calls_->StartHeartbeat(call.worker, self_, HeartbeatWord::kHere, kAttemptTimeout, call.after,
+                             [self, call](absl::StatusOr<Heard> heard) {
+                               {
+                                 MutexLock lock(&self->mu_);
+                                 --self->announcing_;
+                               }
+                               self->OnHeard(call.worker, call.attempt, call.after, call.knew,
+                                             std::move(heard));
+                               self->CallSome();
+                             });
+    }
   }
 
   void OnHeard(const std::string& worker, int attempt, const std::string& after, uint64_t knew,
@@ -155,6 +177,27 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   Membership* members() const { return members_; }
 
  private:
+  struct Call {
+    std::string worker;
+    int attempt = 0;
+    std::string after;
+    uint64_t knew = 0;
+  };
+
+  // The next call to make. False: none may be made now.
+  bool TakeCall(Call* call) {
+    MutexLock lock(&mu_);
+    // Who was not called yet comes before those that have not answered.
+    std::deque<Call>& line = to_call_.empty() ? to_call_again_ : to_call_;
+    calling_ = !closing_ && announcing_ < kMostAtOnce && !line.empty();
+    if (!calling_) return false;
+    *call = std::move(line.front());
+    line.pop_front();
+    ++announcing_;
+    ++under_way_;
+    return true;
+  }
+
   const Member self_;
   Membership* const members_;
   HeartbeatCalls* const calls_;
@@ -163,6 +206,10 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   Mutex mu_;
   CondVar idle_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Call> to_call_ ABSL_GUARDED_BY(mu_);
+  std::deque<Call> to_call_again_ ABSL_GUARDED_BY(mu_);
+  int announcing_ ABSL_GUARDED_BY(mu_) = 0;    // Of those under way.
+  bool calling_ ABSL_GUARDED_BY(mu_) = false;  // A thread is in CallSome().
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> greeting_ ABSL_GUARDED_BY(mu_);

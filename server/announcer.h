@@ -16,7 +16,8 @@ namespace tryst {
 // or announces itself. It must go on calling, because a member that was only cut off when we
 // started does not announce itself once it is back. Thread-safe; its arguments outlive it.
 //
-// Of n members each calls every other once, so a worker that starts costs O(n) messages.
+// Of n members each calls every other once, so a worker that starts costs O(n) messages. It calls
+// 256 of them at the same time; who has not answered is called again after all others.
 //
 // In an open cluster nobody tells a worker that restarts who is there, if the others joined by it.
 // So whoever finds it in another incarnation (Membership::NoteIncarnation) tells it that he is

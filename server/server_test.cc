@@ -442,6 +442,29 @@ TEST(Server, StopsInTimeBesideThousandsOfDeadMembers) {
   close(silent);
 }
 
+// A connection to each at once would keep it from serving, and from stopping.
+TEST(Server, StartsAndStopsInTimeBesideThousandsOfMembersThatAreDown) {
+  ServerConfig config = Config("ps", 0, "grpc");
+  config.open_cluster = false;
+  config.cluster_spec = "ps=127.0.0.1:0;dead=";
+  for (int task = 0; task < 5000; ++task) {
+    absl::StrAppend(&config.cluster_spec, task == 0 ? "" : ",", "127.0.0.1:1");
+  }
+  const absl::Time began = absl::Now();
+  auto server = Start(config);
+  ASSERT_NE(server, nullptr);
+  const absl::Time started = absl::Now();
+  absl::SleepFor(absl::Seconds(1));
+  const absl::Time stops = absl::Now();
+  (void)server->Stop(absl::Seconds(2));
+  server.reset();
+  const absl::Time ended = absl::Now();
+  printf("started after %.1f s, ended after %.1f s\n", absl::ToDoubleSeconds(started - began),
+         absl::ToDoubleSeconds(ended - stops));
+  EXPECT_LT(started - began, absl::Seconds(5));
+  EXPECT_LT(ended - stops, absl::Seconds(5));
+}
+
 TEST(Server, AMixedPairFallsBackToGrpc) {
   auto ps = Start(Config("ps", 0, "grpc"));
   ServerConfig config = Config("worker", 0, "grpc+verbs");
