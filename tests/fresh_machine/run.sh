@@ -9,6 +9,8 @@
 # TRYST_MIRROR. Nothing of this machine's is mounted in the chroot but its devices.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
+# shellcheck source=tests/fresh_machine/bare.sh
+source tests/fresh_machine/bare.sh
 if ((EUID != 0)); then
   echo "SKIPPED: needs root, to chroot"
   echo "0 passed, 0 failed, 1 skipped"
@@ -25,29 +27,14 @@ while (($# > 0)); do
   shift
 done
 
-mirror=${TRYST_MIRROR:-$(sed -nE 's/^(URIs:|deb (\[[^]]*\] )?)\s*(https?:[^ ]*debian\/?)( .*)?$/\3/p' \
-  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)}
-mirror=${mirror:-http://deb.debian.org/debian}
 folder=$(mktemp -d)
-chmod 755 "$folder" # For apt's own user.
 finish() {
-  local mount
   if [[ -x $folder/usr/bin/bazel ]]; then inside 'cd /tryst && bazel shutdown' >/dev/null 2>&1 || true; fi
-  for mount in dev/shm dev/pts proc; do
-    if mountpoint -q "$folder/$mount"; then umount "$folder/$mount"; fi
-  done
+  bare_unmount "$folder"
   if [[ $keep == yes ]]; then echo "kept: $folder"; else rm -rf --one-file-system "$folder"; fi
 }
 trap finish EXIT
-
-echo "=== a bare Debian ($suite) from $mirror"
-debootstrap --variant=minbase "$suite" "$folder" "$mirror" | tail -n 1
-mount -t proc proc "$folder/proc"
-mount -t devpts devpts "$folder/dev/pts"
-mkdir -p "$folder/dev/shm"
-mount -t tmpfs tmpfs "$folder/dev/shm"
-# The installers of Debian write this file; debootstrap does not.
-printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >"$folder/etc/hosts"
+bare_debian "$suite" "$folder"
 cp -L /etc/resolv.conf "$folder/etc/resolv.conf" 2>/dev/null || true
 # Copies how this machine reaches its mirror: proxies, and further archives.
 if [[ $suite == $(. /etc/os-release && echo "${VERSION_CODENAME:-}") ]]; then

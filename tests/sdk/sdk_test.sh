@@ -5,6 +5,8 @@ set -euo pipefail
 archive=$PWD/$1
 root=$PWD
 sources=$PWD/tests/sdk
+# shellcheck source=tests/sdk/declared.sh
+source "$sources/declared.sh"
 cd "$TEST_TMPDIR"
 
 tar -xzf "$archive"
@@ -62,15 +64,7 @@ for program in pull push batch; do
   ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
 done
 
-# The C interface is exactly what its headers declare, each in its version.
-for version in 0 1; do
-  header=$sdk/include/tryst.h
-  if [ "$version" = 1 ]; then header=$sdk/include/tryst_v1.h; fi
-  grep -ohE '\btryst_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u >declared
-  nm -D --defined-only "$library" | awk '{ print $NF }' | sed -n "s/@@TRYST_$version\$//p" |
-    grep -v "^TRYST_$version\$" | sort -u >exported
-  diff declared exported
-done
+exports_what_is_declared "$library" "$sdk/include"
 # What was ever declared within this version stays, with its types and numbers. A new line in
 # abi_v0.txt is an addition; a changed one needs a new TRYST_ABI_VERSION.
 gcc -x c -fsyntax-only -aux-info aux "$sdk/include/tryst_v1.h"

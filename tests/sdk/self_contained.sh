@@ -3,6 +3,8 @@
 # alone (//:sdk_c), by pkg-config, and looks at what that library needs and exports.
 set -euo pipefail
 archive=$(readlink -f "$1") root=$(readlink -f "$(dirname "$0")/../..")
+# shellcheck source=tests/sdk/declared.sh
+source "$root/tests/sdk/declared.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -17,9 +19,13 @@ for program in pull push batch; do
   readelf -d "$program" | grep -q 'NEEDED.*libtryst.so.1' || { echo "$program has another library"; exit 1; }
   timeout 60 "./$program" >log 2>&1 || { echo "$program:"; cat log; exit 1; }
 done
-needed=$(readelf -d "$sdk/lib/libtryst.so.1" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | sort | tr '\n' ' ')
-[ "$needed" = "ld-linux-x86-64.so.2 libc.so.6 libm.so.6 " ] || { echo "it needs $needed"; exit 1; }
-if nm -D --extern-only --defined-only "$sdk/lib/libtryst.so.1" | awk '{ print $NF }' | grep -vE '^(tryst_[a-z0-9_]+@@)?TRYST_[01]$'; then
+library=$sdk/lib/libtryst.so.1
+needed=$(readelf -d "$library" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | grep -vE '^(ld-linux-[a-z0-9-]+\.so\.[12]|lib(c|m)\.so\.6|lib(pthread|dl|rt)\.so\.[0-2])$') || true
+[ -z "$needed" ] || { echo "it needs what is not glibc's: $needed"; exit 1; }
+newest=$(readelf -V "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -V | tail -n 1)
+[ "$(printf '%s\nGLIBC_2.28\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.28 ] || { echo "it needs $newest"; exit 1; }
+exports_what_is_declared "$library" "$sdk/include"
+if nm -D --extern-only --defined-only "$library" | awk '{ print $NF }' | grep -vE '^(tryst_[a-z0-9_]+@@)?TRYST_[01]$'; then
   echo "exports what is not the C interface"
   exit 1
 fi

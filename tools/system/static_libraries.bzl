@@ -8,7 +8,7 @@ _BUILD = """
 package(default_visibility = ["//visibility:public"])
 
 # In the deps of a cc_binary with linkshared: every library that its code names by -l is then
-# linked from an archive, and the binary needs glibc alone. Give it a version script that keeps
+# linked from an archive, and the binary needs glibc alone, 2.28 or later. Give it a version script that keeps
 # all symbols local but its own.
 cc_library(
     name = "libraries",
@@ -20,9 +20,18 @@ cc_library(
 # The same for code that uses Abseil and neither gRPC nor Protobuf.
 cc_library(
     name = "abseil",
-    srcs = glob(["objects/abseil*.pic.o"]),
+    srcs = glob([
+        "objects/abseil*.pic.o",
+        "objects/older_glibc.pic.o",
+    ]),
     linkopts = {linkopts},
 {compatible}    alwayslink = True,
+)
+
+# The licences of all that, to be passed on with the binary.
+filegroup(
+    name = "third_party",
+    srcs = glob(["THIRD_PARTY"]),
 )
 """
 
@@ -30,6 +39,7 @@ def _static_libraries_impl(ctx):
     folder = ctx.os.environ.get("TRYST_STATIC_LIBRARIES", "")
     if folder:
         ctx.symlink(ctx.path(folder).get_child("objects"), "objects")
+        ctx.symlink(ctx.path(folder).get_child("THIRD_PARTY"), "THIRD_PARTY")
     ctx.file("BUILD", _BUILD.format(
         linkopts = repr(["-L%s/lib" % folder, "-static-libgcc"] if folder else []),
         compatible = "" if folder else "    target_compatible_with = [\"@tryst//tools/system:unavailable\"],\n",

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# systems.sh WHEEL SDK [SUITE...]: in a bare Debian of each suite, the oldest that can be had and the newest, the examples in C are built
+# and run against the archive SDK, and two processes send to each other by the wheel, where Python is new enough: ./run test --systems.
+set -euo pipefail
+wheel=$(readlink -f "$1") sdk=$(readlink -f "$2")
+suites=("${@:3}")
+if ((${#suites[@]} == 0)); then suites=(bullseye trixie); fi
+cd "$(dirname "$(readlink -f "$0")")/../.."
+# shellcheck source=tests/fresh_machine/bare.sh
+source tests/fresh_machine/bare.sh
+if ((EUID != 0)); then
+  echo "SKIPPED: needs root, to chroot"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 0
+fi
+
+folder=""
+finish() {
+  if [[ -z $folder ]]; then return; fi
+  bare_unmount "$folder"
+  rm -rf --one-file-system "$folder" "$folder.log"
+  folder=""
+}
+trap finish EXIT
+passed=0 failed=0 skipped=0
+inside() { timeout 120 chroot "$folder" env -i HOME=/root PATH=/usr/bin:/bin LD_BIND_NOW=1 "$@" </dev/null; }
+check() { # WHAT COMMAND...
+  if inside "${@:2}" >"$folder/log" 2>&1; then
+    passed=$((passed + 1))
+    echo "PASSED  $suite: $1"
+  else
+    failed=$((failed + 1))
+    echo "FAILED  $suite: $1"
+    tail -n 30 "$folder/log"
+  fi
+}
+
+for suite in "${suites[@]}"; do
+  folder=$(mktemp -d)
+  if ! bare_debian "$suite" "$folder" gcc,libc6-dev,pkg-config,python3 >"$folder.log" 2>&1; then
+    echo "SKIPPED $suite: $(tail -n 1 "$folder.log")"
+    skipped=$((skipped + 1))
+  else
+    mkdir -p "$folder/tryst/tests" "$folder/tryst/examples"
+    cp -r tests/sdk tests/release "$folder/tryst/tests"
+    cp -r examples/c "$folder/tryst/examples"
+    cp "$sdk" "$folder/tryst/sdk.tar.gz"
+    python3 -m zipfile -e "$wheel" "$folder/tryst/wheel"
+    echo "$suite: $(inside ldd --version | head -n 1), $(inside python3 --version)"
+    check "the examples in C" /tryst/tests/sdk/self_contained.sh /tryst/sdk.tar.gz
+    if inside python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+      check "two processes by the wheel" env PYTHONPATH=/tryst/wheel python3 /tryst/tests/release/two_processes.py
+    else # The wheel's other library has no Python in it.
+      check "the wheel's libtryst.so.1" python3 -c 'import ctypes; ctypes.CDLL("/tryst/wheel/tryst/libtryst.so.1").tryst_abi_version()'
+      echo "SKIPPED $suite: two processes by the wheel, which needs Python 3.11"
+      skipped=$((skipped + 1))
+    fi
+  fi
+  finish
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0 && passed > 0))
