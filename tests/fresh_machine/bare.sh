@@ -9,7 +9,7 @@ bare_debian() { # SUITE FOLDER [PACKAGE,...]
   mirror=${mirror:-http://deb.debian.org/debian}
   chmod 755 "$folder" # For apt's own user.
   echo "=== a bare Debian ($suite) from $mirror"
-  debootstrap --variant=minbase ${3:+"--include=$3"} "$suite" "$folder" "$mirror" | tail -n 1
+  debootstrap --variant=minbase ${3:+"--include=$3"} "$suite" "$folder" "$mirror" | tail -n 1 || return
   mount -t proc proc "$folder/proc"
   mount -t devpts devpts "$folder/dev/pts"
   mkdir -p "$folder/dev/shm"

@@ -80,5 +80,12 @@ else
   tail -n 2 pip.log
   skip "tests with numpy, grpcio, auditwheel" "PyPI cannot be reached"
 fi
+if ((failed == 0)); then
+  note() { "$root/tests/release/tried.py" note "$1" "$2" "\`./run test --python\`"; }
+  note CPython "$("$python" -c 'import platform; print(platform.python_version())')"
+  for package in numpy ml_dtypes grpcio protobuf jax ray torch uvloop auditwheel abi3audit ziglang; do
+    if version=$("$python" -c "import importlib.metadata as m; print(m.version('$package'))" 2>/dev/null); then note "$package" "$version"; fi
+  done
+fi
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((failed == 0 && passed > 0))

@@ -34,6 +34,9 @@ check() { # WHAT COMMAND...
     tail -n 30 "$folder/log"
   fi
 }
+note() { # WHAT VERSION
+  if ((failed == 0)); then tests/release/tried.py note "$1" "$2" "\`./run test --systems $suite\`"; fi
+}
 
 for suite in "${suites[@]}"; do
   folder=$(mktemp -d)
@@ -46,10 +49,13 @@ for suite in "${suites[@]}"; do
     cp -r examples/c "$folder/tryst/examples"
     cp "$sdk" "$folder/tryst/sdk.tar.gz"
     python3 -m zipfile -e "$wheel" "$folder/tryst/wheel"
+    libc=$(inside ldd --version | sed -nE '1s/.* //p') interpreter=$(inside python3 -c 'import platform; print(platform.python_version())')
     echo "$suite: $(inside ldd --version | head -n 1), $(inside python3 --version)"
     check "the examples in C" /tryst/tests/sdk/self_contained.sh /tryst/sdk.tar.gz
+    note glibc "$libc"
     if inside python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
       check "two processes by the wheel" env PYTHONPATH=/tryst/wheel python3 /tryst/tests/release/two_processes.py
+      note CPython "$interpreter"
     else # The wheel's other library has no Python in it.
       check "the wheel's libtryst.so.1" python3 -c 'import ctypes; ctypes.CDLL("/tryst/wheel/tryst/libtryst.so.1").tryst_abi_version()'
       echo "SKIPPED $suite: two processes by the wheel, which needs Python 3.11"

@@ -38,4 +38,5 @@ export PYTHONPATH=$PWD/tools TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-1} PYT
 built=$("$python" -m tryst.tensorflow.build "$venv/plugin") || failed "the plug-in does not build"
 export TRYST_TENSORFLOW_PLUGIN=$built
 if [[ $1 != test ]]; then exec "$python" "$@"; fi
-exec "$python" tests/tensorflow/lane.py "${@:2}"
+"$python" tests/tensorflow/lane.py "${@:2}"
+tests/release/tried.py note tensorflow-cpu "$release" "\`./run test --tensorflow\`"

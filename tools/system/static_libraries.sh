@@ -28,7 +28,7 @@ grpc=(libgrpc-dev
 protobuf=(libprotobuf-dev src/google/protobuf/arena.cc src/google/protobuf/stubs/common.cc)
 re2=(libre2-dev re2/{bitstate,compile,dfa,filtered_re2,mimics_pcre,nfa,onepass,parse,prefilter}.cc
   re2/{prefilter_tree,prog,re2,regexp,set,simplify,stringpiece,tostring}.cc util/{rune,strutil}.cc)
-archives=(address_sorting atomic cares crypto gpr grpc grpc++ grpc++_reflection protobuf re2 ssl stdc++ upb z)
+archives=(address_sorting atomic cares crypto gcc gcc_eh gpr grpc grpc++ grpc++_reflection protobuf re2 ssl stdc++ upb z)
 
 die() { echo "static_libraries: $*" >&2; exit 1; }
 version() { dpkg-query -Wf '${source:Version}' "$1" 2>/dev/null || die "$1 is not installed"; }

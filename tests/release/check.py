@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""check.py FOLDER PUBLIC_KEY: what `./run release` made fits together, as who takes it would check it.
+
+The signature is that key's and of these checksums; provenance and bills of materials name each artefact with its digest; a bill of
+materials says which OpenSSL and gRPC are inside, and the bytes of the libraries say the same.
+"""
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import case_report  # noqa: E402
+
+FOLDER, KEY = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+ARTEFACTS = sorted(path for path in FOLDER.iterdir() if path.suffix in (".whl", ".gz"))
+SUMS = dict(reversed(line.split("  ")) for line in (FOLDER / "SHA256SUMS").read_text().splitlines())
+
+
+def verified(signed):
+    """Whether SHA256SUMS.sig is that key's signature of these bytes."""
+    with tempfile.NamedTemporaryFile("w") as signers:
+        signers.write(f"us {KEY.read_text()}")
+        signers.flush()
+        return subprocess.run(["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", "us", "-n", "tryst-release", "-s",
+                               FOLDER / "SHA256SUMS.sig"], input=signed, capture_output=True).returncode == 0
+
+
+class Release(unittest.TestCase):
+    def test_every_file_has_its_checksum(self):
+        self.assertGreaterEqual(len(ARTEFACTS), 5)
+        names = {path.name for path in FOLDER.iterdir()} - {"SHA256SUMS", "SHA256SUMS.sig"}
+        self.assertEqual(names, set(SUMS))
+        for name in names:
+            self.assertEqual(hashlib.sha256((FOLDER / name).read_bytes()).hexdigest(), SUMS[name], name)
+
+    def test_the_signature_is_of_these_checksums(self):
+        sums = (FOLDER / "SHA256SUMS").read_bytes()
+        self.assertTrue(verified(sums))
+        self.assertFalse(verified(sums.replace(b"0", b"1", 1)))
+
+    def test_provenance_names_every_artefact(self):
+        said = json.loads((FOLDER / "provenance.json").read_text())
+        self.assertEqual({one["name"]: one["digest"]["sha256"] for one in said["subject"]},
+                         {path.name: SUMS[path.name] for path in ARTEFACTS})
+        self.assertRegex(said["predicate"]["buildDefinition"]["resolvedDependencies"][0]["digest"]["gitCommit"], "^[0-9a-f]{40}$")
+
+    def test_the_bill_of_materials_says_what_the_bytes_say(self):
+        bills = sorted(FOLDER.glob("*.spdx.json"))
+        self.assertTrue(bills)
+        for path in bills:
+            bill = json.loads(path.read_text())
+            processor = bill["name"].rpartition("-")[2]
+            sums = {file["fileName"][2:]: file["checksums"][1]["checksumValue"] for file in bill["files"]}
+            for artefact in ARTEFACTS:
+                if processor in artefact.name:
+                    self.assertEqual(sums[artefact.name], SUMS[artefact.name])
+            versions = {package["name"]: package["versionInfo"] for package in bill["packages"]}
+            archive = tarfile.open(FOLDER / f"tryst-c-{versions['tryst']}-linux-{processor}.tar.gz")
+            library = archive.extractfile(next(name for name in archive.getnames() if name.endswith("libtryst.so.1"))).read()
+            self.assertEqual(hashlib.sha256(library).hexdigest(), sums["linked/libtryst.so.1"])
+            self.assertIn(b"OpenSSL " + versions["libssl-dev"].split("-")[0].encode() + b" ", library)
+            self.assertIn(b"grpc-c++/" + versions["libgrpc-dev"].split("-")[0].encode(), library)
+            into = {}
+            for relation in bill["relationships"]:
+                into.setdefault(relation["relationshipType"], []).append((relation["spdxElementId"], relation["relatedSpdxElement"]))
+            linked = {one for _, one in into["STATIC_LINK"]}
+            self.assertGreater(len(linked), 40)
+            owned = {one for kind in ("GENERATED_FROM", "EXPANDED_FROM_ARCHIVE") for one, _ in into[kind]}
+            self.assertLessEqual(linked, owned, "an archive belongs to no package")
+
+    def test_licences_go_with_what_is_inside(self):
+        for path in ARTEFACTS:
+            if path.suffix == ".whl":
+                names = zipfile.ZipFile(path).namelist()
+            else:
+                names = tarfile.open(path).getnames()
+            self.assertTrue(any(name.endswith("/LICENSE") for name in names), path.name)
+            if not re.search("docs|cpp", path.name):  # These have nothing of others inside.
+                self.assertTrue(any(name.endswith("/THIRD_PARTY") for name in names), path.name)
+
+    def test_the_notes_are_the_changelogs(self):
+        notes = (FOLDER / "NOTES.md").read_text().splitlines()
+        self.assertGreater(len(notes), 10)
+        self.assertLessEqual(set(notes[2:]), set((ROOT / "CHANGELOG.md").read_text().splitlines()))
+
+
+case_report.main()
