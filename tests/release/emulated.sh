@@ -8,14 +8,14 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mirror=${TRYST_MIRROR:-http://deb.debian.org/debian}
-if ! debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm "$work/root" "$mirror" >"$work/log" 2>&1; then
+if ! debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm "$work/arm64" "$mirror" >"$work/log" 2>&1; then
   tail -n 3 "$work/log"
   echo "SKIPPED: no Debian for arm64 from $mirror"
   echo "0 passed, 0 failed, 1 skipped"
   exit 0
 fi
-for package in "$work"/root/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$work/root"; done
-emulator=(qemu-aarch64-static -L "$work/root")
+for package in "$work"/root/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$work/arm64"; done
+emulator=(qemu-aarch64-static -L "$work/arm64")
 passed=0 failed=0
 check() { # WHAT COMMAND...
   if timeout 300 "${@:2}" </dev/null >"$work/log" 2>&1; then
@@ -28,7 +28,7 @@ check() { # WHAT COMMAND...
   fi
 }
 
-python=("${emulator[@]}" "$work/root/usr/bin/python3.11")
+python=("${emulator[@]}" "$work/arm64/usr/bin/python3.11")
 python3 -m zipfile -e "$wheel" "$work/wheel"
 export PYTHONPATH=$work/wheel LD_BIND_NOW=1
 check "import" "${python[@]}" -c 'import platform, tryst; assert platform.machine() == "aarch64", platform.machine(); print(tryst.__version__)'
