@@ -14,7 +14,7 @@ if ! debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 book
   echo "0 passed, 0 failed, 1 skipped"
   exit 0
 fi
-for package in "$work"/root/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$work/arm64"; done
+for package in "$work"/arm64/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$work/arm64"; done
 emulator=(qemu-aarch64-static -L "$work/arm64")
 passed=0 failed=0
 check() { # WHAT COMMAND...
