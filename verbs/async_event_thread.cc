@@ -18,8 +18,9 @@ namespace tryst {
 absl::StatusOr<std::unique_ptr<AsyncEventThread>> AsyncEventThread::Start(Nic* nic,
                                                                           Subscriber subscriber) {
   if (nic->event_fd() < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(nic->name(), " has no descriptor to wait for: ask NextEvent()"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        nic->name(),
+        " has no file descriptor to wait for: call NextEvent() again and again instead"));
   }
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_fd < 0) return absl::ResourceExhaustedError(strerror(errno));
@@ -59,14 +60,19 @@ void AsyncEventThread::Run() {
   while (true) {
     if (poll(fds, 2, -1) < 0) {
       if (errno == EINTR) continue;
-      TRYST_LOG(Error) << nic_->name() << ": no more events: poll: " << strerror(errno);
+      TRYST_LOG(Error)
+          << nic_->name()
+          << ": its events (port up or down, device lost) are no longer reported: poll: "
+          << strerror(errno);
       return;
     }
     if (fds[0].revents != 0) return;
     const bool any = HandEventsOn();
     if (any || (fds[1].revents & (POLLERR | POLLHUP | POLLNVAL)) == 0) continue;
     // The device is gone; its descriptor would stay readable for ever.
-    TRYST_LOG(Error) << nic_->name() << ": no more events: its descriptor is dead";
+    TRYST_LOG(Error)
+        << nic_->name()
+        << ": its events (port up or down, device lost) are no longer reported: the device is gone";
     fds[1].fd = -1;
   }
 }

@@ -123,7 +123,8 @@ absl::StatusOr<Registration> RegistrationCache::Take(void* address, uint64_t byt
   const uint64_t begin = reinterpret_cast<uint64_t>(address);
   const uint64_t end = begin + bytes;
   if (address == nullptr || end <= begin) {
-    return absl::InvalidArgumentError("null, empty or wrapping range");
+    return absl::InvalidArgumentError(
+        "memory to be registered is null, empty, or reaches over the end of the address space");
   }
   Regions evicted;
   std::list<Pending>::iterator pending;

@@ -36,7 +36,7 @@ class Chooser {
   void AddDevice(ibv_device* device) {
     const std::string name = device->name;
     if (options_.settings.device && *options_.settings.device != name) {
-      Add(DeadCandidate(name, absl::UnavailableError(absl::StrCat("not asked for: RDMA_DEVICE=",
+      Add(DeadCandidate(name, absl::UnavailableError(absl::StrCat("RDMA_DEVICE names another: ",
                                                                   *options_.settings.device))));
       return;
     }
@@ -85,7 +85,7 @@ class Chooser {
       candidate.usable = candidate.port.usable;
       if (options_.settings.port && *options_.settings.port != number) {
         candidate.usable = absl::UnavailableError(
-            absl::StrCat("not asked for: RDMA_DEVICE_PORT=", *options_.settings.port));
+            absl::StrCat("RDMA_DEVICE_PORT names another: ", *options_.settings.port));
       } else {
         port_seen_ = true;
       }
@@ -160,7 +160,8 @@ IbvChoice ChooseIbvPort(const IbvCalls& calls, const IbvChoiceOptions& options) 
       FromPointer(calls.get_device_list(&count), "ibv_get_device_list");
   if (!list.ok()) {
     IbvChoice none;
-    none.status = absl::UnavailableError(absl::StrCat("no RDMA device: ", list.status().message()));
+    none.status = absl::UnavailableError(
+        absl::StrCat("RDMA devices cannot be listed: ", list.status().message()));
     return none;
   }
   Chooser chooser(calls, options);

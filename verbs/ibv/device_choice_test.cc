@@ -79,7 +79,7 @@ TEST_F(DeviceChoiceTest, DeviceAndPortCanBeNamed) {
   options_.settings.device = "a";
   options_.settings.port = 2;
   EXPECT_EQ(Chosen(), "a:2");
-  EXPECT_THAT(Choose().Explain(), HasSubstr("b: rejected: not asked for: RDMA_DEVICE=a"));
+  EXPECT_THAT(Choose().Explain(), HasSubstr("b: rejected: RDMA_DEVICE names another: a"));
 }
 
 TEST_F(DeviceChoiceTest, ANameThatIsNotThereIsTheUsersMistake) {
@@ -176,7 +176,8 @@ TEST_F(GidChoiceTest, NeverRoceV1NorLoopbackNorAnIndexThatDoesNotFit) {
   Add(1, "127.0.0.1");
   Add(300, "10.1.2.3");
   EXPECT_EQ(Index(), -1);
-  EXPECT_THAT(Chosen(), HasSubstr("none of its 3 GIDs is RoCE v2: give the network device an IP"));
+  EXPECT_THAT(Chosen(),
+              HasSubstr("none of its 3 GIDs is RoCE v2: give the NIC's network device an IP"));
 }
 
 TEST_F(GidChoiceTest, AnIndexCanBeAskedForEvenOfRoceV1) {
@@ -187,8 +188,9 @@ TEST_F(GidChoiceTest, AnIndexCanBeAskedForEvenOfRoceV1) {
   options_.settings.gid_index = 7;
   const IbvChoice choice = Choose();
   EXPECT_EQ(choice.status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(choice.status.message()),
-              HasSubstr("GID index 7 is empty; there are: index 0, 10.1.2.3, RoCE v1; index 1"));
+  EXPECT_THAT(
+      std::string(choice.status.message()),
+      HasSubstr("GID index 7 holds no address; these do: index 0, 10.1.2.3, RoCE v1; index 1"));
 }
 
 TEST_F(GidChoiceTest, AnOldKernelIsAskedOneByOne) {

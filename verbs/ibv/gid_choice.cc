@@ -81,9 +81,9 @@ absl::StatusOr<ChosenGid> ChooseRoce(const std::vector<ibv_gid_entry>& gids) {
     }
   }
   if (best == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("none of its ", gids.size(),
-                     " GIDs is RoCE v2: give the network device an IP address and bring it up"));
+    return absl::UnavailableError(absl::StrCat(
+        "none of its ", gids.size(),
+        " GIDs is RoCE v2: give the NIC's network device an IP address and bring it up"));
   }
   std::string reason = ReachOf(best->gid).name;
   if (usable > 1) absl::StrAppend(&reason, "; preferred to ", usable - 1, " other");
@@ -145,7 +145,7 @@ absl::StatusOr<ChosenGid> ChooseGid(const std::vector<ibv_gid_entry>& gids, bool
       absl::StrAppend(&present, present.empty() ? "" : "; ", Describe(entry));
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("GID index ", wanted, " is empty; there are: ", present));
+        absl::StrCat("GID index ", wanted, " holds no address; these do: ", present));
   }
   // Within a subnet, InfiniBand uses LIDs and needs no GID.
   return ChosenGid{0, {}, "no GID: by LID"};

@@ -32,8 +32,8 @@ class SymbolTable {
     if (found != nullptr) {
       *slot = found;
     } else if (status_.ok()) {
-      status_ = absl::NotFoundError(
-          absl::StrCat(name_, " has no ", symbol, "@", version, ": it is too old; ", kAdvice));
+      status_ = absl::NotFoundError(absl::StrCat(name_, " lacks the function ", symbol, "@",
+                                                 version, ": it is too old; ", kAdvice));
     }
   }
 
@@ -119,7 +119,8 @@ absl::StatusOr<IbvCalls> LoadIbvCalls(const std::string& library) {
   if (loaded == nullptr) {
     const char* reason = dlerror();
     return absl::NotFoundError(absl::StrCat(
-        "no RDMA library: ", reason == nullptr ? library.c_str() : reason, "; ", kAdvice));
+        "the RDMA library cannot be loaded: ", reason == nullptr ? library.c_str() : reason, "; ",
+        kAdvice));
   }
   SymbolTable symbols(loaded, library);
   IbvCalls calls;

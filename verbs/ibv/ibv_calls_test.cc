@@ -19,7 +19,7 @@ TEST(IbvCallsTest, ALibraryWithoutTheVersionsIsTooOld) {
   const absl::StatusOr<IbvCalls> calls = LoadIbvCalls("libm.so.6");
   EXPECT_EQ(calls.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(calls.status().message()),
-              HasSubstr("has no ibv_get_device_list@IBVERBS_1.1"));
+              HasSubstr("lacks the function ibv_get_device_list@IBVERBS_1.1"));
 }
 
 TEST(IbvCallsTest, TheInstalledLibraryHasEverything) {

@@ -53,9 +53,9 @@ IbvCompletionQueue::~IbvCompletionQueue() {
 absl::StatusOr<std::unique_ptr<CompletionQueue>> IbvCompletionQueue::Create(IbvDevice* device,
                                                                             uint32_t depth) {
   if (depth == 0 || depth > device->limits().max_completion_depth) {
-    return absl::InvalidArgumentError(absl::StrCat("a completion queue of ", depth, "; ",
-                                                   device->name(), " has 1..",
-                                                   device->limits().max_completion_depth));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a completion queue of ", depth, " is not possible: ", device->name(),
+                     " allows 1 to ", device->limits().max_completion_depth));
   }
   const IbvCalls& calls = device->calls();
   const absl::StatusOr<ibv_comp_channel*> channel =
@@ -100,7 +100,7 @@ absl::Status IbvCompletionQueue::OpenWake() {
 void IbvCompletionQueue::Wake() {
   const uint64_t one = 1;
   if (write(wake_fd_, &one, sizeof(one)) < 0 && errno != EAGAIN) {
-    TRYST_LOG(Error) << FromErrno(errno, "write to the descriptor that wakes");
+    TRYST_LOG(Error) << FromErrno(errno, "cannot wake a sleeping poller: write to its eventfd");
   }
 }
 
@@ -109,12 +109,14 @@ absl::StatusOr<uint32_t> IbvCompletionQueue::Reserve(uint32_t works) {
   if (works > depth_ - works_ || works_ + works + markers_ + kMarkers > hardware) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a completion queue of ", depth_, " has ", works_,
-                     " taken and no room for a queue pair with ", works, " works"));
+                     " entries taken, and no room for another connection with ", works,
+                     " entries: lower max_peers, slots or queue_pairs"));
   }
   const auto free = std::find(pairs_.begin(), pairs_.end(), nullptr);
   const uint32_t slot = static_cast<uint32_t>(free - pairs_.begin());
   if (slot > IbvQueuePair::kMaxSlot) {
-    return absl::ResourceExhaustedError("a completion queue with too many queue pairs");
+    return absl::ResourceExhaustedError(
+        "a completion queue has no room for another queue pair: too many peers are connected");
   }
   if (free == pairs_.end()) pairs_.push_back(nullptr);
   works_ += works;

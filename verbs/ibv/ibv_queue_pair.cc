@@ -28,7 +28,7 @@ absl::Status CheckOptions(const IbvDevice& device, const QueuePairOptions& optio
   const auto in = [](uint64_t value, uint64_t least, uint64_t most, const char* what) {
     if (value >= least && value <= most) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " is ", value, " and not in ", least, "..", most));
+        absl::StrCat(what, " is ", value, ", and must be from ", least, " to ", most));
   };
   for (const absl::Status& status : {
            in(options.send_depth, 1, limits.max_send_depth, "send_depth"),
@@ -182,7 +182,9 @@ IbvQueuePair::~IbvQueuePair() {
   for (IbvWindow* const window : windows_) window->Free();
   iwarp_.reset();  // A connection holds its queue pair.
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
-  if (!status.ok()) TRYST_LOG(Error) << status << "; queue pair " << local_.number << " stays";
+  if (!status.ok())
+    TRYST_LOG(Error) << status << "; queue pair " << local_.number
+                     << " stays until the process ends";
   completions_->Remove(slot_, local_.number, options_.send_depth + options_.receive_depth);
   device_->OnGone();
 }
@@ -200,7 +202,8 @@ std::string IbvQueuePair::LocalAddress() const {
 absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const {
   if (entries.size() > options_.max_entries) {
     return absl::InvalidArgumentError(
-        absl::StrCat(entries.size(), " entries; the queue pair takes ", options_.max_entries));
+        absl::StrCat(entries.size(), " pieces of memory in one transfer, and the queue pair takes ",
+                     options_.max_entries));
   }
   const uint64_t most = device_->limits().max_message_bytes;
   *bytes = 0;
@@ -208,7 +211,8 @@ absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_
     // Written so that nothing overflows.
     if (entry.bytes > most - *bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a work of more than ", most, " bytes: send it in pieces"));
+          absl::StrCat("a transfer of more than ", most,
+                       " bytes is not possible on this NIC: send it in pieces"));
     }
     *bytes += entry.bytes;
   }
@@ -217,7 +221,8 @@ absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_
 
 absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   if (work.op == SendOp::kInvalidateWindow) {
-    if (work.window == nullptr) return absl::InvalidArgumentError("no window to invalidate");
+    if (work.window == nullptr)
+      return absl::InvalidArgumentError("a memory window is to be invalidated, and none is given");
     return absl::OkStatus();
   }
   uint64_t bytes;
@@ -225,29 +230,30 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   if (ABSL_PREDICT_FALSE(!status.ok())) return status;
   if (work.op == SendOp::kRead) {
     if (device_->limits().max_reads_in_flight == 0) {
-      return absl::InvalidArgumentError("this NIC cannot READ");
+      return absl::InvalidArgumentError("this NIC has no RDMA READ");
     }
     if (work.entries.size() > device_->read_entries()) {
-      return absl::InvalidArgumentError(absl::StrCat("a READ into ", work.entries.size(),
-                                                     " entries; this NIC takes ",
+      return absl::InvalidArgumentError(absl::StrCat("an RDMA READ into ", work.entries.size(),
+                                                     " pieces of memory, and this NIC takes ",
                                                      device_->read_entries()));
     }
   }
   if (ABSL_PREDICT_FALSE(HasImmediate(work.op) && !device_->limits().write_with_immediate)) {
-    return absl::InvalidArgumentError("this NIC has no immediates");
+    return absl::InvalidArgumentError("this NIC has no writes with immediate");
   }
   if (!work.inline_data) return absl::OkStatus();
-  if (work.op == SendOp::kRead) return absl::InvalidArgumentError("a READ cannot be inline");
+  if (work.op == SendOp::kRead) return absl::InvalidArgumentError("an RDMA READ cannot be inline");
   if (bytes > max_inline_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(bytes, " bytes inline; the queue pair was made for ", max_inline_bytes_));
+    return absl::InvalidArgumentError(absl::StrCat(
+        bytes, " bytes inline in a transfer, and the queue pair was made for ", max_inline_bytes_));
   }
   return absl::OkStatus();
 }
 
 absl::Status IbvQueuePair::CheckBind(const SendWork& work) {
   if (work.window == nullptr || work.window_region == nullptr || work.entries.size() != 1) {
-    return absl::InvalidArgumentError("a bind needs a window, a region and one entry");
+    return absl::InvalidArgumentError(
+        "to bind a memory window takes the window, a region and one piece of memory");
   }
   return static_cast<IbvWindow*>(work.window)->Prepare(this);
 }
@@ -298,8 +304,8 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
   }
   if (works.empty()) return absl::OkStatus();
   if (works.size() > send_room()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " works; there is room for ", send_room()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        works.size(), " transfers are posted, and the queue pair has room for ", send_room()));
   }
   for (const SendWork& work : works) {
     const absl::Status status = work.op == SendOp::kBindWindow ? CheckBind(work) : CheckSend(work);
@@ -355,8 +361,8 @@ absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
   }
   if (works.empty()) return absl::OkStatus();
   if (works.size() > receives_.room()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " receives; there is room for ", receives_.room()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        works.size(), " receives are posted, and the queue pair has room for ", receives_.room()));
   }
   uint64_t bytes;
   for (const ReceiveWork& work : works) {
@@ -395,13 +401,13 @@ absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
 absl::Status IbvQueuePair::OnRefused(int returned, absl::string_view call, size_t posted) {
   const absl::Status status = FromReturned(returned, call);
   if (posted == 0) return status;
-  const absl::Status cause = absl::UnavailableError(
-      absl::StrCat("posted ", posted, " works of a batch and then: ", status.message()));
+  const absl::Status cause = absl::UnavailableError(absl::StrCat(
+      "the NIC took ", posted, " transfers of several and then refused: ", status.message()));
   StartBreak(cause);
   return cause;
 }
 
-void IbvQueuePair::Break() { StartBreak(absl::CancelledError("by its owner")); }
+void IbvQueuePair::Break() { StartBreak(absl::CancelledError("closed by its owner")); }
 
 void IbvQueuePair::StartBreak(absl::Status cause) {
   if (state_ == QueuePairState::kBroken) return;
@@ -419,7 +425,8 @@ void IbvQueuePair::StartBreak(absl::Status cause) {
   if (status.ok()) status = ToError();
   marked_ = status.ok();
   if (!marked_) {
-    TRYST_LOG(Error) << "queue pair " << number() << " will drain only when destroyed: " << status;
+    TRYST_LOG(Error) << "queue pair " << number()
+                     << " will give back its transfers only when it is destroyed: " << status;
   }
 }
 
@@ -456,7 +463,9 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
   }
   out->id = ledger.id(sequence);
   if (ABSL_PREDICT_FALSE(!ledger.Retire(sequence))) {
-    TRYST_LOG(Error) << "queue pair " << number() << ": a completion of nothing outstanding";
+    TRYST_LOG(Error)
+        << "queue pair " << number()
+        << ": the NIC reports the end of a transfer that is not under way; it is ignored";
     return false;
   }
   out->status = FromWorkStatus(work.status);

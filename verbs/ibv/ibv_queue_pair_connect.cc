@@ -104,7 +104,9 @@ absl::Status IbvQueuePair::Connect(absl::string_view remote_address) {
   const absl::StatusOr<QueuePairAddress> peer = DecodeQueuePairAddress(remote_address);
   if (!peer.ok()) return peer.status();
   if (peer->ethernet != local_.ethernet) {
-    return absl::InvalidArgumentError("one end is on Ethernet and the other on InfiniBand");
+    return absl::InvalidArgumentError(
+        "one end's RDMA port is on Ethernet and the other's on InfiniBand: choose ports of one "
+        "kind (RDMA_DEVICE)");
   }
   absl::Status status = AgreeOnExtensions(*peer);
   if (status.ok()) status = ToReadyToReceive(*peer);

@@ -38,7 +38,8 @@ void IbvQueuePair::Advance() {
       return;
     case IwarpSide::Change::kLost:
       return StartBreak(absl::UnavailableError(
-          absl::StrCat("queue pair ", number(), ": the peer is not there, or has left")));
+          absl::StrCat("queue pair ", number(),
+                       ": the iWARP peer does not answer, or has closed the connection")));
     case IwarpSide::Change::kUp:
       break;
   }

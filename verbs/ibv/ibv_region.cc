@@ -29,9 +29,10 @@ absl::Status WithAdvice(const absl::Status& status, uint64_t bytes) {
 }
 
 absl::Status CheckRange(uint64_t address, uint64_t bytes) {
-  if (bytes == 0) return absl::InvalidArgumentError("a region of no bytes");
+  if (bytes == 0) return absl::InvalidArgumentError("memory to be registered has no bytes");
   if (bytes > std::numeric_limits<uint64_t>::max() - address) {
-    return absl::InvalidArgumentError("a region that wraps around the end of memory");
+    return absl::InvalidArgumentError(
+        "memory to be registered reaches over the end of the address space");
   }
   return absl::OkStatus();
 }
@@ -56,14 +57,15 @@ IbvRegion::IbvRegion(IbvDevice* device, ibv_mr* region, uint64_t address, uint64
 
 IbvRegion::~IbvRegion() {
   const absl::Status status = FromReturned(device_->calls().dereg_mr(region_), "ibv_dereg_mr");
-  if (!status.ok()) TRYST_LOG(Error) << status << "; the region stays registered";
+  if (!status.ok())
+    TRYST_LOG(Error) << status << "; the memory stays registered until the process ends";
   device_->OnGone();
 }
 
 absl::StatusOr<std::unique_ptr<Region>> IbvRegion::Register(IbvDevice* device, void* address,
                                                             uint64_t bytes, uint32_t access) {
   const uint64_t base = reinterpret_cast<uintptr_t>(address);
-  if (address == nullptr) return absl::InvalidArgumentError("a region at null");
+  if (address == nullptr) return absl::InvalidArgumentError("memory to be registered is at null");
   const absl::Status range = CheckRange(base, bytes);
   if (!range.ok()) return range;
   const unsigned rights = VerbsAccess(access, device->limits());
@@ -90,7 +92,8 @@ absl::StatusOr<std::unique_ptr<Region>> IbvRegion::RegisterDmaBuf(IbvDevice* dev
                      " cannot register dma-buf: it takes kernel 5.12, libibverbs 1.12 (rdma-core "
                      "34) and a driver that supports it"));
   }
-  if (fd < 0) return absl::InvalidArgumentError("a dma-buf without a descriptor");
+  if (fd < 0)
+    return absl::InvalidArgumentError("a dma-buf to be registered has no file descriptor");
   for (uint64_t start : {offset, remote_base}) {
     const absl::Status range = CheckRange(start, bytes);
     if (!range.ok()) return range;
@@ -146,7 +149,8 @@ void IbvWindow::Free() {
   pair_ = nullptr;
   if (window_ == nullptr) return;
   const absl::Status status = FromReturned(ibv_dealloc_mw(window_), "ibv_dealloc_mw");
-  if (!status.ok()) TRYST_LOG(Error) << status << "; the window stays bound";
+  if (!status.ok())
+    TRYST_LOG(Error) << status << "; the memory window stays bound until the process ends";
   window_ = nullptr;
 }
 

@@ -27,8 +27,9 @@ std::string EncodeIwarpAddress(const IwarpAddress& address) {
 
 absl::StatusOr<IwarpAddress> DecodeIwarpAddress(absl::string_view bytes) {
   if (bytes.size() != kIwarpBytes || bytes.substr(0, kIwarpMagic.size()) != kIwarpMagic) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not an address of an iWARP queue pair: ", bytes.size(), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer sent something that is not the address of an iWARP queue pair: ", bytes.size(),
+        " bytes"));
   }
   bytes.remove_prefix(kIwarpMagic.size());
   const auto take = [&bytes](size_t count) {
@@ -46,7 +47,8 @@ absl::StatusOr<IwarpAddress> DecodeIwarpAddress(absl::string_view bytes) {
   address.host.sin6_port = htons(static_cast<uint16_t>(take(2)));
   std::memcpy(address.host.sin6_addr.s6_addr, bytes.data(), 16);
   if (address.number == 0 || address.host.sin6_port == 0) {
-    return absl::InvalidArgumentError("an address of an iWARP queue pair without number or port");
+    return absl::InvalidArgumentError(
+        "the peer sent an address of an iWARP queue pair without a number or port");
   }
   return address;
 }

@@ -45,7 +45,8 @@ struct Request {
 void Wake(int fd) {
   const uint64_t one = 1;
   if (fd >= 0 && write(fd, &one, sizeof(one)) < 0 && errno != EAGAIN) {
-    TRYST_LOG(Error) << "an iWARP link wakes nobody: " << strerror(errno);
+    TRYST_LOG(Error) << "events of an iWARP connection cannot wake a sleeping poller: "
+                     << strerror(errno);
   }
 }
 
@@ -307,7 +308,8 @@ void IwarpConnector::Run() {
     const int timeout_ms = WakeThoseWhoWait() ? kCheckMs : -1;
     pollfd waited[] = {{channel_->fd, POLLIN, 0}, {stir_fd_, POLLIN, 0}};
     if (poll(waited, 2, timeout_ms) < 0 && errno != EINTR) {
-      TRYST_LOG(Error) << "iWARP device " << device_ << " takes no events: " << strerror(errno);
+      TRYST_LOG(Error) << "iWARP device " << device_
+                       << " reports no more events, so no connection opens: " << strerror(errno);
       return;
     }
     uint64_t stirs;

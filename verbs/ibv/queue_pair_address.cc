@@ -28,7 +28,8 @@ T Take(absl::string_view* in) {
 }
 
 absl::Status Wrong(absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("not an address of a verbs queue pair: ", why));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the peer sent something that is not the address of a verbs queue pair: ", why));
 }
 
 }  // namespace
@@ -49,7 +50,8 @@ std::string EncodeQueuePairAddress(const QueuePairAddress& address) {
 
 absl::StatusOr<QueuePairAddress> DecodeQueuePairAddress(absl::string_view bytes) {
   if (bytes.size() != kAddressBytes) return Wrong(absl::StrCat(bytes.size(), " bytes"));
-  if (bytes.substr(0, kAddressMagic.size()) != kAddressMagic) return Wrong("other kind or version");
+  if (bytes.substr(0, kAddressMagic.size()) != kAddressMagic)
+    return Wrong("it is of another kind or version");
   bytes.remove_prefix(kAddressMagic.size());
   QueuePairAddress address;
   address.number = Take<uint32_t>(&bytes);
@@ -62,10 +64,11 @@ absl::StatusOr<QueuePairAddress> DecodeQueuePairAddress(absl::string_view bytes)
   bytes.remove_prefix(sizeof(address.gid.raw));
   address.ece_vendor = Take<uint32_t>(&bytes);
   address.ece_options = Take<uint32_t>(&bytes);
-  if (address.number == 0 || address.number > kMax24Bits) return Wrong("queue pair number");
-  if (address.first_packet > kMax24Bits) return Wrong("packet number");
-  if (ethernet > 1) return Wrong("link layer");
-  if (!MtuFromBytes(address.mtu_bytes).ok()) return Wrong("MTU");
+  if (address.number == 0 || address.number > kMax24Bits)
+    return Wrong("its queue pair number is out of range");
+  if (address.first_packet > kMax24Bits) return Wrong("its packet number is out of range");
+  if (ethernet > 1) return Wrong("its link layer is unknown");
+  if (!MtuFromBytes(address.mtu_bytes).ok()) return Wrong("its MTU is none that exists");
   address.ethernet = ethernet == 1;
   return address;
 }
@@ -74,7 +77,8 @@ absl::StatusOr<ibv_mtu> MtuFromBytes(uint32_t bytes) {
   for (ibv_mtu mtu : {IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096}) {
     if (MtuBytes(mtu) == bytes) return mtu;
   }
-  return absl::InvalidArgumentError(absl::StrCat("an MTU of ", bytes, " bytes does not exist"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("RDMA has no MTU of ", bytes, " bytes: it is 256, 512, 1024, 2048 or 4096"));
 }
 
 uint32_t MtuBytes(ibv_mtu mtu) {

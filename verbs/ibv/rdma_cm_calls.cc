@@ -49,7 +49,7 @@ absl::StatusOr<RdmaCmCalls> LoadRdmaCmCalls(const std::string& library) {
 #undef TRYST_RESOLVE
   if (missing.empty()) return calls;
   dlclose(loaded);
-  return absl::NotFoundError(absl::StrCat(library, " has no ", missing, "@", kVersion));
+  return absl::NotFoundError(absl::StrCat(library, " lacks the function ", missing, "@", kVersion));
 }
 
 }  // namespace tryst

@@ -25,7 +25,9 @@ std::string EncodeOfiAddress(const OfiAddress& address) {
 
 absl::StatusOr<OfiAddress> DecodeOfiAddress(absl::string_view text) {
   if (text.size() < kHeadBytes || memcmp(text.data(), kAddressMagic, sizeof(kAddressMagic)) != 0) {
-    return absl::InvalidArgumentError("this is not the address of a libfabric queue pair");
+    return absl::InvalidArgumentError(
+        "the peer sent something that is not the address of a libfabric NIC: set nic alike on both "
+        "workers");
   }
   OfiAddress address;
   memcpy(&address.token, &text[4], sizeof(address.token));
@@ -34,7 +36,7 @@ absl::StatusOr<OfiAddress> DecodeOfiAddress(absl::string_view text) {
       static_cast<uint8_t>(text[13]) + (size_t{static_cast<uint8_t>(text[14])} << 8);
   if (text.size() != kHeadBytes + provider_bytes + name_bytes || name_bytes == 0 ||
       address.token == 0) {
-    return absl::InvalidArgumentError("the address of a libfabric queue pair is cut or damaged");
+    return absl::InvalidArgumentError("the peer sent a malformed address of a libfabric NIC");
   }
   address.provider = std::string(text.substr(kHeadBytes, provider_bytes));
   address.name = std::string(text.substr(kHeadBytes + provider_bytes));

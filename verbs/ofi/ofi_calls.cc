@@ -27,8 +27,9 @@ absl::StatusOr<OfiCalls> LoadOfiCalls(const std::string& library) {
   void* const loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (loaded == nullptr) {
     const char* const reason = dlerror();
-    return absl::NotFoundError(absl::StrCat(
-        "no libfabric: ", reason == nullptr ? library.c_str() : reason, "; ", kAdvice));
+    return absl::NotFoundError(
+        absl::StrCat("libfabric cannot be loaded: ", reason == nullptr ? library.c_str() : reason,
+                     "; ", kAdvice));
   }
   OfiCalls calls;
   const bool complete =

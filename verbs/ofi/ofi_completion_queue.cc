@@ -19,7 +19,8 @@ namespace tryst {
 absl::StatusOr<std::unique_ptr<CompletionQueue>> OfiCompletionQueue::Create(OfiDevice* device,
                                                                             uint32_t depth) {
   if (depth == 0 || depth > device->limits().max_completion_depth) {
-    return absl::InvalidArgumentError(absl::StrCat("a completion queue of ", depth));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a completion queue of so many entries is not possible: ", depth));
   }
   std::unique_ptr<OfiCompletionQueue> queue(new OfiCompletionQueue(device, depth));
   const absl::Status opened = queue->OpenDescriptors();
@@ -33,7 +34,9 @@ absl::Status OfiCompletionQueue::OpenDescriptors() {
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (epoll_ < 0 || wake_ < 0 || timer_ < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no descriptor for a completion queue: ", strerror(errno)));
+        absl::StrCat("no file descriptor is left for a completion queue; raise the limit of open "
+                     "files (ulimit -n): ",
+                     strerror(errno)));
   }
   absl::Status watched = Watch(wake_);
   watched.Update(Watch(timer_));
@@ -53,7 +56,7 @@ absl::Status OfiCompletionQueue::Watch(int descriptor) {
   event.data.fd = descriptor;
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("a completion queue cannot wait for one more descriptor: ", strerror(errno),
+      absl::StrCat("a completion queue cannot wait for one more file descriptor: ", strerror(errno),
                    "; raise fs.epoll.max_user_watches"));
 }
 
@@ -65,7 +68,7 @@ absl::Status OfiCompletionQueue::Add(OfiQueuePair* pair, uint32_t works) {
   if (works > depth_ - reserved_) {
     return absl::ResourceExhaustedError(absl::StrCat("a completion queue of ", depth_,
                                                      " has room for ", depth_ - reserved_,
-                                                     " more works, not for ", works));
+                                                     " more transfers, not for ", works));
   }
   reserved_ += works;
   if (ready_.size() < reserved_) {
@@ -130,7 +133,8 @@ absl::Status OfiCompletionQueue::Arm() {
   }
   const uint64_t one = 1;
   if (awake && write(wake_, &one, sizeof(one)) != sizeof(one) && errno != EAGAIN) {
-    return absl::UnavailableError(absl::StrCat("an eventfd takes no event: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("a sleeping poller cannot be woken (eventfd): ", strerror(errno)));
   }
   itimerspec when = {};
   if (next_ns != std::numeric_limits<int64_t>::max()) {
@@ -138,7 +142,8 @@ absl::Status OfiCompletionQueue::Arm() {
     when.it_value.tv_nsec = next_ns % 1'000'000'000;
   }
   if (timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr) != 0) {
-    return absl::UnavailableError(absl::StrCat("a timer is not set: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("a timer by which a poller wakes cannot be set (timerfd): ", strerror(errno)));
   }
   return absl::OkStatus();
 }

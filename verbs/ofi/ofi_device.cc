@@ -50,7 +50,8 @@ OfiDevice::~OfiDevice() {
   const int closed = domain_ != nullptr ? fi_close(&domain_->fid) : 0;
   if (closed != 0) {
     TRYST_LOG(Error) << "libfabric's provider " << provider_.full_name
-                     << " closes no domain, so it stays: error " << -closed;
+                     << " does not close its domain, which stays until the process ends: error "
+                     << -closed;
     return;
   }
   if (fabric_ != nullptr) fi_close(&fabric_->fid);
@@ -59,7 +60,8 @@ OfiDevice::~OfiDevice() {
 
 absl::Status OfiDevice::AskFor(const std::string& host, int mr_mode, uint64_t order) {
   fi_info* const hints = calls_.dup_info(nullptr);
-  if (hints == nullptr) return absl::ResourceExhaustedError("no memory to ask libfabric with");
+  if (hints == nullptr)
+    return absl::ResourceExhaustedError("out of memory for a question to libfabric");
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;

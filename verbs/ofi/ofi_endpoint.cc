@@ -23,7 +23,10 @@ template <typename Object>
 void CloseObject(Object** object) {
   if (*object == nullptr) return;
   const int closed = fi_close(&std::exchange(*object, nullptr)->fid);
-  if (closed != 0) TRYST_LOG(Error) << "libfabric closes nothing: error " << -closed;
+  if (closed != 0)
+    TRYST_LOG(Error)
+        << "libfabric does not close something, which stays until the process ends: error "
+        << -closed;
 }
 
 }  // namespace
@@ -116,8 +119,9 @@ absl::Status OfiEndpoint::SetPeer(const std::string& name) {
     }
   }
   peer_ = FI_ADDR_UNSPEC;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "libfabric's provider ", device_->provider().full_name, " takes no such peer's address"));
+  return absl::InvalidArgumentError(absl::StrCat("libfabric's provider ",
+                                                 device_->provider().full_name,
+                                                 " does not accept the peer's address"));
 }
 
 bool OfiEndpoint::MaySleep() const {

@@ -34,7 +34,7 @@ class OfiNic final : public Nic {
   }
   absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
                                                          uint32_t) override {
-    return absl::UnimplementedError("device memory is not registered through libfabric");
+    return absl::UnimplementedError("GPU memory cannot be registered with a libfabric NIC");
   }
   absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
     return absl::UnimplementedError("libfabric has no memory windows");
@@ -87,7 +87,9 @@ absl::StatusOr<std::unique_ptr<Nic>> OpenOfiNic(const OfiNicOptions& options) {
   const int events = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (events < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no descriptor for a NIC's events: ", strerror(errno)));
+        absl::StrCat("no file descriptor is left for a NIC's events; raise the limit of open files "
+                     "(ulimit -n): ",
+                     strerror(errno)));
   }
   return std::unique_ptr<Nic>(new OfiNic(*std::move(device), options.host, events));
 }

@@ -39,7 +39,7 @@ absl::StatusOr<OfiProvider> FindOfiProvider(absl::string_view name) {
     if (wanted == provider.name || wanted == provider.full_name) return provider;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "'", wanted, "' is no libfabric provider that we know: there are ",
+      "'", wanted, "' is no libfabric provider that Tryst uses: it uses ",
       absl::StrJoin(OfiProviders(), ", ", [](std::string* out, const OfiProvider& provider) {
         absl::StrAppend(out, kPrefix, provider.name);
       })));

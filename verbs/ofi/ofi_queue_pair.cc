@@ -42,10 +42,10 @@ absl::StatusOr<std::unique_ptr<QueuePair>> OfiQueuePair::Create(OfiDevice* devic
       options.receive_depth > limits.max_receive_depth ||
       options.max_entries > limits.max_entries ||
       options.max_inline_bytes > limits.max_inline_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a queue pair of ", options.send_depth, " sends, ", options.receive_depth,
-                     " receives, ", options.max_entries, " entries and ", options.max_inline_bytes,
-                     " inline bytes is over the limits of ", device->provider().full_name));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a queue pair of ", options.send_depth, " sends, ", options.receive_depth, " receives, ",
+        options.max_entries, " pieces of memory and ", options.max_inline_bytes,
+        " inline bytes exceeds the limits of ", device->provider().full_name));
   }
   std::unique_ptr<OfiQueuePair> pair(new OfiQueuePair(device, options));
   const absl::Status opened = pair->Open();
@@ -105,13 +105,13 @@ std::string OfiQueuePair::LocalAddress() const {
 
 absl::Status OfiQueuePair::Connect(absl::string_view remote_address) {
   if (connected_ || broken_) {
-    return absl::FailedPreconditionError("the queue pair is connected, or broken");
+    return absl::FailedPreconditionError("the queue pair is already connected, or broken");
   }
   absl::StatusOr<OfiAddress> peer = DecodeOfiAddress(remote_address);
   if (!peer.ok()) return peer.status();
   if (peer->provider != device_->provider().full_name) {
-    return absl::InvalidArgumentError(absl::StrCat("the peer's libfabric NIC is over ",
-                                                   peer->provider, ", ours over ",
+    return absl::InvalidArgumentError(absl::StrCat("the peer's libfabric NIC uses ", peer->provider,
+                                                   " and this worker's uses ",
                                                    device_->provider().full_name));
   }
   const absl::Status set = endpoint_->SetPeer(peer->name);

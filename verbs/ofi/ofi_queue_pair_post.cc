@@ -19,13 +19,15 @@ absl::Status OfiQueuePair::CheckWork(const SendWork& work) const {
   uint64_t bytes = 0;
   for (const Entry& entry : work.entries) {
     bytes += entry.bytes;
-    if (bytes < entry.bytes) return absl::InvalidArgumentError("the entries' sizes wrap around");
+    if (bytes < entry.bytes)
+      return absl::InvalidArgumentError(
+          "the sizes of a transfer's pieces add up to more than 2^64");
   }
   if (work.entries.size() > options_.max_entries || bytes > device_->limits().max_message_bytes ||
       (work.inline_data && (bytes > options_.max_inline_bytes || work.op == SendOp::kRead))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a work of ", bytes, " bytes in ", work.entries.size(),
-                     " entries is over the limits of its queue pair"));
+    return absl::InvalidArgumentError(absl::StrCat("a transfer of ", bytes, " bytes in ",
+                                                   work.entries.size(),
+                                                   " pieces exceeds the limits of its queue pair"));
   }
   return absl::OkStatus();
 }
@@ -36,8 +38,8 @@ absl::Status OfiQueuePair::PostSend(absl::Span<const SendWork> works) {
                                                  : "the queue pair is not connected");
   }
   if (works.size() > send_room()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " works do not fit into a room of ", send_room()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        works.size(), " transfers are posted, and the queue pair has room for ", send_room()));
   }
   for (const SendWork& work : works) {
     const absl::Status checked = CheckWork(work);

@@ -209,11 +209,13 @@ bool OfiQueuePair::Deliver(const Arrival& arrival) {
 absl::Status OfiQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
   if (broken_) return absl::FailedPreconditionError("the queue pair is broken");
   if (works.size() > receive_room()) {
-    return absl::ResourceExhaustedError("the receives do not fit into the room for them");
+    return absl::ResourceExhaustedError(
+        "more receives are posted than the queue pair has room for");
   }
   for (const ReceiveWork& work : works) {
     if (work.entries.size() > options_.max_entries) {
-      return absl::InvalidArgumentError("a receive of more entries than its queue pair takes");
+      return absl::InvalidArgumentError(
+          "a receive has more pieces of memory than its queue pair takes");
     }
   }
   for (const ReceiveWork& work : works) receives_.Post(work);

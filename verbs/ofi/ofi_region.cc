@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<Region>> OfiRegion::Register(OfiDevice* device, v
                                                             uint64_t bytes, uint32_t access) {
   const uint64_t first = reinterpret_cast<uint64_t>(address);
   if (address == nullptr || bytes == 0 || first > std::numeric_limits<uint64_t>::max() - bytes) {
-    return absl::InvalidArgumentError("a region must be some memory and end behind its beginning");
+    return absl::InvalidArgumentError(
+        "memory to be registered is null, empty, or reaches over the end of the address space");
   }
   std::unique_ptr<OfiRegion> region(new OfiRegion(device, first, bytes));
   const absl::Status registered =
@@ -36,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Region>> OfiRegion::Register(OfiDevice* device, v
   if (key > std::numeric_limits<uint32_t>::max()) {
     return absl::UnimplementedError(
         absl::StrCat("libfabric's provider ", device->provider().full_name,
-                     " gave a key of more than 4 bytes, which no message of ours carries"));
+                     " gave a key of more than 4 bytes, for which messages have no room"));
   }
   region->remote_key_ = static_cast<uint32_t>(key);
   absl::StatusOr<uint32_t> local =
@@ -52,7 +53,8 @@ OfiRegion::~OfiRegion() {
   const int closed = fi_close(&region_->fid);
   if (closed != 0) {
     TRYST_LOG(Error) << "a region of " << bytes_
-                     << " bytes stays registered: " << device_->calls().error_text(-closed);
+                     << " bytes stays registered until the process ends: "
+                     << device_->calls().error_text(-closed);
   }
 }
 

@@ -61,15 +61,19 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes, absl::str
   const size_t behind = secret.empty() ? 0 : kSealedBytes;
   if (bytes.size() <= kAddressFixedBytes + behind ||
       bytes.size() > kAddressFixedBytes + kMaxListenerBytes + behind) {
-    return absl::InvalidArgumentError("not the address of a soft queue pair: wrong length");
+    return absl::InvalidArgumentError(
+        "the peer sent something that is not the address of a soft NIC: its length is wrong");
   }
   const uint8_t* in = reinterpret_cast<const uint8_t*>(bytes.data());
   if (LoadLittle<uint32_t>(in) != kAddressMagic || in[4] != kVersion || in[5] == 0 ||
       (in[6] & ~(kTls | kSealed)) != 0 || in[7] != 0) {
-    return absl::InvalidArgumentError("not the address of a soft queue pair of this version");
+    return absl::InvalidArgumentError(
+        "the peer sent an address of a soft NIC of another version: run the same release on both "
+        "workers");
   }
   if (((in[6] & kSealed) != 0) != !secret.empty()) {
-    return absl::InvalidArgumentError("one side has a token to seal addresses with, the other not");
+    return absl::InvalidArgumentError(
+        "one worker has a token and the other has none: set token_file alike on both");
   }
   SoftAddress address;
   address.sockets = in[5];
@@ -85,7 +89,7 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes, absl::str
   sealing.Add(sealed.data(), address.token.size(), address.token.data());
   if (!sealing.EndOpen(reinterpret_cast<const uint8_t*>(sealed.data()) + address.token.size())) {
     return absl::InvalidArgumentError(
-        "the address of a soft queue pair was not made by who holds this cluster's token");
+        "the peer's address of a soft NIC was not made with this cluster's token");
   }
   return address;
 }

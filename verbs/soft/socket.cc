@@ -51,8 +51,8 @@ void ChooseCongestionControl(const sockaddr_storage& peer, int fd) {
 }
 
 absl::Status BadAddress(absl::string_view text) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("not a socket address (host:port, [v6]:port or unix:): \"", text, "\""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "this is not a socket address (host:port, [v6]:port or unix:NAME): \"", text, "\""));
 }
 
 }  // namespace
@@ -151,7 +151,8 @@ void SocketAddress::set_port(uint16_t port) {
 
 absl::StatusOr<Fd> SocketAddress::Listen() const {
   Fd fd(socket(storage_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return absl::UnavailableError(absl::StrCat("socket: ", strerror(errno)));
+  if (!fd.valid())
+    return absl::UnavailableError(absl::StrCat("cannot open a socket: ", strerror(errno)));
   if (port() != 0) {
     const int one = 1;
     setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -183,7 +184,8 @@ absl::StatusOr<SocketAddress> SocketAddress::Of(int fd) {
   SocketAddress address;
   address.length_ = sizeof(address.storage_);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage_), &address.length_) != 0) {
-    return absl::UnavailableError(absl::StrCat("getsockname: ", strerror(errno)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot learn a socket's own address: ", strerror(errno)));
   }
   return address;
 }

@@ -31,7 +31,7 @@ SoftConnection::SoftConnection(SoftShared* shared) : shared_(shared) {
 
 absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   if (state_ != QueuePairState::kReset) {
-    return absl::FailedPreconditionError("a queue pair connects once");
+    return absl::FailedPreconditionError("a queue pair can be connected only once");
   }
   absl::StatusOr<SoftAddress> peer =
       DecodeSoftAddress(remote_address, shared_->context->options.secret);

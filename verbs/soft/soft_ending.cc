@@ -131,7 +131,7 @@ void SoftEnding::SendRefusal(uint32_t sequence, WireError error) {
 void SoftEnding::Nonsense(const char* what) {
   shared_->context->protocol_errors.fetch_add(1);
   TRYST_LOG(Warning) << shared_->context->options.name << ": queue pair " << shared_->number
-                     << " is broken: its peer sent " << what;
+                     << " is closed: its peer broke the protocol and sent " << what;
   ReportFatal();
   Break(CompletionStatus::kBadResponse, SoftSendRing::kNone);
 }

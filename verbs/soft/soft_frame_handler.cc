@@ -26,7 +26,7 @@ SoftFrameHandler::Taken SoftFrameHandler::Take(SoftLane* lane, const FrameHeader
       return Nonsense("an acknowledgement of what was never sent");
     }
   } else if (frame.type != FrameType::kFragment && frame.type != FrameType::kReadResponse) {
-    return Nonsense("a request on a later socket");
+    return Nonsense("a request on another socket than the first of the connection");
   }
   switch (frame.type) {
     case FrameType::kWrite:
@@ -42,13 +42,14 @@ SoftFrameHandler::Taken SoftFrameHandler::Take(SoftLane* lane, const FrameHeader
     case FrameType::kError:
       return TakeError(frame);
   }
-  return Nonsense("a frame of no type");
+  return Nonsense("a frame of no known type");
 }
 
 SoftFrameHandler::Taken SoftFrameHandler::TakeRequest(SoftLane* lane, const FrameHeader& frame) {
   if (landing_->busy()) {
     // One at a time; the fragments that are missing come on another lane.
-    return connection_->lanes().size() > 1 ? Taken::kLater : Nonsense("a torn message");
+    return connection_->lanes().size() > 1 ? Taken::kLater
+                                           : Nonsense("a message of which pieces are missing");
   }
   if (frame.sequence != shared_->progress.executed()) return Nonsense("a request out of order");
   if (frame.total > shared_->context->options.limits.max_message_bytes) {
@@ -116,12 +117,12 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeFragment(SoftLane* lane, const Fra
     const bool ahead = frame.sequence - executed < (1u << 31);
     if (lane->index > 0 && ahead) return Taken::kLater;
     TRYST_REACHED("soft: a fragment of no message");
-    return Nonsense("a fragment of no message");
+    return Nonsense("a piece of a message that has not begun");
   }
   if (frame.total != landing_->message().total || frame.bytes > landing_->unannounced() ||
       frame.bytes == 0) {
     TRYST_REACHED("soft: a fragment that its message has no room for");
-    return Nonsense("a fragment that its message has no room for");
+    return Nonsense("a piece that does not fit into its message");
   }
   landing_->BeginFragment(lane, frame);
   return Taken::kYes;
@@ -132,13 +133,13 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeReadResponse(SoftLane* lane,
   const uint64_t i = shared_->sends.Find(frame.sequence);
   if (i == SoftSendRing::kNone) {
     TRYST_REACHED("soft: an answer to no request");
-    return Nonsense("an answer to no request");
+    return Nonsense("an answer to a read that was never asked for");
   }
   SoftSend& send = shared_->sends.at(i);
   if (send.op != SendOp::kRead || send.answered || send.unwritten_frames > 0 ||
       frame.total != send.total || frame.bytes > send.total - send.announced) {
     TRYST_REACHED("soft: an answer that was not asked for");
-    return Nonsense("an answer that was not asked for");
+    return Nonsense("more in answer to a read than was asked for");
   }
   send.announced += frame.bytes;
   landing_->BeginAnswer(lane, frame, i);
@@ -152,7 +153,7 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeError(const FrameHeader& frame) {
   const bool ended = shared_->options.ends_when_left && shared_->progress.WasSent(frame.sequence);
   if (i == SoftSendRing::kNone && !ended) {
     TRYST_REACHED("soft: an error of no request");
-    return Nonsense("an error of no request");
+    return Nonsense("an error about a transfer that was never sent");
   }
   ending_->Break(StatusOf(frame.immediate), i);
   return Taken::kBroken;

@@ -64,19 +64,20 @@ absl::Status CheckOptions(const SoftNicOptions& options) {
   if (!listen.ok()) return listen.status();
   if (listen->is_wildcard() && options.advertised_host.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        options.listen_address, " names every interface: say by advertised_host which peers use"));
+        options.listen_address,
+        " is every interface: set advertised_host to the address that peers connect to"));
   }
   if (options.sockets_per_queue_pair < 1 ||
       options.sockets_per_queue_pair > kMaxSocketsPerQueuePair) {
-    return absl::InvalidArgumentError(absl::StrCat(options.sockets_per_queue_pair,
-                                                   " sockets per queue pair; 1 to ",
-                                                   kMaxSocketsPerQueuePair, " are possible"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.sockets_per_queue_pair, " sockets are asked for per queue pair, and 1 to ",
+        kMaxSocketsPerQueuePair, " are possible"));
   }
   if (options.max_pending_handshakes < 1 || options.limits.max_entries < 1 ||
       options.limits.max_entries > SoftBatch::kMaxPieces / 2) {
     return absl::InvalidArgumentError(
-        "a soft NIC needs at least one pending handshake and 1 to 64 "
-        "entries");
+        "a soft NIC must allow at least one connection that is being opened, and 1 to 64 pieces of "
+        "memory per transfer");
   }
   return absl::OkStatus();
 }
@@ -87,7 +88,9 @@ class SoftNicImpl final : public SoftNic {
 
   absl::Status Open() {
     if (context_.events.fd() < 0) {
-      return absl::ResourceExhaustedError("no descriptor for a NIC's events (RLIMIT_NOFILE)");
+      return absl::ResourceExhaustedError(
+          "no file descriptor is left for a NIC's events: raise the limit of open files (ulimit "
+          "-n)");
     }
     if (!context_.options.tls) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<SoftTls>> tls = SoftTls::Create();
@@ -108,25 +111,26 @@ class SoftNicImpl final : public SoftNic {
                                                          uint32_t access) override {
     const uint64_t begin = reinterpret_cast<uint64_t>(address);
     if (address == nullptr || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - begin) {
-      return absl::InvalidArgumentError("a region of null, empty or wrapping range");
+      return absl::InvalidArgumentError(
+          "memory to be registered is null, empty, or reaches over the end of the address space");
     }
     return std::unique_ptr<Region>(new (&context_) SoftRegion(&context_, begin, bytes, access));
   }
   absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
                                                          uint32_t) override {
-    return absl::UnimplementedError("the soft NIC cannot reach device memory");
+    return absl::UnimplementedError("the soft NIC cannot read or write GPU memory");
   }
   absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
     if (!limits().memory_windows) {
-      return absl::UnimplementedError("memory windows are switched off");
+      return absl::UnimplementedError("memory windows are switched off in this soft NIC");
     }
     return std::unique_ptr<Window>(new SoftWindow(&context_));
   }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     if (depth == 0 || depth > limits().max_completion_depth) {
-      return absl::InvalidArgumentError(absl::StrCat("a completion queue of ", depth, "; 1 to ",
-                                                     limits().max_completion_depth,
-                                                     " are possible"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a completion queue of ", depth, " entries is asked for, and 1 to ",
+                       limits().max_completion_depth, " are possible"));
     }
     auto queue = SoftCompletionQueue::Create(&context_, depth);
     if (!queue.ok()) return queue.status();
@@ -159,8 +163,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftNicImpl::CreateQueuePair(
       options.max_inline_bytes > most.max_inline_bytes || options.ack_timeout > 31) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a queue pair of ", options.send_depth, " sends, ", options.receive_depth, " receives, ",
-        options.max_entries, " entries, ", options.max_inline_bytes, " bytes inline on port ",
-        options.port, " is not within the limits of ", name()));
+        options.max_entries, " pieces of memory, ", options.max_inline_bytes,
+        " bytes inline on port ", options.port, " is not within the limits of ", name()));
   }
   auto* const completions = static_cast<SoftCompletionQueue*>(options.completions);
   const absl::Status reserved = completions->Reserve(options.send_depth + options.receive_depth);

@@ -90,12 +90,12 @@ bool SoftQueuePair::Adopt(const SoftHello& hello, SoftStream* stream) {
 
 absl::Status SoftQueuePair::PostSend(absl::Span<const SendWork> works) {
   if (!connection_.ready()) {
-    return absl::FailedPreconditionError(absl::StrCat("a send is posted while the queue pair is ",
-                                                      QueuePairStateName(connection_.state())));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a transfer is posted while the queue pair is ", QueuePairStateName(connection_.state())));
   }
   if (works.size() > send_room()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " sends are posted; there is room for ", send_room()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        works.size(), " transfers are posted, and the queue pair has room for ", send_room()));
   }
   for (const SendWork& work : works) {
     const absl::Status checked = shared_.sends.Check(work);
@@ -116,8 +116,8 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
     return absl::FailedPreconditionError("a receive is posted while the queue pair is broken");
   }
   if (works.size() > receive_room()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " receives are posted; there is room for ", receive_room()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        works.size(), " receives are posted, and the queue pair has room for ", receive_room()));
   }
   const absl::Status checked = shared_.receives.Check(works);
   if (!checked.ok()) return checked;

@@ -108,7 +108,8 @@ void SoftReceiver::Lose(SoftLane* lane, int error) {
     connection_->RetryDial(lane);
   } else if (error == EPROTO) {
     TRYST_REACHED("soft: a record that the peer has not made");
-    ending_->Nonsense("a record that is not its own: somebody between us changes what passes");
+    ending_->Nonsense(
+        "bytes that it did not encrypt: somebody between the two workers changes what passes");
   } else {
     ending_->LoseLane(lane);
   }
@@ -201,7 +202,7 @@ bool SoftReceiver::TakeFrame(SoftLane* lane, const uint8_t* header) {
   FrameHeader frame;
   if (!DecodeFrameHeader(header, &frame)) {
     TRYST_REACHED("soft: a frame that is none");
-    ending_->Nonsense("a frame that is none");
+    ending_->Nonsense("a malformed frame");
     return false;
   }
   const SoftFrameHandler::Taken taken = frames_.Take(lane, frame);

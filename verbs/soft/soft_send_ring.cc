@@ -28,21 +28,22 @@ SoftSendRing::SoftSendRing(SoftContext* context, const QueuePairOptions& options
 absl::Status SoftSendRing::Check(const SendWork& work) const {
   if (!MovesBytes(work.op)) return CheckWindow(work);
   if (work.entries.size() > max_entries_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        work.entries.size(), " entries in a work; at most ", max_entries_, " were asked for"));
+    return absl::InvalidArgumentError(absl::StrCat(work.entries.size(),
+                                                   " pieces of memory in a transfer, and at most ",
+                                                   max_entries_, " were asked for"));
   }
   uint64_t total = 0;
   const uint64_t limit = context_->options.limits.max_message_bytes;
   if (!AddUp(work.entries, limit, &total)) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of more than ", limit, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("a transfer of more than ", limit, " bytes"));
   }
   if (work.inline_data && (total > max_inline_bytes_ || work.op == SendOp::kRead)) {
-    return absl::InvalidArgumentError(absl::StrCat(total, " bytes inline; at most ",
-                                                   max_inline_bytes_,
-                                                   " were asked for, and none for a READ"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(total, " bytes inline in a transfer, and at most ", max_inline_bytes_,
+                     " were asked for, and none for a READ"));
   }
   if (work.op == SendOp::kRead && context_->options.limits.max_reads_in_flight == 0) {
-    return absl::InvalidArgumentError("this NIC has no READ");
+    return absl::InvalidArgumentError("this NIC has no RDMA READ");
   }
   return absl::OkStatus();
 }
@@ -51,10 +52,13 @@ absl::Status SoftSendRing::CheckWindow(const SendWork& work) const {
   if (!context_->options.limits.memory_windows) {
     return absl::InvalidArgumentError("this NIC has no memory windows");
   }
-  if (work.window == nullptr) return absl::InvalidArgumentError("a window work without a window");
+  if (work.window == nullptr)
+    return absl::InvalidArgumentError(
+        "a memory window is to be bound or invalidated, and none is given");
   if (work.op == SendOp::kBindWindow &&
       (work.window_region == nullptr || work.entries.size() != 1)) {
-    return absl::InvalidArgumentError("a bind takes a region, and one entry for its bytes");
+    return absl::InvalidArgumentError(
+        "to bind a memory window takes a region and one piece of memory");
   }
   return absl::OkStatus();
 }
