@@ -82,7 +82,8 @@ absl::StatusOr<uint64_t> ChunkExporter::NameOf(const Identity& identity) {
   if (!properties.ok()) return absl::UnimplementedError(properties.status().message());
   if ((properties->handle_types & (cuda::kHandlePosixFd | cuda::kHandleFabric)) == 0) {
     return absl::UnimplementedError(
-        "this virtual memory was made without a handle type by which it could be shared");
+        "this GPU memory (cuMemCreate) was made without a handle type by which it could be shared "
+        "with other processes");
   }
   if (names_.size() >= kMostNames) names_.clear();
   return names_[identity] = ++last_name_;
@@ -98,8 +99,8 @@ absl::StatusOr<const ChunkLayout*> ChunkExporter::Describe(cuda::Address address
   const cuda::Address end = address + bytes;
   while (answer_.chunks.empty() || at < end) {
     if (answer_.chunks.size() >= kMostChunks) {
-      return absl::UnimplementedError(
-          absl::StrCat("the tensor lies in more than ", kMostChunks, " chunks of virtual memory"));
+      return absl::UnimplementedError(absl::StrCat("the GPU's tensor lies in more than ",
+                                                   kMostChunks, " pieces of memory (cuMemCreate)"));
     }
     auto identity = Look(at);
     if (!identity.ok()) return identity.status();
@@ -107,7 +108,7 @@ absl::StatusOr<const ChunkLayout*> ChunkExporter::Describe(cuda::Address address
     const uint64_t its_bytes = std::get<3>(*identity);
     const bool follows = answer_.chunks.empty() ? base <= at : base == at;
     if (!follows || base + its_bytes <= at) {
-      return absl::InternalError("the chunks of a device tensor do not follow each other");
+      return absl::InternalError("the pieces of memory of a GPU's tensor do not follow each other");
     }
     auto name = NameOf(*identity);
     if (!name.ok()) return name.status();
@@ -181,12 +182,14 @@ absl::StatusOr<std::unique_ptr<ChunkImports::Window>> ChunkImports::Map(
   for (const OfferedChunk& offered : chunks) {
     const uint64_t more = offered.chunk.bytes;
     if (more == 0 || more % *granularity != 0 || bytes + more < bytes) {
-      return absl::DataLossError(absl::StrCat("a chunk of ", more, " bytes cannot be mapped"));
+      return absl::DataLossError(absl::StrCat(
+          "a piece of ", more, " bytes of another process's GPU memory cannot be mapped"));
     }
     bytes += more;
   }
   if (chunks.empty() || chunks.size() > kMostChunks) {
-    return absl::DataLossError(absl::StrCat(chunks.size(), " chunks cannot be mapped"));
+    return absl::DataLossError(
+        absl::StrCat(chunks.size(), " pieces of another process's GPU memory cannot be mapped"));
   }
   std::unique_ptr<Window> window(new Window(this, exporter));
   for (const OfferedChunk& offered : chunks) {
@@ -220,7 +223,8 @@ absl::Status ChunkImports::Hold(const std::string& exporter, const OfferedChunk&
     found = held_.emplace(key, held).first;
   }
   if (found->second.bytes != offered.chunk.bytes) {
-    return absl::DataLossError("a peer gave two chunks of memory one name");
+    return absl::DataLossError(
+        "the producer broke the protocol: it gave two pieces of GPU memory one name");
   }
   ++found->second.windows;
   window->chunks_.push_back(offered.chunk);

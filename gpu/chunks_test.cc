@@ -260,7 +260,7 @@ TEST_F(ChunksTest, WhatCannotBeHandedOnSaysWhy) {
   ASSERT_TRUE(gpu_->WaitFor(stream_.get()).ok());
   const absl::Status of_pool = exporter_->Export(pooled, 4096).status();
   EXPECT_EQ(of_pool.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(of_pool.message()), HasSubstr("of a pool (cudaMallocAsync)"));
+  EXPECT_THAT(std::string(of_pool.message()), HasSubstr("from a pool (cudaMallocAsync)"));
   ASSERT_EQ(gpu_->calls().cuMemFreeAsync(pooled, stream_.get()), 0);
   ASSERT_TRUE(gpu_->WaitFor(stream_.get()).ok());
 }

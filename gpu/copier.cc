@@ -49,11 +49,14 @@ absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu, uint64_t 
       copier->standby_ = *std::move(standby);
     }
   } else if (!absl::IsUnimplemented(gather.status())) {
-    TRYST_LOG(Warning) << "many small device tensors will be copied one by one: "
-                       << gather.status();
+    TRYST_LOG(Warning)
+        << "small GPU tensors are copied one by one instead of together, which is slower: "
+        << gather.status();
   }
   copier->event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (copier->event_fd_ < 0) return absl::ResourceExhaustedError("no descriptor for an eventfd");
+  if (copier->event_fd_ < 0)
+    return absl::ResourceExhaustedError(
+        "no file descriptor is left for an eventfd: raise the limit of open files (ulimit -n)");
   return copier;
 }
 

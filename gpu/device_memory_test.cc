@@ -76,7 +76,7 @@ TEST_F(DeviceMemoryTest, ThePoolUsesBlocksAgainAndKeepsItsCap) {
   ASSERT_TRUE(second.ok());
   auto third = pool.Take(2 << 20);
   EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(third.status().message()), HasSubstr("raise its cap"));
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("raise gpu_pool_bytes"));
   // What is only kept gives way to what is asked for.
   pool.Give(*again, stream_.get());
   third = pool.Take(2 << 20);

@@ -42,8 +42,8 @@ absl::Status CudaDriver::Check(const char* call, cuda::Result result) const {
 absl::StatusOr<std::unique_ptr<CudaDriver>> CudaDriver::Load(const std::string& library) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("no CUDA driver: ", dlerror(), "; install NVIDIA's driver to use GPUs"));
+    return absl::NotFoundError(absl::StrCat("the CUDA driver cannot be loaded: ", dlerror(),
+                                            "; install NVIDIA's driver to use GPUs"));
   }
   std::unique_ptr<CudaDriver> driver(new CudaDriver());
   cuda::Calls* calls = &driver->calls_;
@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<CudaDriver>> CudaDriver::Load(const std::string& 
 #undef TRYST_FIND
   if (!missing.empty()) {
     dlclose(handle);
-    return absl::UnavailableError(
-        absl::StrCat(library, " has no ", missing, ": it is not a CUDA driver, or too old a one"));
+    return absl::UnavailableError(absl::StrCat(library, " lacks the function ", missing,
+                                               ": it is not a CUDA driver, or too old a one"));
   }
   cuda::Result started = calls->cuInit(0);
   if (started != cuda::kSuccess) {

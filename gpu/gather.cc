@@ -35,9 +35,8 @@ absl::Status GatherList::Reserve(const Gpu* gpu, uint32_t count) {
 absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu) {
   const GpuDevice& device = gpu->device();
   if (device.compute_major * 10 + device.compute_minor < 75) {
-    return absl::UnimplementedError(absl::StrCat("GPU ", device.ordinal,
-                                                 " is older than compute capability 7.5: pieces "
-                                                 "are copied one by one"));
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", device.ordinal, " is older than compute capability 7.5"));
   }
   absl::Status status = gpu->Use();
   if (!status.ok()) return status;

@@ -53,7 +53,8 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const CudaDriver* driver, int ord
   auto devices = driver->Devices();
   if (!devices.ok()) return devices.status();
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices->size()) {
-    return absl::NotFoundError(absl::StrCat("no GPU ", ordinal, ": there are ", devices->size()));
+    return absl::NotFoundError(
+        absl::StrCat("there is no GPU ", ordinal, ": the driver shows ", devices->size()));
   }
   std::unique_ptr<Gpu> gpu(new Gpu(driver, std::move((*devices)[static_cast<size_t>(ordinal)])));
   const cuda::Calls& calls = driver->calls();
@@ -105,7 +106,7 @@ absl::Status Gpu::EnablePeerAccess(const Gpu& peer) const {
   if (!status.ok()) return status;
   if (can == 0) {
     return absl::UnimplementedError(
-        absl::StrCat("GPU ", ordinal(), " has no way to the memory of GPU ", peer.ordinal()));
+        absl::StrCat("GPU ", ordinal(), " cannot read the memory of GPU ", peer.ordinal()));
   }
   const cuda::Result result = calls().cuCtxEnablePeerAccess(peer.context_, 0);
   if (result == cuda::kPeerAccessAlreadyEnabled) return absl::OkStatus();
@@ -136,9 +137,8 @@ absl::Status Gpu::CheckNotCapturing(cuda::Stream stream) const {
   }
   if (!status.ok() || captures == cuda::kCapturesNothing) return status;
   return absl::FailedPreconditionError(
-      "the stream captures a graph, and its work has no moment yet: send and receive outside of "
-      "the "
-      "capture");
+      "the CUDA stream is capturing a graph, so its work does not run yet: send and receive "
+      "outside of the capture");
 }
 
 void Gpu::AllowCaptures() const {

@@ -60,7 +60,7 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
   IpcReference reference = found->second;
   reference.offset = address - reference.allocation_at;
   if (bytes > reference.allocation_bytes - reference.offset) {
-    return absl::InternalError(absl::StrCat("a device tensor of ", bytes,
+    return absl::InternalError(absl::StrCat("a GPU's tensor of ", bytes,
                                             " bytes reaches over the end of its allocation of ",
                                             reference.allocation_bytes));
   }
@@ -91,12 +91,12 @@ absl::StatusOr<bool> IpcExporter::Remember(uint64_t id, cuda::Address base, uint
   if (gpu_->calls().cuPointerGetAttribute(&pool, cuda::kPointerPool, base) == cuda::kSuccess &&
       pool != nullptr) {
     return absl::UnimplementedError(
-        "this device memory is of a pool (cudaMallocAsync), which could be shared only until its "
-        "owner frees it");
+        "this GPU memory comes from a pool (cudaMallocAsync), which cannot be shared safely: "
+        "allocate it with cudaMalloc");
   }
   if (chunks_.IsVirtual(base)) return false;
   return absl::UnimplementedError(
-      absl::StrCat("this device memory has no IPC handle: ",
+      absl::StrCat("this GPU memory cannot be shared with other processes (cuIpcGetMemHandle): ",
                    gpu_->driver().Check("cuIpcGetMemHandle", result).message()));
 }
 
@@ -166,9 +166,9 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
 
 absl::Status IpcMappings::CheckInside(const Mapping& mapping, const IpcReference& reference) {
   if (reference.allocation_bytes <= mapping.mapped_bytes_) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("a peer says that an allocation of its GPU has ",
-                                          reference.allocation_bytes, " bytes; its handle maps ",
-                                          mapping.mapped_bytes_));
+  return absl::DataLossError(absl::StrCat(
+      "the producer broke the protocol: it says that an allocation of GPU memory has ",
+      reference.allocation_bytes, " bytes, and its handle maps ", mapping.mapped_bytes_));
 }
 
 absl::Status IpcMappings::MapAllocation(const std::string& exporter, const IpcReference& reference,
@@ -239,7 +239,9 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::OpenChunks(
   std::string key = ChunksKey(exporter, reference);
   if (chunks.size() != reference.chunks || bytes != reference.allocation_bytes ||
       mappings_.count(key) != 0) {
-    return absl::DataLossError("the chunks of a device tensor are not those it was said to lie in");
+    return absl::DataLossError(
+        "the producer broke the protocol: the pieces of GPU memory that it sent are not those it "
+        "had named");
   }
   UnmapFreed(exporter, reference, chunks);
   auto window = imports_.Map(exporter, chunks);

@@ -59,7 +59,7 @@ absl::StatusOr<PinnedMemory> PinnedMemory::RegisterReadOnly(const Gpu* gpu, cons
                                                             uint64_t bytes) {
   if (!gpu->device().read_only_host) {
     return absl::UnimplementedError(
-        absl::StrCat("GPU ", gpu->ordinal(), " registers no memory that may only be read"));
+        absl::StrCat("GPU ", gpu->ordinal(), " cannot register memory that may only be read"));
   }
   return RegisterAs(gpu, const_cast<void*>(data), bytes, cuda::kHostReadOnly);
 }
@@ -88,12 +88,14 @@ absl::StatusOr<PinnedMemory> PinnedMemory::AllocateShared(const Gpu* gpu, uint64
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   bytes = (bytes + page - 1) / page * page;
   const int fd = memfd_create("tryst-staging", MFD_CLOEXEC);
-  if (fd < 0) return absl::ResourceExhaustedError(absl::StrCat("memfd_create: ", strerror(errno)));
+  if (fd < 0)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make shared memory: memfd_create: ", strerror(errno)));
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
     close(fd);
     return absl::ResourceExhaustedError(
-        absl::StrCat("no ", bytes, " bytes of shared memory: ", strerror(error)));
+        absl::StrCat("out of memory: no ", bytes, " bytes of shared memory: ", strerror(error)));
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) {

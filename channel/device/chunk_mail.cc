@@ -138,8 +138,8 @@ absl::Status SendPacket(int fd, const Packet& packet, const std::vector<int>& de
     sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("descriptors of device memory cannot be sent: ", strerror(errno)));
+  return absl::UnavailableError(absl::StrCat(
+      "the file descriptors of a GPU's memory cannot be sent to the consumer: ", strerror(errno)));
 }
 
 }  // namespace
@@ -152,7 +152,8 @@ absl::StatusOr<std::unique_ptr<ChunkMailbox>> ChunkMailbox::Open() {
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(fd.get(), kMostSenders) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("no socket for descriptors of device memory: ", strerror(errno)));
+        absl::StrCat("cannot open a local socket to receive the file descriptors of GPU memory: ",
+                     strerror(errno)));
   }
   return std::unique_ptr<ChunkMailbox>(new ChunkMailbox(std::move(fd), name, RandomHex()));
 }
@@ -171,7 +172,8 @@ absl::Status ChunkMailbox::Collect(uint64_t layout, std::vector<OfferedChunk>* c
     }
   }
   if (chunks->size() > before) return absl::OkStatus();
-  return absl::UnavailableError("no descriptors of device memory have come");
+  return absl::UnavailableError(
+      "the producer has not sent the file descriptors of its GPU's memory");
 }
 
 absl::Status SendChunks(const std::string& name, const std::string& token, uint64_t layout,
@@ -179,19 +181,22 @@ absl::Status SendChunks(const std::string& name, const std::string& token, uint6
   TRYST_CHECK(chunks.size() <= kChunksPerMail);
   const std::string token_bytes = absl::HexStringToBytes(token);
   if (name.size() != 2 * kTokenBytes || token_bytes.size() != kTokenBytes) {
-    return absl::InvalidArgumentError("not the name and the token of a mailbox");
+    return absl::InvalidArgumentError(
+        "the consumer's request for a GPU's memory is malformed: its socket name or token has a "
+        "wrong length");
   }
   sockaddr_un address;
   const socklen_t length = AddressOfBox(name, &address);
   OwnedFd fd = NewSocket();
   if (!fd.valid() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        "descriptors of device memory cannot be sent to the consumer, as when it is in "
-        "another network namespace: ",
-        strerror(errno)));
+    return absl::UnimplementedError(
+        absl::StrCat("the file descriptors of a GPU's memory cannot be sent to the consumer, as "
+                     "when it is in another network namespace: ",
+                     strerror(errno)));
   }
   if (!IsOurUser(fd.get())) {
-    return absl::UnimplementedError("descriptors of device memory are not for another user");
+    return absl::UnimplementedError(
+        "the file descriptors of a GPU's memory are not sent to a process of another user");
   }
   for (size_t at = 0; at < chunks.size(); at += kChunksPerPacket) {
     Packet packet{};

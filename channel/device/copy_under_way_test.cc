@@ -283,7 +283,8 @@ TEST_P(ChunksAskedForTest, WhatDoesNotComeIsStagedAndExplained) {
   channel_.Answer("|chunks|", absl::OkStatus());  // And nothing in the mailbox.
   Turns(1);
   EXPECT_NE(channel_.Asked("|chunk|0"), "");
-  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "no descriptors of device memory have come"))
+  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(),
+                                "has not sent the file descriptors of its GPU's memory"))
       << fetcher_->Explain();
   channel_.Answer("|chunk|0", absl::OkStatus(), Bytes(kBytes));
   Turns(200);

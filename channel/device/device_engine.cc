@@ -49,9 +49,11 @@ DeviceEngine::DeviceEngine(Poller* poller, const Gpu* gpu, const DeviceEngineOpt
 absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
     Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options) {
   if (options.slot_bytes == 0 || options.serve_slots == 0 || options.fetch_slots == 0) {
-    return absl::InvalidArgumentError("a GPU needs staging slots to serve and to fetch by");
+    return absl::InvalidArgumentError(
+        "a GPU needs memory for copies through the host: gpu_chunk_bytes and gpu_slots must be "
+        "above 0");
   }
-  if (options.standby_us < 0) return absl::InvalidArgumentError("standby_us is less than 0");
+  if (options.standby_us < 0) return absl::InvalidArgumentError("gpu_standby_us is less than 0");
   std::unique_ptr<DeviceEngine> engine(new DeviceEngine(poller, gpu, options));
   auto copier = Copier::Create(gpu, static_cast<uint64_t>(options.standby_us) * 1000);
   if (!copier.ok()) return copier.status();
@@ -63,7 +65,7 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
   for (SlotLine* line : {&engine->serve_, &engine->fetch_}) {
     const uint32_t slots = line == &engine->serve_ ? options.serve_slots : options.fetch_slots;
     absl::StatusOr<std::shared_ptr<StagingPool>> pool =
-        absl::UnimplementedError("no shared memory");
+        absl::UnimplementedError("this worker shares no memory");
     if (line == &engine->serve_) {
       if (options.arena != nullptr) {
         pool = StagingPool::CreateShared(gpu, options.slot_bytes, slots, options.arena.get());
@@ -312,8 +314,8 @@ void DeviceEngine::StartCopy(const Tensor& from, const Tensor& into,
   copy->done = std::move(done);
   poller_->PostFn([this, copy] {
     if (copy->from.bytes() > copy->into.bytes()) {
-      return std::move(copy->done)(absl::InvalidArgumentError(
-          absl::StrCat(copy->from.bytes(), " bytes do not fit in ", copy->into.bytes())));
+      return std::move(copy->done)(absl::InvalidArgumentError(absl::StrCat(
+          copy->from.bytes(), " bytes do not fit into a destination of ", copy->into.bytes())));
     }
     if (copy->from.space().host_readable() || copy->into.space().host_readable()) {
       return StepStagedCopy(copy);

@@ -24,11 +24,11 @@ void DeviceFetcher::Op::Start() {
     token_ = args.cancellation->Register([this, owner = owner_, alive = alive_] {
       owner->poller_->PostFn([this, alive] {
         if (*alive && !committed_)
-          Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
+          Fail(MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
       });
     });
     if (token_ == Cancellation::kNoToken) {
-      return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
+      return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
     }
   }
   if (!args.deadline.is_never()) owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
@@ -94,14 +94,15 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
     TRYST_REACHED("rare: a manifest of a process that is not its own");
     return Fail(absl::DataLossError(absl::StrCat(
         key.src().worker,
-        " says that its tensor lies in this process, which has not made it: ", key.text())));
+        " broke the protocol: it says that a tensor lies in this process, which did not make it: ",
+        key.text())));
   }
   status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
   if (!status.ok()) return Fail(status);
   if (manifest.inside && manifest.bytes > engine->slot_bytes()) {
-    return Fail(absl::DataLossError(absl::StrCat("a message with ", manifest.bytes,
-                                                 " bytes inside of it, where a slot has ",
-                                                 engine->slot_bytes())));
+    return Fail(absl::DataLossError(absl::StrCat(
+        "the producer broke the protocol: it sent ", manifest.bytes,
+        " bytes of a tensor inside a message, and a staging slot has ", engine->slot_bytes())));
   }
   if (manifest.inside) {
     status = ChooseDestination();
@@ -124,9 +125,9 @@ absl::Status DeviceFetcher::Op::ChooseDestination() {
   if (args.destination.valid()) {
     into_ = args.destination;
     if (into_.dtype() == manifest.dtype && into_.shape() == manifest.shape) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the destination is ", DTypeName(into_.dtype()), into_.shape().ToString(),
-                     ", the tensor ", DTypeName(manifest.dtype), manifest.shape.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the receive's destination is ", DTypeName(into_.dtype()), into_.shape().ToString(),
+        " and the tensor that came is ", DTypeName(manifest.dtype), manifest.shape.ToString()));
   }
   auto made = context->Allocate(manifest.dtype, manifest.shape, args.alloc_attrs);
   if (made.ok()) into_ = *std::move(made);
@@ -196,8 +197,9 @@ void DeviceFetcher::Op::Fail(const absl::Status& status) {
   if (status_.ok()) {
     status_ = status;
     if (reported_) {
-      TRYST_LOG(Error) << "a device tensor that was given to its stream has not arrived: "
-                       << key.text() << ": " << status;
+      TRYST_LOG(Error)
+          << "a tensor that was reported as received on a GPU's stream has failed since: "
+          << key.text() << ": " << status;
     }
     inner_.StartCancel();
   }

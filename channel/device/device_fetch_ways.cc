@@ -115,9 +115,12 @@ void DeviceFetcher::Op::BringIpc() {
 void DeviceFetcher::Op::StageForOnce(const absl::Status& why) {
   DeviceWay& way = *WayOf(false);
   if (way.staged++ == 0) {
-    TRYST_LOG(Warning) << "a device tensor of " << way.worker << " is staged: " << why.message();
+    TRYST_LOG(Warning) << "a GPU's tensor of " << way.worker
+                       << " is copied through host memory, which is slower (logged once): "
+                       << why.message();
   }
-  way.why = absl::StrCat(way.staged, " were staged, the last: ", why.message());
+  way.why = absl::StrCat(way.staged,
+                         " were copied through host memory, the last because: ", why.message());
   BringStaged();
 }
 
@@ -302,8 +305,8 @@ void DeviceFetcher::Op::BringStaged() {
   chunks_ = (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
   if (manifest.chunk_bytes > engine->slot_bytes()) {
     return Fail(absl::FailedPreconditionError(absl::StrCat(
-        "the producer sends chunks of ", manifest.chunk_bytes, " bytes, a staging slot here has ",
-        engine->slot_bytes(), ": set the same size on both")));
+        "the producer sends pieces of ", manifest.chunk_bytes, " bytes, and this worker takes ",
+        engine->slot_bytes(), ": set gpu_chunk_bytes alike on both")));
   }
   if (chunks_ == 0) AllStarted();
   MoreChunks();
@@ -335,7 +338,8 @@ void DeviceFetcher::Op::OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot,
   if (!status_.ok()) return EndIfDone();
   if (!status.ok()) return Fail(status);
   if (landed.bytes() != bytes) {
-    return Fail(absl::DataLossError("a chunk of a device tensor has the wrong size"));
+    return Fail(absl::DataLossError(
+        "the producer broke the protocol: a piece of a GPU's tensor has the wrong size"));
   }
   // A view of the producer's memory is read in place, if our GPU can do that.
   if (landed.storage().get() != slot.get()) {

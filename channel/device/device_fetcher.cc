@@ -94,9 +94,10 @@ void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Arg
                                 DoneFn&& done) {
   if (args.device_context == nullptr) {
     poller_->PostFn([args, done = std::move(done)]() mutable {
-      std::move(done)(
-          absl::InvalidArgumentError("a destination on a device needs the device's context"),
-          Args(), args, Tensor(), false);
+      std::move(done)(absl::InvalidArgumentError(
+                          "the receive has a destination in a GPU's memory and no device context "
+                          "by which to copy there: set Args::device_context"),
+                      Args(), args, Tensor(), false);
     });
     return;
   }

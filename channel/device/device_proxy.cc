@@ -15,8 +15,8 @@ absl::StatusOr<std::unique_ptr<DeviceProxy>> DeviceProxy::Open(Poller* poller,
   if (options.source.chunk_bytes == 0 || options.source.chunk_bytes > options.engine.slot_bytes ||
       inside > options.engine.slot_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "chunks of ", options.source.chunk_bytes, " bytes, or ", inside,
-        " bytes inside of a message, do not fit in staging slots of ", options.engine.slot_bytes));
+        "gpu_chunk_bytes and the bytes inside a message, ", options.source.chunk_bytes, " and ",
+        inside, ", must be above 0 and fit into staging slots of ", options.engine.slot_bytes));
   }
   std::unique_ptr<DeviceProxy> proxy(new DeviceProxy(poller, options));
   if (options.engine.arena != nullptr && options.engine.arena->peer_watcher() == nullptr) {
@@ -77,7 +77,8 @@ absl::Status DeviceProxy::Stop(absl::Duration timeout) {
       stopped_ = true;
     });
     if (!stopped_ && until.Passed(clock.NowNs())) {
-      return absl::DeadlineExceededError("copies of device tensors did not end in time");
+      return absl::DeadlineExceededError(
+          "copies of GPU tensors did not end within the time allowed for stopping");
     }
   }
   return absl::OkStatus();

@@ -93,7 +93,9 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
         }
         if (send_args.device_context == nullptr) {
           return End(std::move(done), recv_args,
-                     absl::FailedPreconditionError("a device tensor was sent without context"));
+                     absl::FailedPreconditionError(
+                         "the program sent a GPU's tensor without a device context, by which its "
+                         "stream is known: set Args::device_context"));
         }
         // Who fails takes no tensor.
         const auto fail = [this, step_id, key](DoneFn fn, const Args& args, Taken taken,
@@ -141,7 +143,9 @@ void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const Devi
       return EndEmpty(std::move(done), args);
     case DeviceAsk::Kind::kAlive:
       if (Find(key, ask.transfer) != nullptr) return EndEmpty(std::move(done), args);
-      return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+      return End(std::move(done), args,
+                 absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
+                                    "longer than the time for which it is lent"));
     case DeviceAsk::Kind::kChunks:
       return AnswerChunks(key, ask.transfer, ask.chunk, std::string(ask.mailbox),
                           std::string(ask.token), args, std::move(done));
@@ -154,8 +158,8 @@ void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const Devi
     case DeviceAsk::Kind::kWrong:
     case DeviceAsk::Kind::kNone:
       return End(std::move(done), args,
-                 absl::InvalidArgumentError(
-                     absl::StrCat("not something to ask of a device tensor: ", key.text())));
+                 absl::InvalidArgumentError(absl::StrCat(
+                     "the consumer's request for a GPU's tensor is malformed: ", key.text())));
   }
 }
 
@@ -233,8 +237,9 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
         if (wanted.has_shape &&
             (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
           const absl::Status wrong = absl::InvalidArgumentError(
-              absl::StrCat("the destination is ", DTypeName(wanted.dtype), wanted.shape.ToString(),
-                           ", the tensor ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
+              absl::StrCat("the receive's destination is ", DTypeName(wanted.dtype),
+                           wanted.shape.ToString(), " and the tensor that was sent is ",
+                           DTypeName(tensor.dtype()), tensor.shape().ToString()));
           source_->GiveBack(step_id, plain, {std::move(tensor), false, send_args, answer->turn});
           return End(std::move(answer->done), args, wrong);
         }
@@ -259,13 +264,13 @@ DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
 void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   const Tensor& tensor = answer->tensor;
   const bool on_host = tensor.space().host_readable();
-  if (!lends_) return FailInside(answer, absl::UnavailableError("the worker is stopping"));
+  if (!lends_) return FailInside(answer, absl::UnavailableError("the producer is stopping"));
   if (!on_host && (EngineOf(tensor) == nullptr ||
                    dynamic_cast<GpuContext*>(answer->context.get()) == nullptr)) {
-    return FailInside(answer, absl::FailedPreconditionError(absl::StrCat(
-                                  "a tensor of GPU ", tensor.space().device_ordinal,
-                                  " was sent without a GpuContext, or that GPU is not opened "
-                                  "here")));
+    return FailInside(answer,
+                      absl::FailedPreconditionError(absl::StrCat(
+                          "the program sent a tensor of GPU ", tensor.space().device_ordinal,
+                          " without a GpuContext, or the setting gpus does not name that GPU")));
   }
   DeviceManifest manifest;
   manifest.dtype = tensor.dtype();
@@ -356,7 +361,9 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
       engine->exporter()->Export(AddressOf(answer->tensor.data()), answer->tensor.bytes());
   if (!reference.ok()) {
     if (counters_.not_shared++ == 0) {
-      TRYST_LOG(Warning) << "a device tensor is staged: " << reference.status().message();
+      TRYST_LOG(Warning) << "a GPU's tensor is copied through host memory, because its own memory "
+                            "cannot be shared with other processes (logged once): "
+                         << reference.status().message();
     }
     not_shared_ = std::string(reference.status().message());
     return false;
@@ -382,7 +389,8 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
 
 void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
   if (engines_.empty() || closed_) {
-    return End(std::move(done), args, absl::UnimplementedError("there is no GPU here"));
+    return End(std::move(done), args,
+               absl::UnimplementedError("the producer has no GPU in use (its setting gpus)"));
   }
   DeviceEngine* engine = engines_.front();
   Probe& probe = probes_[engine];
@@ -457,12 +465,17 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
                                DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+    return End(std::move(done), args,
+               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
+                                  "longer than the time for which it is lent"));
   }
   const Tensor tensor = transfer->tensor;
   const uint64_t at = chunk * options_.chunk_bytes;
   if (chunk > tensor.bytes() / options_.chunk_bytes || at >= tensor.bytes()) {
-    return End(std::move(done), args, absl::OutOfRangeError("a chunk beyond the tensor"));
+    return End(
+        std::move(done), args,
+        absl::OutOfRangeError(
+            "the consumer broke the protocol: it asks for a piece beyond the end of the tensor"));
   }
   const uint64_t bytes = std::min(options_.chunk_bytes, tensor.bytes() - at);
   const std::shared_ptr<DeviceContext> context = transfer->context;
@@ -492,18 +505,23 @@ void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t firs
                                 const Args& args, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+    return End(std::move(done), args,
+               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
+                                  "longer than the time for which it is lent"));
   }
   const Tensor& tensor = transfer->tensor;
   if (tensor.space().host_readable() || !options_.offer_ipc) {
-    return End(std::move(done), args, absl::UnimplementedError("the tensor is not read in place"));
+    return End(std::move(done), args,
+               absl::UnimplementedError("the producer does not let this tensor be read in place"));
   }
   ChunkExporter* const exporter = EngineOf(tensor)->exporter()->chunks();
   auto layout = exporter->Describe(AddressOf(tensor.data()), tensor.bytes());
   if (!layout.ok()) return End(std::move(done), args, layout.status());
   const std::vector<MemoryChunk>& chunks = (*layout)->chunks;
   if (first >= chunks.size()) {
-    return End(std::move(done), args, absl::OutOfRangeError("a chunk beyond the tensor's memory"));
+    return End(std::move(done), args,
+               absl::OutOfRangeError("the consumer broke the protocol: it asks for a piece beyond "
+                                     "the end of the tensor's memory"));
   }
   cuda::Address at = (*layout)->base;
   for (uint64_t i = 0; i < first; ++i) at += chunks[i].bytes;
@@ -530,11 +548,14 @@ std::string DeviceSource::Explain() const {
 void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+    return End(std::move(done), args,
+               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
+                                  "longer than the time for which it is lent"));
   }
   const Tensor& tensor = transfer->tensor;
   if (tensor.space().host_readable() || !options_.offer_direct) {
-    return End(std::move(done), args, absl::UnimplementedError("the tensor is not read in place"));
+    return End(std::move(done), args,
+               absl::UnimplementedError("the producer does not let this tensor be read in place"));
   }
   ++counters_.whole;
   const Tensor bytes = BytesOf(tensor.storage(), tensor.storage_offset(), tensor.bytes());
@@ -555,8 +576,9 @@ void DeviceSource::OnLeaseTimer() {
     }
     ++counters_.expired;
     TRYST_LOG(Warning) << it->second.consumer << " asked for a tensor of "
-                       << it->second.tensor.bytes() << " bytes and did not take it within "
-                       << options_.lease_ms << " ms: it is given up";
+                       << it->second.tensor.bytes()
+                       << " bytes of this worker and did not take it within " << options_.lease_ms
+                       << " ms: the tensor is dropped";
     it = transfers_.erase(it);
   }
   if (!transfers_.empty()) poller_->SetTimer(&lease_timer_, poller_->now_ns() + kLeaseTickNs);

@@ -60,8 +60,9 @@ void DeviceViews::Renew() {
     aside_(view->step, TransferKey(view->key, view->transfer, "alive"), Tensor(),
            [text = std::string(view->key.text())](absl::Status kept, const Tensor&) {
              if (kept.ok()) return;
-             TRYST_LOG(Error) << "the producer no longer keeps what a view is of: " << text << ": "
-                              << kept;
+             TRYST_LOG(Error) << "a received tensor refers to memory of its producer, which the "
+                                 "producer no longer keeps: "
+                              << text << ": " << kept;
            });
   }
   if (views_.empty()) return;

@@ -105,15 +105,15 @@ absl::Status Proof::Transfer(SendOp op, uint64_t bytes) {
     if (!count.ok()) return count.status();
     if (*count > 0) break;
     if (until.Passed(clock_.NowNs())) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(name, " over the loop-back queue pair did not end"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          name, " by the NIC to itself, to prove that it reaches the GPU, did not end"));
     }
     std::this_thread::yield();
   }
   if (done.status == CompletionStatus::kOk) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(name, " over the loop-back queue pair ended with '",
-                                             CompletionStatusName(done.status), "', vendor error ",
-                                             done.vendor_error));
+  return absl::UnavailableError(
+      absl::StrCat(name, " by the NIC to itself, to prove that it reaches the GPU, ended with '",
+                   CompletionStatusName(done.status), "', vendor error ", done.vendor_error));
 }
 
 absl::Status Proof::CopyOnGpu(cuda::Address to, cuda::Address from) {
@@ -133,7 +133,7 @@ absl::Status Proof::WriteRound(bool flush) {
   }
   if (!status.ok()) return status;
   if (Digest(pinned_.data()) == digest) return absl::OkStatus();
-  return absl::DataLossError("the GPU does not have the bytes that the NIC wrote");
+  return absl::DataLossError("the NIC's test write did not arrive in the GPU's memory");
 }
 
 absl::Status Proof::ReadRound() {
@@ -143,7 +143,7 @@ absl::Status Proof::ReadRound() {
   if (status.ok()) status = Transfer(SendOp::kRead, kProofBytes);
   if (!status.ok()) return status;
   if (Digest(host_bytes_.data()) == digest) return absl::OkStatus();
-  return absl::DataLossError("the NIC reads other bytes than the GPU has");
+  return absl::DataLossError("the NIC's test read of the GPU's memory brought wrong bytes");
 }
 
 absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptions& options,
@@ -174,15 +174,16 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
 absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectOptions& options,
                     const DirectReach& reach) {
   if (way == DirectWay::kDmaBuf ? !options.dma_buf : !options.peer_memory) {
-    return absl::UnimplementedError("switched off");
+    return absl::UnimplementedError("it is switched off by the settings");
   }
   if (reach.distance > options.farthest && reach.distance != PciDistance::kUnknown) {
-    return absl::UnimplementedError(
-        absl::StrCat("the two are too far apart: ", PciDistanceName(reach.distance),
-                     "; farther than ", PciDistanceName(options.farthest)));
+    return absl::UnimplementedError(absl::StrCat(
+        "NIC and GPU are too far apart in this machine: ", PciDistanceName(reach.distance),
+        ", which is farther than ", PciDistanceName(options.farthest)));
   }
   if (reach.flush.flush && nic.limits().max_reads_in_flight == 0) {
-    return absl::UnimplementedError("a flush is needed, and this NIC has no RDMA READ");
+    return absl::UnimplementedError(
+        "this GPU needs a read after each write (flush), and this NIC has no RDMA READ");
   }
   if (way == DirectWay::kDmaBuf) {
     if (nic.limits().dma_buf) return absl::OkStatus();
@@ -192,10 +193,12 @@ absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectO
                      "and a driver that supports it"));
   }
   if (!nic.limits().device_pointers) {
-    return absl::UnimplementedError(absl::StrCat(nic.name(), " is no hardware"));
+    return absl::UnimplementedError(
+        absl::StrCat(nic.name(), " is a software NIC, which cannot reach a GPU"));
   }
   if (!gpu.device().gpu_direct_rdma) {
-    return absl::UnimplementedError("the GPU's driver says that it does not support it");
+    return absl::UnimplementedError(
+        "the GPU's driver reports that this GPU does not support access by NICs");
   }
   if (HasPeerMemoryModule(options.sysfs_root)) return absl::OkStatus();
   return absl::UnimplementedError(
@@ -235,7 +238,9 @@ absl::StatusOr<std::unique_ptr<Region>> RegisterGpuMemory(Nic* nic, const Gpu& g
   if (way == DirectWay::kPeerMemory) {
     return nic->RegisterRegion(reinterpret_cast<void*>(address), bytes, access);
   }
-  if (way == DirectWay::kStaging) return absl::UnimplementedError("device memory is staged");
+  if (way == DirectWay::kStaging)
+    return absl::UnimplementedError(
+        "the NIC does not reach the GPU's memory: its tensors are copied through host memory");
   auto exported = ExportDmaBuf(gpu, address, bytes);
   if (!exported.ok()) return exported.status();
   auto region = nic->RegisterDmaBuf(exported->fd, exported->offset, bytes, address, access);

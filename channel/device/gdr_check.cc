@@ -83,7 +83,8 @@ class Measure {
         return absl::UnavailableError(CompletionStatusName(done[i].status));
       }
       ended += static_cast<int>(*polled);
-      if (until.Passed(clock_.NowNs())) return absl::DeadlineExceededError("nothing ends");
+      if (until.Passed(clock_.NowNs()))
+        return absl::DeadlineExceededError("the NIC completed nothing within the time of the test");
     }
     return clock_.NowNs() - begin;
   }
@@ -170,7 +171,8 @@ absl::StatusOr<std::vector<GdrFinding>> CheckGdr(const GdrCheckOptions& options)
       findings.push_back(std::move(finding));
     }
   }
-  if (findings.empty()) return absl::UnavailableError(absl::StrCat("no usable port: ", unusable));
+  if (findings.empty())
+    return absl::UnavailableError(absl::StrCat("no RDMA port is usable: ", unusable));
   return findings;
 }
 

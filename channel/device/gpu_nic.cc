@@ -152,8 +152,9 @@ absl::Status GpuNic::Queue::OnFlushed(const Completion& completion) {
   nic_->CountFlush(nic_->clock_.NowNs() - posted_at_ns_, ok);
   if (!ok) {
     return absl::UnavailableError(absl::StrCat(
-        "the flush of GPU memory by ", nic_->name(), " ended with '",
-        CompletionStatusName(completion.status), "': nothing that it writes can be trusted"));
+        "the read by which ", nic_->name(), " makes its writes to GPU memory visible ended with '",
+        CompletionStatusName(completion.status),
+        "': tensors that it wrote since cannot be trusted"));
   }
   flushed_ = posted_;
   return absl::OkStatus();
@@ -173,7 +174,8 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
       const absl::Status prepared =
           flushes < LoopBack::kDepth
               ? made->PrepareFlush(side.get())
-              : absl::ResourceExhaustedError(absl::StrCat(flushes, " other GPUs have one"));
+              : absl::ResourceExhaustedError(absl::StrCat(
+                    flushes, " other GPUs have a queue pair for it, which is the most"));
       if (!prepared.ok()) {
         (side->reach.way == DirectWay::kDmaBuf ? side->reach.dma_buf : side->reach.peer_memory) =
             absl::StrCat("its flush: ", prepared.message());

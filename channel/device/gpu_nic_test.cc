@@ -182,7 +182,7 @@ TEST_F(GpuNicTest, PeerMemoryIsSecondWithTheDevicePointer) {
   Attribute(cuda::kDmaBuf, 0);
   GpuNic* const nic = Wrap();
   EXPECT_EQ(Reach().way, DirectWay::kPeerMemory) << Reach().ToText();
-  EXPECT_THAT(Reach().dma_buf, HasSubstr("exports no dma-buf"));
+  EXPECT_THAT(Reach().dma_buf, HasSubstr("cannot give its memory to NICs as a dma-buf"));
   EXPECT_THAT(Reach().ToText(), HasSubstr("not dma-buf: "));
   std::vector<FakeIbv::Region> made;
   ibv_.OnRegister([&](const FakeIbv::Region& region) {
@@ -207,8 +207,8 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
     const char* peer_memory;
   };
   const Case kCases[] = {
-      {"nothing there", [this] { Attribute(cuda::kDmaBuf, 0); }, "exports no dma-buf",
-       "no peer-memory module is loaded"},
+      {"nothing there", [this] { Attribute(cuda::kDmaBuf, 0); },
+       "cannot give its memory to NICs as a dma-buf", "no peer-memory module is loaded"},
       {"the NIC's driver is old", [this] { ibv_.Fail("ibv_reg_dmabuf_mr", EOPNOTSUPP); },
        "does not register dma-bufs", "no peer-memory module is loaded"},
       {"the GPU's driver refuses",
@@ -224,11 +224,11 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
                       : 0;
          });
        },
-       "exports no dma-buf", "ibv_reg_mr"},
-      {"switched off", [this] { direct_.dma_buf = direct_.peer_memory = false; }, "switched off",
-       "switched off"},
+       "cannot give its memory to NICs as a dma-buf", "ibv_reg_mr"},
+      {"switched off", [this] { direct_.dma_buf = direct_.peer_memory = false; },
+       "it is switched off by the settings", "it is switched off by the settings"},
       {"wrong bytes", [this] { loops_.wrong_reads = true; },
-       "round 0 of the proof: the NIC reads other bytes", "no peer-memory module is loaded"},
+       "round 0 of the proof: the NIC's test read of the", "no peer-memory module is loaded"},
       {"no answer", [this] { loops_.silent = true; }, "did not end",
        "no peer-memory module is loaded"},
       {"no READ for the flush", [this] { device_.attributes.max_qp_init_rd_atom = 0; },
@@ -275,7 +275,7 @@ TEST_F(GpuNicTest, WhatPassesTheTableButReadsOldBytesIsFlushed) {
   direct_.flush = false;
   Wrap();
   EXPECT_EQ(Reach().way, DirectWay::kStaging);
-  EXPECT_THAT(Reach().dma_buf, HasSubstr("does not have the bytes"));
+  EXPECT_THAT(Reach().dma_buf, HasSubstr("did not arrive in the GPU's memory"));
 }
 
 // A completion queue with one queue pair on it, and a writable region of the GPU.
@@ -478,7 +478,8 @@ TEST_F(GpuNicTest, TheCheckShowsEachPairWithItsFigures) {
 TEST_F(GpuNicTest, TheCheckSaysWhatTheMachineLacks) {
   GdrCheckOptions options;
   options.cuda_library = "libno_such_driver.so";
-  EXPECT_THAT(std::string(CheckGdr(options).status().message()), StartsWith("no CUDA driver"));
+  EXPECT_THAT(std::string(CheckGdr(options).status().message()),
+              StartsWith("the CUDA driver cannot be loaded"));
   options.cuda_library = "gpu/libfake_cuda.so";
   FakeIbv none;
   options.ibv = none.Calls();
@@ -486,7 +487,8 @@ TEST_F(GpuNicTest, TheCheckSaysWhatTheMachineLacks) {
               HasSubstr("there is no RDMA device"));
   options.ibv = ibv_.Calls();
   device_.ports[0].attributes.state = IBV_PORT_DOWN;
-  EXPECT_THAT(std::string(CheckGdr(options).status().message()), HasSubstr("no usable port"));
+  EXPECT_THAT(std::string(CheckGdr(options).status().message()),
+              HasSubstr("no RDMA port is usable"));
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ bool ParseShape(absl::string_view dtype, absl::string_view dims, DeviceAsk* ask)
 absl::StatusOr<TensorKey> Asking(const TensorKey& tensor, const std::string& what) {
   if (absl::StrContains(tensor.edge(), kMark)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the edge ", tensor.edge(), " has ", kMark, " in it, which is reserved"));
+        absl::StrCat("the tensor's edge name ", tensor.edge(), " has ", kMark,
+                     " in it, which is reserved: choose another name"));
   }
   return tensor.WithEdge(absl::StrCat(tensor.edge(), kMark, what));
 }
@@ -250,14 +251,17 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t b
   uint8_t in[DeviceManifest::kBytes];
   if (bytes >= sizeof(in)) memcpy(in, of_peer, sizeof(in));
   if (bytes < sizeof(in) || Get(in, 4) != kManifestMagic) {
-    return absl::DataLossError("the producer answered with no manifest of a device tensor");
+    return absl::DataLossError(
+        "the producer broke the protocol: its answer does not describe a GPU's tensor");
   }
   DeviceManifest manifest;
   manifest.inside = (in[kFlags] & kInside) != 0;
   manifest.has_ipc = (in[kFlags] & kHasIpc) != 0;
   manifest.on_device = (in[kFlags] & kOnDevice) != 0;
   manifest.dtype = static_cast<DType>(in[kDtype]);
-  if (in[kRank] > TensorShape::kMaxRank) return absl::DataLossError("a manifest's rank is wrong");
+  if (in[kRank] > TensorShape::kMaxRank)
+    return absl::DataLossError(
+        "the producer broke the protocol: the rank of a GPU's tensor is out of range");
   int64_t dims[TensorShape::kMaxRank];
   for (int i = 0; i < in[kRank]; ++i) dims[i] = static_cast<int64_t>(Get(in + kDims + 8 * i, 8));
   auto shape = TensorShape::Make(absl::MakeConstSpan(dims, in[kRank]));
@@ -271,7 +275,9 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t b
   const bool fits = manifest.inside ? bytes - DeviceManifest::kBytes == manifest.bytes
                                     : bytes == DeviceManifest::kBytes && manifest.chunk_bytes > 0;
   if (manifest.bytes != *tensor_bytes || !fits) {
-    return absl::DataLossError("a manifest does not add up");
+    return absl::DataLossError(
+        "the producer broke the protocol: the length of a GPU's tensor does not match its type and "
+        "shape");
   }
   manifest.host = Get(in + kProcess, 8);
   manifest.process = Get(in + kProcess + 8, 8);
@@ -293,12 +299,15 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t b
   memcpy(manifest.proof.data(), in + kProof, manifest.proof.size());
   if (manifest.has_chunks && (manifest.has_ipc || manifest.reference.chunks == 0 ||
                               manifest.reference.chunks > kMostChunks)) {
-    return absl::DataLossError("a manifest's tensor lies in no such number of chunks");
+    return absl::DataLossError(
+        "the producer broke the protocol: a GPU's tensor lies in an impossible number of pieces of "
+        "memory");
   }
   if (manifest.in_reach() &&
       (manifest.reference.offset > manifest.reference.allocation_bytes ||
        manifest.bytes > manifest.reference.allocation_bytes - manifest.reference.offset)) {
-    return absl::DataLossError("a manifest's tensor is not inside of its allocation");
+    return absl::DataLossError(
+        "the producer broke the protocol: a GPU's tensor reaches over the end of its allocation");
   }
   return manifest;
 }

@@ -45,7 +45,8 @@ bool PeerSegments::Reaches(const Gpu* gpu, const void* data, uint64_t bytes) {
     segment.pinned = *std::move(pinned);
   } else {
     if (refusal_.empty()) {
-      TRYST_LOG(Warning) << "peers' shared memory is copied by the CPU before a GPU reads it: "
+      TRYST_LOG(Warning) << "tensors in other workers' shared memory are copied by the CPU before "
+                            "a GPU reads them, which is slower: "
                          << pinned.status().message();
     }
     refusal_ = std::string(pinned.status().message());

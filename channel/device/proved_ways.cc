@@ -60,7 +60,8 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
   auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!manifest.ok()) return End(way, manifest.status());
   if (!manifest->has_ipc || manifest->bytes > engine->slot_bytes()) {
-    return End(way, absl::DataLossError("the probe has no memory to read"));
+    return End(way, absl::DataLossError("the producer broke the protocol: it offered no memory for "
+                                        "the test of reading in place"));
   }
   auto mapping = engine->mappings()->Open(ProcessName(*manifest), manifest->reference);
   if (!mapping.ok()) return End(way, mapping.status());
@@ -73,25 +74,26 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
 void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
                              DeviceEngine* engine, const DeviceManifest& manifest) {
   if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
-    return End(way, absl::UnimplementedError("the producer has no memory to show"));
+    return End(way, absl::UnimplementedError("the producer offers no GPU memory for the test"));
   }
   auto into = engine->Allocate(DType::kUint8, manifest.shape, nullptr);
   if (!into.ok()) return End(way, into.status());
   ++copies_;
   // A NIC waits for no stream, so the earlier user of the block must have ended.
-  engine->copier()->WhenThere(
-      LastUse(*into), [this, way, step, key, engine, manifest, into = *into](absl::Status there) {
-        --copies_;
-        if (!there.ok()) return End(way, there);
-        aside_(step, TransferKey(key, 0, "direct"), into,
-               [this, way, engine, manifest, into](absl::Status status, const Tensor& landed) {
-                 if (status.ok() && !landed.SharesBytesWith(into)) {
-                   status = absl::UnimplementedError("it did not come into device memory");
-                 }
-                 if (!status.ok()) return End(way, status);
-                 Compare(way, engine, into.data(), manifest.bytes, manifest.digest, [into] {});
-               });
-      });
+  engine->copier()->WhenThere(LastUse(*into), [this, way, step, key, engine, manifest,
+                                               into = *into](absl::Status there) {
+    --copies_;
+    if (!there.ok()) return End(way, there);
+    aside_(step, TransferKey(key, 0, "direct"), into,
+           [this, way, engine, manifest, into](absl::Status status, const Tensor& landed) {
+             if (status.ok() && !landed.SharesBytesWith(into)) {
+               status =
+                   absl::UnimplementedError("the test tensor did not arrive in the GPU's memory");
+             }
+             if (!status.ok()) return End(way, status);
+             Compare(way, engine, into.data(), manifest.bytes, manifest.digest, [into] {});
+           });
+  });
 }
 
 void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from, uint64_t bytes,
@@ -106,7 +108,7 @@ void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
           --copies_;
           std::move(after)();
           if (copied.ok() && Crc32c(0, slot->data(), bytes) != digest) {
-            copied = absl::DataLossError("the probe read other bytes than are there");
+            copied = absl::DataLossError("the test read wrong bytes");
           }
           End(way, std::move(copied));
         });
@@ -115,12 +117,12 @@ void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
 
 void ProvedWays::End(DeviceWay* way, absl::Status status, bool may_pass) {
   way->state = status.ok() ? DeviceWay::State::kProved : DeviceWay::State::kRefused;
-  way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
+  way->why = status.ok() ? "a test read the right bytes" : std::string(status.message());
   way->refused_at_ns = poller_->now_ns();
   way->may_pass = way->direct || may_pass || absl::IsResourceExhausted(status);
-  TRYST_LOG(Info) << "device tensors of " << way->worker << " are "
+  TRYST_LOG(Info) << "GPU tensors of " << way->worker << " are "
                   << (status.ok()   ? "read in place"
-                      : way->direct ? "not brought by NICs alone"
+                      : way->direct ? "not written by NICs into GPU memory"
                                     : "not read in place")
                   << (status.ok() && way->direct ? " by NICs: " : ": ") << way->why;
   // A fetch that ends may remove others from the list.
@@ -131,7 +133,7 @@ void ProvedWays::End(DeviceWay* way, absl::Status status, bool may_pass) {
 std::string ProvedWays::Explain() const {
   std::string out;
   for (const auto& [id, way] : ways_) {
-    absl::StrAppend(&out, "device tensors of ", way.worker, " (process ", way.exporter.substr(0, 8),
+    absl::StrAppend(&out, "GPU tensors of ", way.worker, " (process ", way.exporter.substr(0, 8),
                     "): ");
     switch (way.state) {
       case DeviceWay::State::kUnknown:

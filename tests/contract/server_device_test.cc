@@ -136,7 +136,7 @@ const Way kWays[] = {
     {"Shm", "grpc+verbs", "on", "staged", "staged in shared memory", "gpu_by_staging"},
     {"DirectFails", "grpc+verbs", "off", "direct",
      "not by rdma + GPUDirect: the NIC soft does not reach", "gpu_by_staging"},
-    {"Direct", "grpc+direct", "off", "direct", "rdma + GPUDirect, a probe read the right bytes",
+    {"Direct", "grpc+direct", "off", "direct", "rdma + GPUDirect, a test read the right bytes",
      "gpu_by_direct"},
     {"InPlace", "grpc+verbs", "on", "cuda_ipc,direct", "cuda_ipc, it is this process",
      "gpu_by_cuda_ipc"},
