@@ -42,15 +42,17 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
                                                       : recv_args.device_context;
   if (copier == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("No device context to copy by: ", key.text()));
+        absl::StrCat("The tensor must be copied to or from a GPU, and neither Send nor the receive "
+                     "gave a device context (Args::device_context): ",
+                     key.text()));
   }
   if (recv_args.destination.valid()) {
     if (recv_args.destination.dtype() != tensor.dtype() ||
         recv_args.destination.shape() != tensor.shape()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "The destination of ", key.text(), " is ", DTypeName(recv_args.destination.dtype()),
-          recv_args.destination.shape().ToString(), ", the tensor is ", DTypeName(tensor.dtype()),
-          tensor.shape().ToString()));
+          recv_args.destination.shape().ToString(), " and the tensor is ",
+          DTypeName(tensor.dtype()), tensor.shape().ToString()));
     }
     return Plan{copier, recv_args.destination};
   }

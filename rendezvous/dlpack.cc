@@ -44,7 +44,9 @@ constexpr TypeRow kTypes[] = {
 
 absl::StatusOr<DType> TypeOf(const DLDataType& type, uint64_t flags) {
   if (type.lanes != 1) {
-    return absl::UnimplementedError(absl::StrCat("DLPack type of ", type.lanes, " lanes"));
+    return absl::UnimplementedError(
+        absl::StrCat("DLPack tensors whose elements are vectors cannot be sent; this one's have ",
+                     type.lanes, " lanes"));
   }
   for (const TypeRow& row : kTypes) {
     if (row.code != type.code || row.bits != type.bits) continue;
@@ -54,7 +56,8 @@ absl::StatusOr<DType> TypeOf(const DLDataType& type, uint64_t flags) {
     return row.dtype;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("Unknown DLPack type: code ", type.code, ", ", type.bits, " bits"));
+      absl::StrCat("This DLPack tensor has a type that Tryst does not know: code ", type.code, ", ",
+                   type.bits, " bits"));
 }
 
 absl::StatusOr<MemorySpace> SpaceOf(const DLDevice& device) {
@@ -70,10 +73,13 @@ absl::StatusOr<MemorySpace> SpaceOf(const DLDevice& device) {
       space.kind = MemorySpace::Kind::kDevice;
       break;
     default:
-      return absl::UnimplementedError(absl::StrCat("DLPack device type ", device.device_type));
+      return absl::UnimplementedError(
+          absl::StrCat("This DLPack tensor is on a kind of device that Tryst does not know: ",
+                       device.device_type));
   }
   if (device.device_id < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("DLPack device id ", device.device_id));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "This DLPack tensor is on a device with a negative number: ", device.device_id));
   }
   space.device_ordinal = device.device_id;
   return space;
@@ -94,11 +100,12 @@ DLDevice DeviceOf(const MemorySpace& space) {
 
 absl::StatusOr<TensorShape> ShapeOf(const DLTensor& tensor) {
   if (tensor.ndim < 0 || tensor.ndim > TensorShape::kMaxLocalRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("DLPack rank ", tensor.ndim, ", the limit is ", TensorShape::kMaxLocalRank));
+    return absl::InvalidArgumentError(absl::StrCat("This DLPack tensor has the rank ", tensor.ndim,
+                                                   ", and the most is ",
+                                                   TensorShape::kMaxLocalRank));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
-    return absl::InvalidArgumentError("DLPack tensor without a shape");
+    return absl::InvalidArgumentError("This DLPack tensor has dimensions and no shape (null)");
   }
   return TensorShape::Make(absl::MakeConstSpan(tensor.shape, tensor.ndim));
 }
@@ -144,11 +151,11 @@ struct Exported {
 }  // namespace
 
 absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
-  if (managed == nullptr) return absl::InvalidArgumentError("Null DLPack tensor");
+  if (managed == nullptr) return absl::InvalidArgumentError("null was given for a DLPack tensor");
   if (managed->version.major != dlpack::kMajorVersion) {
-    return absl::UnimplementedError(absl::StrCat("DLPack version ", managed->version.major, ".",
-                                                 managed->version.minor, ", not ",
-                                                 dlpack::kMajorVersion, ".x"));
+    return absl::UnimplementedError(
+        absl::StrCat("This DLPack tensor is of version ", managed->version.major, ".",
+                     managed->version.minor, ", and Tryst takes ", dlpack::kMajorVersion, ".x"));
   }
   const DLTensor& from = managed->dl_tensor;
   absl::StatusOr<DType> dtype = TypeOf(from.dtype, managed->flags);
@@ -159,8 +166,9 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
   if (!shape.ok()) return shape.status();
   if (!Compact(from, *shape)) {
     return absl::InvalidArgumentError(
-        "DLPack tensor with strides, so that its elements are not dense, row by row: make it "
-        "contiguous first (numpy.ascontiguousarray, torch's contiguous)");
+        "This DLPack tensor has strides, and Tryst takes only elements that lie one behind the "
+        "other, row by row: make it contiguous first (numpy.ascontiguousarray, torch's "
+        "contiguous)");
   }
   absl::StatusOr<uint64_t> bytes = TensorBytes(*dtype, *shape);
   if (!bytes.ok()) return bytes.status();
@@ -169,13 +177,13 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
   if ((from.data == nullptr && *bytes != 0) ||
       __builtin_add_overflow(reinterpret_cast<uintptr_t>(from.data), from.byte_offset, &begin) ||
       __builtin_add_overflow(begin, *bytes, &end)) {
-    return absl::InvalidArgumentError(absl::StrCat("DLPack tensor of ", *bytes,
-                                                   " bytes with data null or offset ",
-                                                   from.byte_offset, " out of the address space"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("This DLPack tensor of ", *bytes, " bytes lies at null, or its offset ",
+                     from.byte_offset, " reaches out of the address space"));
   }
   if (*bytes != 0 && begin % AlignmentOf(from.dtype) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "DLPack tensor of ", DTypeName(*dtype), " at offset ", from.byte_offset,
+        "This DLPack tensor of ", DTypeName(*dtype), " at offset ", from.byte_offset,
         " is not aligned: its address should be a multiple of ", AlignmentOf(from.dtype)));
   }
   return Tensor::FromStorage(
@@ -188,7 +196,7 @@ absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
                                     [&](const TypeRow& r) { return r.dtype == tensor.dtype(); });
   if (row == std::end(kTypes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("DLPack has no tensors of type ", DTypeName(tensor.dtype())));
+        absl::StrCat("DLPack cannot hold tensors of the type ", DTypeName(tensor.dtype())));
   }
   auto exported = std::make_unique<Exported>();
   exported->tensor = tensor;

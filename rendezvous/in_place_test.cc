@@ -44,7 +44,7 @@ TEST(RecvInPlace, GivesWhatIsHereAndNeverWaits) {
   const absl::Status refused =
       rendezvous.Recv(LocalKey("away"), Args(), absl::InfiniteDuration()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("call RecvAsync"), absl::string_view::npos) << refused;
+  EXPECT_NE(refused.message().find("use RecvAsync"), absl::string_view::npos) << refused;
   EXPECT_NE(refused.message().find("away"), absl::string_view::npos) << refused;
   EXPECT_EQ(rendezvous.counters().waiting_receives, 0) << "it has left the line";
   EXPECT_EQ(RecvHere(&rendezvous, TensorKey()), absl::StatusCode::kInvalidArgument);

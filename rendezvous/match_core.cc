@@ -62,9 +62,9 @@ std::vector<std::unique_ptr<MatchCore::Shard>> MatchCore::MakeShards(size_t coun
 }
 
 absl::Status MatchCore::OverCap(int64_t bytes, absl::string_view what) const {
-  return absl::ResourceExhaustedError(absl::StrCat("No room to hold ", bytes, " bytes of ", what,
-                                                   " (max_held_bytes): ", held_.Explain(),
-                                                   ". WhenRoom() tells when it is received."));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "Send of ", bytes, " bytes of ", what, " would exceed max_held_bytes: ", held_.Explain(),
+      ". Wait until consumers receive (WhenRoom()), or raise it."));
 }
 
 int64_t MatchCore::ChargeBytes(int64_t bytes) {
@@ -84,7 +84,7 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor* ten
     *tensor = Tensor();
   } else if (!tensor->valid()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", key.text()));
+        absl::StrCat("Send was given an invalid tensor, and is_dead is not set: ", key.text()));
   }
   if (args.copy_on_send) {
     absl::Status copied = CopyIfAsked(key, args, tensor);
@@ -274,9 +274,13 @@ absl::Status MatchCore::CheckUnchanged(const TensorKey& key, const Tensor& tenso
                                        uint64_t checksum) {
   if (!options_.check_immutable || ContentChecksum(tensor) == checksum) return absl::OkStatus();
   ++changed_after_send_;
-  TRYST_LOG(Error) << "The bytes of " << key.text() << " were changed after Send";
+  TRYST_LOG(Error) << "The bytes of " << key.text()
+                   << " were changed by the program after Send, and before they were received: "
+                      "send a copy, or write elsewhere";
   return absl::FailedPreconditionError(
-      absl::StrCat("The bytes of ", key.text(), " were changed after Send"));
+      absl::StrCat("The bytes of ", key.text(),
+                   " were changed by the program after Send, and before they were received: send a "
+                   "copy, or write elsewhere"));
 }
 
 void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {

@@ -8,7 +8,7 @@
 namespace tryst {
 
 void MatchCore::StartAbort(absl::Status status) {
-  if (status.ok()) status = absl::AbortedError("Aborted without a cause");
+  if (status.ok()) status = absl::AbortedError("the step was aborted and no reason was given");
   {
     MutexLock lock(&abort_mu_);
     if (!abort_cause_.ok()) return;

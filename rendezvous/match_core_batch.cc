@@ -123,8 +123,9 @@ void MatchCore::ArmBatch(Batch* batch) {
   if (!args.deadline.is_never()) {
     ++batch->holds;
     batch->alarm_token = alarms_->Set(args.deadline, [this, batch] {
-      EndWaitingOfBatch(batch, absl::DeadlineExceededError(
-                                   "the deadline passed before all keys of a RecvMany had come"));
+      EndWaitingOfBatch(batch,
+                        absl::DeadlineExceededError(
+                            "the deadline passed before all tensors of a RecvMany had come"));
     });
   }
   if (args.cancellation == nullptr) return;
@@ -211,8 +212,8 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
   for (SendItem& item : items) {
     if (item.key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
     if (!item.is_dead && !item.tensor.valid()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", item.key.text()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Send was given an invalid tensor, and is_dead is not set: ", item.key.text()));
     }
     if (item.is_dead) item.tensor = Tensor();
     const absl::Status copied = CopyIfAsked(item.key, args, &item.tensor);

@@ -23,8 +23,8 @@ absl::StatusOr<Tensor> Pack(const Tensor& tensor) {
   if (tensor.dtype() == DType::kString || !tensor.on_host()) {
     return absl::InvalidArgumentError(absl::StrCat(
         shape.rank(), " dimensions of ", tensor.on_host() ? "strings" : "device memory",
-        " do not travel between workers, only ", static_cast<int>(TensorShape::kMaxRank),
-        ": give the tensor another shape for the way"));
+        " cannot be sent to another worker; at most ", static_cast<int>(TensorShape::kMaxRank),
+        " can: reshape the tensor before Send, and back after the receive"));
   }
   const size_t begin = ElementsAt(static_cast<size_t>(shape.rank()));
   auto packed = Tensor::Allocate(DType::kPacked, {static_cast<int64_t>(begin + tensor.bytes())});
@@ -39,7 +39,8 @@ absl::StatusOr<Tensor> Pack(const Tensor& tensor) {
 }
 
 absl::StatusOr<Tensor> Unpack(const Tensor& packed) {
-  const absl::Status wrong = absl::DataLossError("the peer packed a tensor wrongly");
+  const absl::Status wrong = absl::DataLossError(
+      "the peer broke the protocol: a tensor of more than 8 dimensions is malformed");
   if (packed.dtype() != DType::kPacked || packed.bytes() < kDimsAt) return wrong;
   const uint8_t* in = static_cast<const uint8_t*>(packed.data());
   const DType dtype = static_cast<DType>(in[0]);

@@ -11,9 +11,9 @@ namespace {
 
 absl::Status WouldNeverEnd(const TensorKey& key) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "Recv would wait for ", key.text(),
-      " on a thread that delivers for others, and so for itself: in a `done` that runs in place "
-      "call RecvAsync, or give the receive whose `done` it is an executor (Args::executor)"));
+      "Recv of ", key.text(),
+      " would wait for ever: it was called in a `done` callback, on the thread that has to bring "
+      "the tensor. There use RecvAsync, or give the outer receive an executor (Args::executor)"));
 }
 
 }  // namespace

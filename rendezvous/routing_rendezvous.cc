@@ -29,12 +29,13 @@ absl::Status CopyInto(const TensorKey& key, const Tensor& tensor, const Tensor& 
   if (tensor.dtype() != into.dtype() || tensor.shape() != into.shape()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "The destination of ", key.text(), " is ", DTypeName(into.dtype()), into.shape().ToString(),
-        ", the tensor ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
+        " and the tensor is ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
   }
   if (tensor.dtype() == DType::kString || !into.on_host() || !tensor.on_host()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "The destination of ", key.text(), " has more than ",
-        static_cast<int>(TensorShape::kMaxRank), " dimensions and is no host memory of numbers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("The destination of ", key.text(), " has more than ",
+                     static_cast<int>(TensorShape::kMaxRank),
+                     " dimensions, which works only for numbers in host memory"));
   }
   if (tensor.bytes() > 0) memcpy(into.mutable_data(), tensor.data(), tensor.bytes());
   return absl::OkStatus();
@@ -96,8 +97,8 @@ absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
         absl::StrCat("Invalid rendezvous key (destination is not ", worker_, "): ", key.text()));
   }
   if (!ProducedHere(key) && fetcher_ == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("This process has no peers to ask for ", key.text()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "This process is connected to no other workers, and so cannot ask for ", key.text()));
   }
   return absl::OkStatus();
 }
@@ -110,8 +111,8 @@ absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor
   }
   absl::StatusOr<Tensor> packed = Pack(*tensor);
   if (!packed.ok()) {
-    return absl::Status(packed.status().code(),
-                        absl::StrCat("A tensor for ", key.text(), ": ", packed.status().message()));
+    return absl::Status(packed.status().code(), absl::StrCat("The tensor sent to ", key.text(),
+                                                             ": ", packed.status().message()));
   }
   *tensor = *std::move(packed);
   return absl::OkStatus();

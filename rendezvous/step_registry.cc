@@ -28,16 +28,17 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
   const std::string device = absl::StrCat(options.worker, "/device:CPU:0");
   if (!ParseDeviceName(device, &name)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", options.worker, "\" is not /job:J/replica:R/task:T"));
+        absl::StrCat("\"", options.worker, "\" is not a worker's name (/job:J/replica:R/task:T)"));
   }
   if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
     return absl::InvalidArgumentError(
         "max_held_bytes and max_held_bytes_per_step must not be negative; 0 is no cap");
   }
   if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("The cap of one step, ", options.step.max_held_bytes,
-                     " bytes, is over that of the process, ", options.max_held_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The cap of one step, ", options.step.max_held_bytes,
+        " bytes (max_held_bytes_per_step), is above that of the process (max_held_bytes), ",
+        options.max_held_bytes));
   }
   if (options.step.shards < 1 || options.step.shards > 1024) {
     return absl::InvalidArgumentError("a step registry needs 1 to 1024 shards");
@@ -60,7 +61,8 @@ StepRegistry::~StepRegistry() {
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
   AllRun all;
-  for (const int64_t id : ids) all.Run([&] { EndStep(id, absl::AbortedError("Shutdown")); });
+  for (const int64_t id : ids)
+    all.Run([&] { EndStep(id, absl::AbortedError("this worker is stopping")); });
   all.ThrowFirst();
   MutexLock lock(&mu_);
   while (alarms_set_ != 0) alarms_done_.Wait(&mu_);
@@ -85,8 +87,9 @@ absl::Status StepRegistry::BeginStep(int64_t step_id) {
   {
     MutexLock lock(&mu_);
     if (steps_.size() >= options_.max_begun_by_peers && !steps_.contains(step_id)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "Step ", step_id, " does not begin: ", steps_.size(), " steps are not cleaned up"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("Step ", step_id, " was not begun: ", steps_.size(),
+                       " steps are open, the most that peers may begin: clean up finished ones"));
     }
   }
   return StartStep(step_id).status();
@@ -133,7 +136,7 @@ StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
 }
 
 absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
-  if (key.empty()) return absl::InvalidArgumentError("Take of an empty rendezvous key");
+  if (key.empty()) return absl::InvalidArgumentError("A tensor is asked for with an empty key");
   if (key.src_device().empty() || key.src().worker != options_.worker) {
     return absl::InvalidArgumentError(
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
@@ -146,7 +149,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
                        [](const auto& one, absl::string_view name) { return one.first < name; });
   if (device == devices_.end() || device->first != name) {
     return absl::InvalidArgumentError(
-        absl::StrCat("No device ", key.src_device(), " on ", options_.worker));
+        absl::StrCat("There is no device ", key.src_device(), " on ", options_.worker));
   }
   if (device->second == key.src_incarnation()) return absl::OkStatus();
   return absl::AbortedError(absl::StrFormat(
@@ -171,14 +174,14 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   };
   if (step == nullptr && full()) DropAbandoned();
   if (step == nullptr && full()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("Too many steps are asked for that have not started: ", unstarted_));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "Tensors of too many steps are asked for that this worker has not started: ", unstarted_));
   }
   if (step != nullptr && !step->started &&
       step->rendezvous->counters().waiting_receives >=
           static_cast<int64_t>(options_.max_deferred_per_step)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("Too many requests for step ", step_id, ", which has not started"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "Too many tensors are asked for of step ", step_id, ", which this worker has not started"));
   }
   if (step == nullptr) {
     step = NewStep(step_id);
@@ -273,7 +276,8 @@ void StepRegistry::OnUnstarted(int64_t step_id) {
 }
 
 void StepRegistry::AbortStep(int64_t step_id, const absl::Status& why) {
-  const absl::Status status = why.ok() ? absl::AbortedError("Aborted without a cause") : why;
+  const absl::Status status =
+      why.ok() ? absl::AbortedError("the step was aborted and no reason was given") : why;
   std::shared_ptr<RoutingRendezvous> rendezvous;
   {
     MutexLock lock(&mu_);
@@ -309,7 +313,7 @@ void StepRegistry::OnGraceOver(int64_t step_id) {
 }
 
 void StepRegistry::CleanupStep(int64_t step_id) {
-  EndStep(step_id, absl::AbortedError(absl::StrCat("Cleanup ", step_id)));
+  EndStep(step_id, absl::AbortedError(absl::StrCat("step ", step_id, " was cleaned up")));
 }
 
 void StepRegistry::CleanupAll(const absl::Status& why) {

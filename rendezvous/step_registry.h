@@ -49,7 +49,7 @@ class StepRegistry final : public TensorSource {
   // `fetcher` (which may be null) outlive every `done`.
   static absl::StatusOr<std::unique_ptr<StepRegistry>> Make(const Options& options, Alarms* alarms,
                                                             TensorFetcher* fetcher);
-  // Aborts every step with kAborted "Shutdown". Must not be called from a `done`.
+  // Aborts every step with kAborted. Must not be called from a `done`.
   ~StepRegistry() override;
 
   // The step's rendezvous; the same one again when it has started already.
@@ -64,7 +64,7 @@ class StepRegistry final : public TensorSource {
   // elsewhere, first waits abort_grace for its cause. A step that is unknown here is over
   // afterwards.
   void AbortStep(int64_t step_id, const absl::Status& why);
-  // The step is over, well or badly. What still waits ends with kAborted "Cleanup <step>", or with
+  // The step is over, well or badly. What still waits ends with kAborted, or with
   // the status of an abort that waits for its cause.
   void CleanupStep(int64_t step_id);
   // Aborts every step: with `why`, or with kAborted if `why` is OK.

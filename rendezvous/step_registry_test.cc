@@ -185,7 +185,7 @@ TEST_F(StepRegistryTest, DeferredTakesAreBounded) {
   registry.reset();
   for (const auto& outcome : waiting) {
     EXPECT_EQ(outcome->code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(outcome->status.message(), "Shutdown");
+    EXPECT_EQ(outcome->status.message(), "this worker is stopping");
   }
 }
 
@@ -407,9 +407,9 @@ TEST_F(StepRegistryTest, AStepMayBeHeldLongerThanTheRegistry) {
   Open();
   auto step = *registry->StartStep(1);
   registry.reset();
-  EXPECT_EQ(SendNumber(step.get(), OutKey("a"), 1).message(), "Shutdown");
+  EXPECT_EQ(SendNumber(step.get(), OutKey("a"), 1).message(), "this worker is stopping");
   SendItem items[] = {{OutKey("a"), Number(1), false}};
-  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).message(), "Shutdown");
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).message(), "this worker is stopping");
 }
 
 TEST_F(StepRegistryTest, CountersOutliveTheirSteps) {

@@ -95,20 +95,21 @@ absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
 // Sets the dimensions. REQUIRES: the shape is a scalar. On an error it stays a scalar.
 absl::Status TensorShape::Set(absl::Span<const int64_t> dims) {
   if (dims.size() > kMaxLocalRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Rank ", dims.size(), " is over the limit of ", kMaxLocalRank));
+    return absl::InvalidArgumentError(absl::StrCat("A tensor's shape has ", dims.size(),
+                                                   " dimensions, and may have ", kMaxLocalRank));
   }
   int64_t elements = 1;
   bool empty = false;
   for (const int64_t dim : dims) {
     if (dim < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Negative dimension in [", absl::StrJoin(dims, ","), "]"));
+      return absl::InvalidArgumentError(absl::StrCat("A tensor's shape has a negative dimension: [",
+                                                     absl::StrJoin(dims, ","), "]"));
     }
     empty |= dim == 0;
     if (dim != 0 && __builtin_mul_overflow(elements, dim, &elements)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("Too many elements in [", absl::StrJoin(dims, ","), "]"));
+          absl::StrCat("A tensor's shape has more elements than fit into 64 bits: [",
+                       absl::StrJoin(dims, ","), "]"));
     }
   }
   int64_t* out = near_;
@@ -134,13 +135,14 @@ std::string TensorShape::ToString() const {
 absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape) {
   const uint32_t element_bytes = DTypeBytes(dtype);
   if (element_bytes == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("Type ", DTypeName(dtype), " (",
-                                                   static_cast<int>(dtype), ") has no fixed size"));
+    return absl::InvalidArgumentError(absl::StrCat("The type ", DTypeName(dtype), " (",
+                                                   static_cast<int>(dtype),
+                                                   ") has no elements of a fixed size"));
   }
   int64_t bytes;  // Signed: no object is larger than PTRDIFF_MAX.
   if (__builtin_mul_overflow(shape.elements(), int64_t{element_bytes}, &bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Too many bytes: ", DTypeName(dtype), shape.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "A tensor has more bytes than memory can have: ", DTypeName(dtype), shape.ToString()));
   }
   return static_cast<uint64_t>(bytes);
 }
@@ -158,7 +160,7 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
   Storage* storage = HostStorage::New(*bytes);
   if (storage == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("No memory for ", DTypeName(dtype), shape.ToString()));
+        absl::StrCat("out of memory for ", DTypeName(dtype), shape.ToString()));
   }
   return Tensor(StorageRef::Own(storage), 0, dtype, shape);
 }
@@ -195,7 +197,7 @@ absl::StatusOr<Tensor> Tensor::FromStrings(std::vector<std::string> elements,
                                            const TensorShape& shape) {
   if (elements.size() != static_cast<uint64_t>(shape.elements())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(elements.size(), " strings for shape ", shape.ToString()));
+        absl::StrCat(elements.size(), " strings were given for the shape ", shape.ToString()));
   }
   return Tensor(StorageRef::Own(new StringStorage(std::move(elements))), 0, DType::kString, shape);
 }
@@ -206,7 +208,7 @@ absl::StatusOr<Tensor> Tensor::Slice(int64_t begin, int64_t end) const {
   }
   if (begin < 0 || end < begin || end > shape_.dim(0)) {
     return absl::OutOfRangeError(
-        absl::StrCat("Rows [", begin, ",", end, ") of ", shape_.ToString()));
+        absl::StrCat("A slice wants the rows [", begin, ",", end, ") of ", shape_.ToString()));
   }
   std::vector<int64_t> dims(shape_.dims().begin(), shape_.dims().end());
   const int64_t row_elements = dims[0] == 0 ? 0 : shape_.elements() / dims[0];
@@ -218,8 +220,9 @@ absl::StatusOr<Tensor> Tensor::Slice(int64_t begin, int64_t end) const {
 
 absl::StatusOr<Tensor> Tensor::Reshape(const TensorShape& shape) const {
   if (!valid() || shape.elements() != shape_.elements()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Cannot give ", shape_.ToString(), " the shape ", shape.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat("Cannot reshape ", shape_.ToString(), " to ",
+                                                   shape.ToString(),
+                                                   ", which has another number of elements"));
   }
   return Tensor(storage_, offset_, dtype_, shape);
 }

@@ -186,7 +186,7 @@ TEST_F(Semantics, RequestsAfterCleanupGetADefiniteAnswer) {
   const auto waiting = Take(1, OutKey("e"));
   registry->CleanupStep(1);
   EXPECT_EQ(waiting->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(waiting->status.message(), "Cleanup 1");
+  EXPECT_EQ(waiting->status.message(), "step 1 was cleaned up");
   const auto late = Take(1, OutKey("e"));
   EXPECT_EQ(late->code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(IsDerived(late->status));
