@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(Nic* nic, uint64_t bytes) {
   std::unique_ptr<Arena> arena(new Arena());
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   arena->data_ = static_cast<uint8_t*>(aligned_alloc(kPageBytes, bytes));
-  if (arena->data_ == nullptr) return absl::ResourceExhaustedError("no memory for a connection");
+  if (arena->data_ == nullptr)
+    return absl::ResourceExhaustedError("out of memory for a connection");
   memset(arena->data_, 0, bytes);
   absl::StatusOr<std::unique_ptr<Region>> region =
       nic->RegisterRegion(arena->data_, bytes, kLocalWrite | kRemoteWrite);
@@ -233,7 +234,7 @@ absl::Status Comm::Health(bool wanting) {
   Fail(absl::UnavailableError(
       state == PeerLink::State::kGone ? link_->why()
       : state == PeerLink::State::kClosed
-          ? absl::StrCat(link_->why(), " while this side waited for it")
+          ? absl::StrCat(link_->why(), " while this rank waited for it")
           : absl::StrCat("the connection with ", PeerText(), " broke: ", why)));
   return Health(wanting);
 }

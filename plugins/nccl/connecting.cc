@@ -50,13 +50,13 @@ Connecting::Connecting(Engine* engine, CommDevice device, const Handle& handle)
 absl::Status Connecting::Start() {
   if (handle_.magic != Handle::kMagic || handle_.version != kWireVersion) {
     return absl::FailedPreconditionError(
-        "the peer's handle is not of this plugin's version: every rank must load the same one "
+        "the other rank runs another version of the plugin: every rank must load the same one "
         "(tryst doctor --nccl)");
   }
   if (handle_.kind != device_.kind) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the peer listens over ", DeviceKindName(handle_.kind), " and ", device_.name, " here is ",
-        DeviceKindName(device_.kind), ": set TRYST_NCCL_NIC alike on every machine"));
+        "the other rank listens by ", DeviceKindName(handle_.kind), " and ", device_.name,
+        " here is ", DeviceKindName(device_.kind), ": set TRYST_NCCL_NIC alike on every machine"));
   }
   absl::StatusOr<SocketAddress> address = SocketAddress::Parse(
       std::string(handle_.address, strnlen(handle_.address, sizeof(handle_.address))));
@@ -78,10 +78,11 @@ absl::Status Connecting::TakeWelcome(const std::string& bytes) {
   if (!welcome.ok()) return welcome.status();
   if (!welcome->refusal.empty()) {
     return absl::UnavailableError(
-        absl::StrCat(welcome->name.ToString(), " refuses: ", welcome->refusal));
+        absl::StrCat(welcome->name.ToString(), " refuses the connection: ", welcome->refusal));
   }
   if (welcome->lanes.size() > comm_->lanes()) {
-    return absl::DataLossError("the peer welcomes more lanes than were offered");
+    return absl::DataLossError(
+        "the other rank broke the protocol: it accepts more connections than it was offered");
   }
   comm_->TakeWelcome(*welcome);
   comm_->Watch(socket_->Take(), welcome->name);
@@ -156,13 +157,15 @@ absl::Status Accepting::TakeHello(const std::string& bytes) {
   absl::StatusOr<Hello> hello = DecodeHello(bytes);
   if (!hello.ok()) return absl::PermissionDeniedError(hello.status().message());
   if (!SecretsEqual(hello->secret, secret_)) {
-    return absl::PermissionDeniedError("it does not know this listener's secret");
+    return absl::PermissionDeniedError(
+        "a process that is not a rank of this job connected: it does not know this listener's "
+        "secret");
   }
   hello_ = *std::move(hello);
   state_ = State::kOpening;
   if (hello_.kind != device_.kind) {
     return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(hello_.name.ToString(), " comes by ", DeviceKindName(hello_.kind), " and ",
+        absl::StrCat(hello_.name.ToString(), " connects by ", DeviceKindName(hello_.kind), " and ",
                      device_.name, " is ", DeviceKindName(device_.kind))));
   }
   comm_ = std::make_unique<RecvComm>(engine_, device_.name, device_.rails, device_.patient(),
@@ -237,7 +240,7 @@ absl::StatusOr<std::unique_ptr<Listening>> Listening::Start(Engine* engine, Comm
   std::unique_ptr<Listening> listening(new Listening(engine, std::move(device)));
   if (getrandom(listening->secret_.data(), listening->secret_.size(), 0) !=
       static_cast<ssize_t>(listening->secret_.size())) {
-    return absl::InternalError("getrandom gives no random bytes");
+    return absl::InternalError("the system gives no random bytes (getrandom)");
   }
   absl::StatusOr<SocketAddress> address = SocketAddress::Parse(absl::StrCat(host, ":0"));
   if (!address.ok()) return address.status();
@@ -248,7 +251,8 @@ absl::StatusOr<std::unique_ptr<Listening>> Listening::Start(Engine* engine, Comm
   if (!bound.ok()) return bound.status();
   const std::string text = bound->ToString();
   *handle = Handle();
-  if (text.size() >= sizeof(handle->address)) return absl::InternalError("an address too long");
+  if (text.size() >= sizeof(handle->address))
+    return absl::InternalError("the address of this listener is too long for NCCL's handle");
   memcpy(handle->address, text.c_str(), text.size() + 1);
   handle->kind = listening->device_.kind;
   handle->secret = listening->secret_;

@@ -41,7 +41,9 @@ absl::StatusOr<bool> ControlSocket::Receive(std::string* message) {
     size_t wanted = sizeof(length);
     if (in_.size() >= sizeof(length)) {
       memcpy(&length, in_.data(), sizeof(length));
-      if (length > kMaxMessage) return absl::DataLossError("a greeting that is too long");
+      if (length > kMaxMessage)
+        return absl::DataLossError(
+            "a process connected and sent a greeting that is too long: it is no rank of this job");
       wanted += length;
       if (in_.size() == wanted) {
         message->assign(in_, sizeof(length), length);
@@ -54,7 +56,9 @@ absl::StatusOr<bool> ControlSocket::Receive(std::string* message) {
         recv(fd_.get(), bytes, std::min(sizeof(bytes), wanted - in_.size()), MSG_DONTWAIT);
     if (got < 0 && NotNow()) return false;
     if (got < 0) return absl::UnavailableError(strerror(errno));
-    if (got == 0) return absl::UnavailableError("it closed the connection");
+    if (got == 0)
+      return absl::UnavailableError(
+          "the other rank closed the connection while it was being opened");
     in_.append(bytes, static_cast<size_t>(got));
   }
 }

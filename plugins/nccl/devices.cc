@@ -221,13 +221,14 @@ void FindOfiDevices(const std::string& nic, const InterfaceChoice& interfaces,
 
 absl::Status ServesNccl(const NicLimits& limits) {
   if (!limits.ordered) {
-    return absl::UnimplementedError("it delivers in no order, which this plugin counts on");
+    return absl::UnimplementedError("it does not keep writes in order, which this plugin needs");
   }
   if (!limits.write_with_immediate) {
-    return absl::UnimplementedError("it has no immediates, which this plugin counts on");
+    return absl::UnimplementedError("it has no writes with immediate, which this plugin needs");
   }
   if (!limits.tells_length) {
-    return absl::UnimplementedError("it does not tell how many bytes came, which NCCL asks for");
+    return absl::UnimplementedError(
+        "it does not tell how many bytes have arrived, which NCCL asks for");
   }
   return absl::OkStatus();
 }
@@ -273,7 +274,7 @@ absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings) {
   }
   if (search.found.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("no device to offer to NCCL: ", absl::StrJoin(search.explanation, "; ")));
+        absl::StrCat("no NIC can be offered to NCCL: ", absl::StrJoin(search.explanation, "; ")));
   }
   return search;
 }

@@ -59,7 +59,8 @@ absl::StatusOr<uint64_t> Flusher::Ended() {
   for (size_t i = 0; i < *count; ++i) {
     if (done[i].status != CompletionStatus::kOk) {
       return absl::InternalError(
-          absl::StrCat("the flush of GPU memory failed: ", CompletionStatusName(done[i].status)));
+          absl::StrCat("the read that makes a NIC's writes to GPU memory visible failed: ",
+                       CompletionStatusName(done[i].status)));
     }
     ++ended_;
   }

@@ -187,7 +187,7 @@ void Lane::OnCompletion(const Completion& completion) {
     ++posted_begin_;
   }
   if (completion.op != CompletionOp::kSend || posted_begin_ == posted_end_) {
-    Broken("a completion of nothing that was posted");
+    Broken("the NIC reports the end of a transfer that is not under way");
     return;
   }
   const Posted posted = posted_[posted_begin_++ % posted_.size()];

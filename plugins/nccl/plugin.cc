@@ -42,7 +42,8 @@ void RaiseDescriptorLimit() {
 }
 
 Result ReportNoDevice(int device) {
-  return Report(absl::InvalidArgumentError(absl::StrCat("there is no device ", device)));
+  return Report(absl::InvalidArgumentError(
+      absl::StrCat("NCCL asks for a device that this plugin does not have: ", device)));
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ Result Plugin::Init(void** context, int traffic_class, LogFunction log) {
 Result Plugin::Finalize(void* context) {
   MutexLock lock(&mu_);
   if (contexts_.erase(static_cast<Context*>(context)) == 0) {
-    return Report(absl::InvalidArgumentError("finalize of a context that is not open"));
+    return Report(absl::InvalidArgumentError("NCCL closes a context that is not open"));
   }
   delete static_cast<Context*>(context);
   return kSuccess;
@@ -156,8 +157,8 @@ Result Plugin::Properties(int device, PropertiesV12* out) {
 Result Plugin::MakeVirtual(const int* members, int count, int* device) {
   MutexLock lock(&mu_);
   if (count < 1 || count > kMaxRails) {
-    return Report(absl::InvalidArgumentError(
-        absl::StrCat("a device of ", count, " NICs: 1 to ", kMaxRails, " can be fused")));
+    return Report(absl::InvalidArgumentError(absl::StrCat(
+        "NCCL asks for a device of ", count, " NICs, and 1 to ", kMaxRails, " can be fused")));
   }
   auto made = std::make_unique<Device>();
   std::vector<std::string> names;
@@ -166,7 +167,7 @@ Result Plugin::MakeVirtual(const int* members, int count, int* device) {
       return ReportNoDevice(members[i]);
     }
     if (std::count(made->members.begin(), made->members.end(), members[i]) > 0) {
-      return Report(absl::InvalidArgumentError("a device that holds one NIC twice"));
+      return Report(absl::InvalidArgumentError("NCCL asks for a device that holds one NIC twice"));
     }
     made->members.push_back(members[i]);
     names.push_back(search_.found[static_cast<size_t>(members[i])]->name);
@@ -180,7 +181,8 @@ Result Plugin::MakeVirtual(const int* members, int count, int* device) {
 
 absl::StatusOr<CommDevice> Plugin::OpenDevice(int device, int traffic_class) {
   if (device < 0 || static_cast<size_t>(device) >= devices_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no device ", device));
+    return absl::InvalidArgumentError(
+        absl::StrCat("NCCL asks for a device that this plugin does not have: ", device));
   }
   const Device& asked = *devices_[static_cast<size_t>(device)];
   CommDevice out;
@@ -279,7 +281,8 @@ Result Plugin::Register(void* comm, void* data, uint64_t bytes, int type, void**
   *memory = nullptr;
   auto* const on = static_cast<Comm*>(comm);
   if (type != kPointerHost && type != kPointerCuda) {
-    return Report(absl::InvalidArgumentError(absl::StrCat("memory of unknown type ", type)));
+    return Report(absl::InvalidArgumentError(
+        absl::StrCat("NCCL registers memory of an unknown type: ", type)));
   }
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> made =
       RegisteredMemory::Register(on->rails(), data, bytes, type == kPointerCuda);
@@ -324,8 +327,8 @@ Result Plugin::Send(void* comm, const void* data, uint64_t bytes, int tag, void*
 Result Plugin::Receive(void* comm, int count, void** data, const uint64_t* bytes, const int* tags,
                        void** memory, void** request) {
   if (count < 1 || count > kMaxGroup) {
-    return Report(absl::InvalidArgumentError(
-        absl::StrCat("a group of ", count, " receives: 1 to ", kMaxGroup, " are possible")));
+    return Report(absl::InvalidArgumentError(absl::StrCat(
+        "NCCL asks for a group of ", count, " receives, and 1 to ", kMaxGroup, " are possible")));
   }
   Request* made = nullptr;
   const Result result =

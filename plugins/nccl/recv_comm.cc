@@ -64,7 +64,8 @@ void RecvComm::OnImmediate(int lane, uint32_t immediate, uint64_t bytes) {
   } else if (what.kind == Immediate::Kind::kEager && lane == 0) {
     OnEager(what.slot);
   } else {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent what no sender sends")));
+    Fail(absl::DataLossError(
+        absl::StrCat(PeerText(), " broke the protocol: it sent what only a receiver sends")));
   }
 }
 
@@ -73,7 +74,8 @@ void RecvComm::OnPiece(const Immediate& what, uint64_t bytes) {
   const uint32_t sequence = group.sequence.load(std::memory_order_acquire);
   if ((sequence & Immediate::kGenerationMask) != what.generation ||
       group.left.load(std::memory_order_acquire) == 0 || what.receive >= group.count) {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(), " wrote to a receive that is not open")));
+    Fail(absl::DataLossError(
+        absl::StrCat(PeerText(), " broke the protocol: it wrote to a receive that is not open")));
     return;
   }
   Receiving& receive = group.receives[what.receive];
@@ -94,7 +96,9 @@ void RecvComm::OnEager(uint32_t slot) {
   const uint32_t posted = next_group_ - message.header.groups_known;
   if (slot != eager_came_ % kEagerSlots || eager_held_[slot] ||
       message.header.bytes > eager_bytes_ || posted > kMaxRequests + kEagerSlots + kUnsaidGroups) {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent ahead what cannot be")));
+    Fail(absl::DataLossError(absl::StrCat(PeerText(),
+                                          " broke the protocol: it sent a small message ahead that "
+                                          "is too large or has no free place")));
     return;
   }
   ++eager_came_;
@@ -117,8 +121,8 @@ bool RecvComm::Deliver(const Parked& message, Group* group) {
     const uint64_t bytes = message.header.bytes;
     if (bytes > receive.bytes) {
       Fail(absl::OutOfRangeError(absl::StrCat("a send of ", bytes, " bytes with tag ", receive.tag,
-                                              " from ", PeerText(), " meets a receive of ",
-                                              receive.bytes)));
+                                              " from ", PeerText(),
+                                              " is larger than its receive: ", receive.bytes)));
       return true;
     }
     if (bytes > 0) {
@@ -155,9 +159,9 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
   }
   for (int i = 0; i < count; ++i) {
     if (bytes[i] > 0 && (memory[i] == nullptr || !memory[i]->Covers(data[i], bytes[i]))) {
-      Fail(
-          absl::InvalidArgumentError(absl::StrCat("a receive of ", bytes[i], " bytes with tag ",
-                                                  tags[i], " into memory that is not registered")));
+      Fail(absl::InvalidArgumentError(absl::StrCat("a receive of ", bytes[i], " bytes with tag ",
+                                                   tags[i],
+                                                   " is given memory that is not registered")));
       return FailureResult();
     }
   }

@@ -55,7 +55,8 @@ void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
   } else if (what.kind == Immediate::Kind::kProbe) {
     CountProven();
   } else {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent what no receiver sends")));
+    Fail(absl::DataLossError(
+        absl::StrCat(PeerText(), " broke the protocol: it sent what only a sender sends")));
   }
 }
 
@@ -65,7 +66,9 @@ void SendComm::TakeAnnouncement(uint32_t slot) {
   if (news.count == 0 || news.count > kMaxGroup || news.sequence != next_group_ ||
       next_group_ - first_group_ >= kMaxRequests || news.eager_freed > eager_sent_ ||
       news.eager_freed < eager_freed_) {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(), " announced receives that cannot be")));
+    Fail(absl::DataLossError(absl::StrCat(
+        PeerText(),
+        " broke the protocol: it announced more receives than may be open, or malformed ones")));
     return;
   }
   eager_freed_ = news.eager_freed;
@@ -119,10 +122,10 @@ Result SendComm::Send(const void* data, uint64_t bytes, int tag, const Registere
     return FailureResult();
   }
   if (bytes > max_bytes_ || (bytes > 0 && (memory == nullptr || !memory->Covers(data, bytes)))) {
-    Fail(absl::InvalidArgumentError(absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
-                                                 bytes > max_bytes_
-                                                     ? " is over the device's limit"
-                                                     : " from memory that is not registered")));
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
+                     bytes > max_bytes_ ? " is larger than the device's limit"
+                                        : " comes from memory that is not registered")));
     return FailureResult();
   }
   uint32_t sequence = 0;
@@ -171,7 +174,8 @@ Result SendComm::SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t 
   PieceSource& source = request->source;
   if (source.bytes > to.bytes) {
     Fail(absl::OutOfRangeError(absl::StrCat("a send of ", source.bytes, " bytes with tag ", to.tag,
-                                            " to ", PeerText(), " meets a receive of ", to.bytes)));
+                                            " to ", PeerText(),
+                                            " is larger than its receive: ", to.bytes)));
     return FailureResult();
   }
   groups_[sequence % kMaxRequests].used |= 1u << receive;

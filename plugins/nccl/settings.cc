@@ -98,7 +98,7 @@ absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>&
     }
   } else if (settings.nic != "auto" && settings.nic != "ibv" && settings.nic != "soft") {
     return absl::InvalidArgumentError(absl::StrCat("TRYST_NCCL_NIC=", settings.nic,
-                                                   " is none of auto, ibv, soft and ofi:PROVIDER"));
+                                                   " should be auto, ibv, soft or ofi:PROVIDER"));
   }
   std::string token_file;
   in.Text("TRYST_NCCL_TOKEN_FILE", &token_file);

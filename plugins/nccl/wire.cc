@@ -83,7 +83,7 @@ class Reader {
   }
   absl::Status Finish(absl::string_view what) const {
     if (ok_ && left_.empty()) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("a ", what, " that is none"));
+    return absl::DataLossError(absl::StrCat("the other rank's ", what, " is malformed"));
   }
 
  private:
@@ -144,8 +144,8 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view bytes) {
   uint32_t version = 0;
   in.Number(&version);
   if (version != kWireVersion) {
-    return absl::DataLossError(
-        absl::StrCat("the peer's plugin speaks version ", version, ", this one ", kWireVersion));
+    return absl::DataLossError(absl::StrCat("the other rank's plugin speaks version ", version,
+                                            ", this one ", kWireVersion));
   }
   in.Bytes(&hello.secret);
   in.Name(&hello.name);
@@ -155,7 +155,9 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view bytes) {
   for (std::string& lane : hello.lanes) in.Text(&lane);
   const absl::Status finished = in.Finish("greeting");
   if (!finished.ok()) return finished;
-  if (hello.lanes.empty()) return absl::DataLossError("a greeting that offers no lane");
+  if (hello.lanes.empty())
+    return absl::DataLossError(
+        "the other rank broke the protocol: its greeting offers no connection");
   return hello;
 }
 
@@ -165,8 +167,8 @@ absl::StatusOr<Welcome> DecodeWelcome(absl::string_view bytes) {
   uint32_t version = 0;
   in.Number(&version);
   if (version != kWireVersion) {
-    return absl::DataLossError(
-        absl::StrCat("the peer's plugin speaks version ", version, ", this one ", kWireVersion));
+    return absl::DataLossError(absl::StrCat("the other rank's plugin speaks version ", version,
+                                            ", this one ", kWireVersion));
   }
   in.Text(&welcome.refusal);
   in.Name(&welcome.name);
@@ -177,12 +179,16 @@ absl::StatusOr<Welcome> DecodeWelcome(absl::string_view bytes) {
   welcome.rails.resize(welcome.lanes.size());
   for (uint8_t& rail : welcome.rails) {
     in.Number(&rail);
-    if (rail >= kMaxRails) return absl::DataLossError("a welcome with a rail that cannot be");
+    if (rail >= kMaxRails)
+      return absl::DataLossError(
+          "the other rank broke the protocol: its answer names a NIC that the device does not "
+          "have");
   }
   const absl::Status finished = in.Finish("welcome");
   if (!finished.ok()) return finished;
   if (welcome.refusal.empty() && welcome.lanes.empty()) {
-    return absl::DataLossError("a welcome without a lane");
+    return absl::DataLossError(
+        "the other rank broke the protocol: its answer accepts no connection");
   }
   return welcome;
 }
