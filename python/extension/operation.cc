@@ -240,7 +240,7 @@ bool IsOwn(const tryst_server* handle, const char* key) {
 // Receives one key: (step, key, timeout or None, flags, into or None).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
   if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "recv_one takes 5 arguments");
+    PyErr_SetString(PyExc_TypeError, "recv_one() takes 5 arguments");
     return nullptr;
   }
   const GivesBack gives_back;

@@ -52,7 +52,8 @@ bool Convert(PyObject* names, PyObject* arrays, Sources* sources, Tensors* tenso
   const bool is_list = PyList_Check(arrays);
   const bool is_dict = PyDict_Check(arrays);
   if (is_list && PyList_Size(arrays) != count) {
-    PyErr_Format(PyExc_ValueError, "%zd arrays for %zd names", PyList_Size(arrays), count);
+    PyErr_Format(PyExc_ValueError, "%zd arrays were given for the %zd names of the plan",
+                 PyList_Size(arrays), count);
     return false;
   }
   tensors->each.reserve(static_cast<size_t>(count));
@@ -128,7 +129,9 @@ bool Fill(const PlanObject& plan, PyObject* arrays, Call* call) {
     call->bound = *plan.bound;
     if (call->bound != nullptr) return true;
     if (plan.arrays == nullptr) {
-      PyErr_SetString(PyExc_ValueError, "the plan has names alone: give it the tensors to send");
+      PyErr_SetString(
+          PyExc_ValueError,
+          "the plan was made with names and no tensors: give send() the tensors to send");
       return false;
     }
     arrays = plan.arrays;
@@ -236,8 +239,8 @@ PyObject* Receive(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const std::vector<Stream>& streams = call.tensors.streams;
   if (streams.size() > (call.tensors.any_on_host ? 0 : 1)) {
     PyErr_SetString(PyExc_ValueError,
-                    "'into' of several GPUs or streams, of which one call waits for one: "
-                    "receive into each one's in a call of its own");
+                    "'into' names memory of several GPUs or streams, and one call can wait for one "
+                    "of them: receive into each in a call of its own");
     return nullptr;
   }
   Follow(streams.empty() ? nullptr : &streams[0], &options);

@@ -151,7 +151,7 @@ tryst_tensor* OfView(std::unique_ptr<BorrowedBuffer> borrowed, const TypeRow& ro
   } else {
     PyErr_SetString(
         PyExc_ValueError,
-        "strides that are no multiple of an element: make it contiguous first, row by row");
+        "the strides of the array are no multiple of its elements' size: make it contiguous first");
   }
   if (tensor == nullptr) {
     PyBuffer_Release(view);
@@ -235,7 +235,8 @@ tryst_tensor* FromCapsule(PyObject* capsule) {
   auto borrowed = std::make_unique<BorrowedDlpack>();
   const bool is_versioned = PyCapsule_IsValid(capsule, kNew) != 0;
   if (!is_versioned && !PyCapsule_IsValid(capsule, kOld)) {
-    PyErr_SetString(PyExc_TypeError, "__dlpack__ gave no DLPack capsule, or one that was used");
+    PyErr_SetString(PyExc_TypeError,
+                    "__dlpack__() returned no DLPack capsule, or one that was used before");
     return nullptr;
   }
   borrowed->is_versioned = is_versioned;
@@ -428,7 +429,8 @@ PyObject* Sources::AskPython(PyObject* source) {
   if (PyErr_Occurred()) return nullptr;
   Ref made(PyObject_CallFunctionObjArgs(tensor_helper, source, nullptr));
   if (made && !IsTensor(made.get())) {
-    PyErr_SetString(PyExc_TypeError, "arrays.py made no Tensor");
+    PyErr_SetString(PyExc_TypeError,
+                    "arrays.py made no Tensor of an array: this is a bug of Tryst's");
     return nullptr;
   }
   return made.release();

@@ -102,7 +102,8 @@ void DropOld(PyObject* capsule) {
 tryst_tensor* CopyOf(tryst_tensor* from) {
   if (tryst_tensor_gpu(from) >= 0) {
     PyErr_SetString(PyExc_BufferError,
-                    "what lies in a GPU is not copied: use the library's clone()");
+                    "a tensor in a GPU's memory is not copied here: use clone() of your library "
+                    "(torch, cupy, jax)");
     return nullptr;
   }
   std::vector<int64_t> dims;
@@ -140,7 +141,8 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     if (same < 0) return nullptr;
     if (same == 0) {
       PyErr_SetString(PyExc_BufferError,
-                      "the tensor is on another device, and is not copied there");
+                      "the tensor is on another device than was asked for, and is not copied "
+                      "there: copy it with your library");
       return nullptr;
     }
   }
@@ -228,7 +230,8 @@ PyObject* View(PyObject* self, PyObject* name) {
   const TypeRow* const to = RowOfName(PyBytes_AsString(text.get()));
   const TypeRow* const from = RowOf(tryst_tensor_dtype(Get(self)));
   if (to == nullptr || from == nullptr || (to->bits + 7) / 8 != (from->bits + 7) / 8) {
-    PyErr_Format(PyExc_ValueError, "%U is no type of elements of that size", name);
+    PyErr_Format(PyExc_ValueError, "%U is not a type whose elements have the size of the tensor's",
+                 name);
     return nullptr;
   }
   tryst_tensor* const tensor = ViewAs(Get(self), self, *to);
@@ -272,7 +275,8 @@ PyObject* OfStrings(PyObject*, PyObject* args) {
     sizes.push_back(static_cast<size_t>(size));
   }
   if (elements != static_cast<int64_t>(texts.size())) {
-    PyErr_SetString(PyExc_ValueError, "the shape wants another number of strings");
+    PyErr_SetString(PyExc_ValueError,
+                    "the shape has another number of elements than there are strings");
     return nullptr;
   }
   tryst_tensor* tensor;

@@ -53,10 +53,10 @@ def _of_numpy(numpy, array):
     if array.dtype.kind in "USO":
         flat = array.reshape(-1).tolist() if array.ndim else [array.item()]
         if not all(isinstance(text, (str, bytes)) for text in flat):
-            raise TypeError("an array of objects is sent where all of them are str or bytes")
+            raise TypeError("an array of objects can be sent only if all of them are str or bytes")
         return _strings(flat, array.shape)
     if not array.flags.c_contiguous or not array.dtype.isnative:
-        raise ValueError("the array is not dense, row by row: send numpy.ascontiguousarray(array)")
+        raise ValueError("the array's elements do not lie one behind the other, row by row: send numpy.ascontiguousarray(array)")
     carrier = _CARRIERS.get(array.dtype.name)
     if carrier is None:
         return Tensor(array)

@@ -102,7 +102,7 @@ class Transport(TensorTransportManager):
         devices = {str(getattr(one.device, "type", one.device)) if hasattr(one, "device") else "cpu"
                    for one in rdt_object}
         if len(devices) > 1:
-            raise ValueError(f"the tensors of an object lie on one kind of device, not on {sorted(devices)}")
+            raise ValueError(f"all tensors of an object must lie on one kind of device, and these lie on {sorted(devices)}")
         return Description(obj_id, rdt_object, devices.pop() if devices else None)
 
     def get_communicator_metadata(self, src_actor, dst_actor, backend=None):

@@ -358,7 +358,7 @@ class Plan:
 
     def __init__(self, server, tensors, to, frm, by_reference, recurring):
         if (to is None) == (frm is None):
-            raise ValueError("a plan sends to= a worker, or receives frm= one")
+            raise ValueError("a plan needs to= (a worker to send to) or frm= (one to receive from), and not both")
         self.names = list(tensors)
         self._server = server
         self._sends = to is not None
@@ -380,7 +380,7 @@ class Plan:
         that has them. As Step.send_many().
         """
         if not self._sends:
-            raise ValueError("the plan receives")
+            raise ValueError("this plan receives (it was made with frm=), and cannot send")
         self._prepared.send(_number(step), tensors, _COPY if copy else 0)
 
     def recv(self, step, timeout=None, into=None):
@@ -388,7 +388,7 @@ class Plan:
         them. A Receive, as of Step.recv_many().
         """
         if self._sends:
-            raise ValueError("the plan sends")
+            raise ValueError("this plan sends (it was made with to=), and cannot receive")
         number = _number(step)
 
         def begin(incarnation, queue):
@@ -443,7 +443,7 @@ class Receive:
 
     def _results(self):
         if self._taken:
-            raise errors.FailedPrecondition("the results were taken: each can be had once")
+            raise errors.FailedPrecondition("the results were taken already: they can be had once")
         self._taken = True
         operation, self._operation = self._operation, None
         try:

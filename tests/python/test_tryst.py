@@ -477,7 +477,7 @@ class Plans(TwoServers):
     def test_what_does_not_fit_says_so(self):
         push = self.ps.plan(["a", "b"], to=self.worker.worker)
         pull = self.worker.plan(["a"], frm=self.ps.worker)
-        for given, error in ((None, "names alone"), ([numpy.ones(1)], "1 arrays for 2 names"),
+        for given, error in ((None, "names and no tensors"), ([numpy.ones(1)], "1 arrays were given for the 2 names"),
                              ({"a": numpy.ones(1)}, "b"), ([numpy.ones(1), object()], "no tensor")):
             with self.assertRaisesRegex(Exception, error):
                 push.send(self.step(), given)

@@ -22,7 +22,7 @@ def _sources():
     for root in (os.path.join(_HERE, "source"), os.path.join(_HERE, "..", "..", "..")):
         if os.path.exists(os.path.join(root, "plugins", "tensorflow", "plugin.cc")):
             return os.path.normpath(root)
-    raise FileNotFoundError("the sources of the plug-in are not beside tryst.tensorflow")
+    raise FileNotFoundError("the sources of the TensorFlow plug-in are not installed beside tryst.tensorflow: install the wheel again")
 
 
 def find_library():
