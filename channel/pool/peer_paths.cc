@@ -363,7 +363,7 @@ PathView PeerPaths::ViewOf(const Way& way) const {
   }
   if (way.passed_on > 0) {
     absl::StrAppend(&view.note, view.note.empty() ? "" : ", ", way.passed_on, " went over ",
-                    NameOf(ways_.back()), " in its place: they, or earlier ones of their key, are ",
+                    NameOf(ways_.back()), " instead: they, or earlier tensors of their key, are ",
                     "larger than landing_bytes");
   }
   LiveOps ops(0);

@@ -294,7 +294,7 @@ TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
   std::vector<PathView> views;
   paths_->View(&views);
   EXPECT_EQ(views[0].note,
-            "1 went over last in its place: they, or earlier ones of their key, are larger than "
+            "1 went over last instead: they, or earlier tensors of their key, are larger than "
             "landing_bytes");
   EXPECT_TRUE(views[0].in_use);
   On("last")->EndFirst();

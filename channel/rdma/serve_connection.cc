@@ -14,7 +14,7 @@ absl::Status ServeChannel::StartEpoch(const Hello& hello) {
   if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
     TRYST_REACHED("sim: a hello of an older epoch");
     return absl::AbortedError(
-        absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since"));
+        absl::StrCat("connection ", hello.epoch, " is over: ", epoch_, " was opened since"));
   }
   const absl::Status newer =
       absl::AbortedError("the consumer has asked to open a newer connection");
@@ -32,14 +32,14 @@ absl::Status ServeChannel::StartEpoch(const Hello& hello) {
 }
 
 void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
-  if (closed_) return std::move(done)(absl::UnavailableError("the worker is stopping"));
+  if (closed_) return std::move(done)(absl::UnavailableError("the producer is stopping"));
   const absl::Status fresh = StartEpoch(hello);
   if (!fresh.ok()) return std::move(done)(fresh);
   if (link_ == nullptr) return AcceptHello(hello, std::move(done));
   TRYST_REACHED("sim: a hello comes while the former link lives");
   next_hello_.emplace(hello, std::move(done));
   link_->Break(absl::UnavailableError(
-      absl::StrCat(consumer_, " opened epoch ", hello.epoch, ", which replaces this connection")));
+      absl::StrCat(consumer_, " opened connection ", hello.epoch, ", which replaces this one")));
 }
 
 // From now on the consumer has so long to come, or to come back.

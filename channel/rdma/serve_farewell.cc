@@ -9,7 +9,7 @@
 namespace tryst {
 
 void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done) {
-  if (closed_) return std::move(done)(absl::UnavailableError("the worker is stopping"));
+  if (closed_) return std::move(done)(absl::UnavailableError("the producer is stopping"));
   const absl::Status fresh = StartEpoch(hello);
   if (!fresh.ok()) return std::move(done)(fresh);
   epoch_ = hello.epoch;

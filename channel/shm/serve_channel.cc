@@ -249,10 +249,10 @@ void ShmServeChannel::OnTimer() {
   if (link_.hub->poller()->now_ns() - since_ns_ < kSettleNs) {
     return End(end_status_, Ending::kOnPurpose);
   }
-  TRYST_LOG(Warning)
-      << link_.options.self << " drops the tensors that it had sent to " << consumer_
-      << " when their shared memory ended: that worker has not said which it accepted for "
-      << kSettleNs / 1'000'000'000 << " s";
+  TRYST_LOG(Warning) << link_.options.self << " gives up waiting for " << consumer_
+                     << ", whose shared memory has ended, to say which tensors it received, and "
+                        "drops those sent: it waited for "
+                     << kSettleNs / 1'000'000'000 << " s";
   End(end_status_, Ending::kForGood);
 }
 

@@ -121,10 +121,10 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
     const size_t kept = KeptFor(hello.worker);
     if (kept >= kMostKept || kept_.size() >= options_.max_consumers) {
       return std::move(done)(absl::ResourceExhaustedError(
-          absl::StrCat(kept, " former connections of ", hello.worker, " and ", kept_.size(),
-                       " of all consumers are kept, because tensors that came over them are still "
-                       "held there: release tensors that were received in shared memory, or end "
-                       "the process that holds them")));
+          absl::StrCat(kept, " ended connections with ", hello.worker, ", and ", kept_.size(),
+                       " with all consumers, are still kept, because their programs hold tensors "
+                       "that came over them: release tensors that were received in shared memory, "
+                       "or end the process that holds them")));
     }
   }
   ShmServeOptions serve;
