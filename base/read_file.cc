@@ -34,7 +34,8 @@ absl::StatusOr<std::string> ReadFrom(int fd, const std::string& path, size_t mos
     if (got == 0) return text;
     if (text.size() > most_bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, " is larger than ", most_bytes, " bytes, or has no end"));
+          absl::StrCat(path, " is larger than ", most_bytes,
+                       " bytes, the most that is read, or is a device without an end"));
     }
     if (got > 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return CannotRead(path);

@@ -45,8 +45,8 @@ absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
         absl::StrSplit(rule, absl::MaxSplits('=', 1));
     absl::ConsumeSuffix(&parts.first, "/");
     if (!absl::StartsWith(parts.first, "/job:") || !absl::StartsWith(parts.second, "/job:")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("allow should be /job:CONSUMER=/job:PRODUCER;..., not '", rule, "'"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "allow should look like /job:CONSUMER=/job:PRODUCER;..., and has '", rule, "'"));
     }
     list.rules_.emplace_back(parts.first, ModernDevice(parts.second));
   }
@@ -55,15 +55,15 @@ absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
 
 absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) const {
   if (key.empty() || key.dst().worker != consumer) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        consumer, " asks for a tensor that is addressed to another worker: ", key.text()));
+    return absl::PermissionDeniedError(
+        absl::StrCat(consumer, " asks for a tensor that is sent to another worker: ", key.text()));
   }
   if (rules_.empty()) return absl::OkStatus();
   for (const auto& [who, prefix] : rules_) {
     if (Names(who, consumer) && Begins(key.text(), prefix)) return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat("the allow list does not let ", consumer, " take ", key.text()));
+  return absl::PermissionDeniedError(absl::StrCat("the producer's setting allow does not let ",
+                                                  consumer, " receive ", key.text()));
 }
 
 absl::StatusOr<ControlList> ControlList::Parse(absl::string_view text) {
@@ -71,8 +71,8 @@ absl::StatusOr<ControlList> ControlList::Parse(absl::string_view text) {
   for (absl::string_view worker : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     absl::ConsumeSuffix(&worker, "/");
     if (!absl::StartsWith(worker, "/job:")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("control should be /job:J,/job:J/replica:0/task:T, not '", worker, "'"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "control should look like /job:J,/job:J/replica:0/task:T, and has '", worker, "'"));
     }
     list.workers_.emplace_back(worker);
   }
@@ -83,16 +83,18 @@ absl::Status ControlList::Check(absl::string_view worker) const {
   for (const std::string& allowed : workers_) {
     if (Names(allowed, worker)) return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(worker, " may not begin, abort or clean up steps here; 'control' lets ",
-                   absl::StrJoin(workers_, ", ")));
+  return absl::PermissionDeniedError(absl::StrCat(
+      worker,
+      " may not begin, abort or clean up steps of this worker: its setting control allows only ",
+      absl::StrJoin(workers_, ", ")));
 }
 
 void GuardedSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
-  absl::Status admitted = key.empty() ? absl::InvalidArgumentError("Take of an empty key")
-                                      : allow_.Check(key.dst().worker, key);
+  absl::Status admitted =
+      key.empty() ? absl::InvalidArgumentError("a tensor is asked for with an empty key")
+                  : allow_.Check(key.dst().worker, key);
   if (admitted.ok() && source_ == nullptr) {
-    admitted = absl::UnavailableError("this worker has not started");
+    admitted = absl::UnavailableError("the producer has not started yet");
   }
   if (admitted.ok()) return source_->Take(step_id, key, args, std::move(done));
   if (args.executor == nullptr) return std::move(done)(admitted, {}, args, Tensor(), false);

@@ -65,7 +65,8 @@ absl::StatusOr<CertificateTexts> ReadCertificates(const CertificatePaths& paths)
   const Key key(PEM_read_bio_PrivateKey(Open(texts.key).get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) return Bad(paths.key, "holds no private key in PEM without a password");
   if (X509_check_private_key(own.get(), key.get()) != 1) {
-    return Bad(paths.key, absl::StrCat("does not hold the key of ", paths.certificate));
+    return Bad(paths.key,
+               absl::StrCat("does not hold the private key that belongs to ", paths.certificate));
   }
   const Certificate ca(PEM_read_bio_X509(Open(texts.ca).get(), nullptr, NoPassword, nullptr));
   if (ca == nullptr) return Bad(paths.ca, "holds no certificate in PEM");
@@ -122,7 +123,7 @@ void CertificateFiles::Look() {
   if (!texts.ok()) {
     const std::string trouble(texts.status().message());
     if (trouble == last_trouble_) return;
-    TRYST_LOG(Warning) << trouble << ": the earlier certificate stays in use";
+    TRYST_LOG(Warning) << trouble << ": the certificate read before stays in use";
     last_trouble_ = trouble;
     return;
   }

@@ -23,7 +23,9 @@ void ClusterFileWatch::Look() {
   text_ = *std::move(read);
   const absl::StatusOr<ClusterSpec> spec = ClusterFromJson(text_);
   if (!spec.ok()) {
-    TRYST_LOG(Warning) << path_ << " is not used: " << spec.status().message();
+    TRYST_LOG(Warning) << path_
+                       << " has changed and cannot be used, so the members stay as they are: "
+                       << spec.status().message();
     return;
   }
   std::map<std::string, std::string> now = spec->Workers();
@@ -35,7 +37,7 @@ void ClusterFileWatch::Look() {
   for (const auto& [worker, address] : present_) {
     if (worker == self_ || now.count(worker) != 0) continue;
     members_->Remove(worker);
-    TRYST_LOG(Info) << path_ << ": " << worker << " has left";
+    TRYST_LOG(Info) << path_ << ": " << worker << " is no longer in it";
   }
   present_ = std::move(now);
 }

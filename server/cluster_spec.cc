@@ -34,7 +34,8 @@ absl::StatusOr<std::string> Variable(const Environment& environment,
     const auto it = environment.find(name);
     if (it != environment.end() && !it->second.empty()) return it->second;
   }
-  return absl::InvalidArgumentError(absl::StrCat("the environment has no ", *names.begin()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "this resolver needs an environment variable that is not set: ", *names.begin()));
 }
 
 // Parses "ps=1,worker=*": how many tasks each job has, with -1 for '*'.
@@ -46,22 +47,24 @@ absl::StatusOr<std::vector<std::pair<std::string, int>>> ParseJobs(absl::string_
     int count = -1;
     if (!IsJobName(name) || (pair.second != "*" && (!absl::SimpleAtoi(pair.second, &count) ||
                                                     count < 1 || count > 65536))) {
-      return Bad("cluster_jobs should be ps=1,worker=3", text);
+      return Bad("cluster_jobs should look like ps=1,worker=3, and is", text);
     }
-    if (!jobs.empty() && jobs.back().second < 0) return Bad("only the last job may be *", text);
+    if (!jobs.empty() && jobs.back().second < 0)
+      return Bad("in cluster_jobs only the last job may have *, and it is", text);
     jobs.emplace_back(std::string(name), count);
   }
-  if (jobs.empty()) return Bad("cluster_jobs should be ps=1,worker=3", text);
+  if (jobs.empty()) return Bad("cluster_jobs should look like ps=1,worker=3, and is", text);
   return jobs;
 }
 
 absl::Status AddTask(absl::string_view job, int task, absl::string_view address,
                      ClusterSpec* spec) {
-  if (!IsJobName(job)) return Bad("not a job's name", job);
-  if (task < 0) return Bad("a task's index is negative in job", job);
-  if (address.empty()) return Bad("an empty address in job", job);
+  if (!IsJobName(job))
+    return Bad("a job's name has letters, digits, '_', '-' and '.', and this one is", job);
+  if (task < 0) return Bad("a task's number is negative in job", job);
+  if (address.empty()) return Bad("a task has no address in job", job);
   if (!spec->jobs[std::string(job)].emplace(task, std::string(address)).second) {
-    return Bad(absl::StrCat("task ", task, " occurs twice in job"), job);
+    return Bad(absl::StrCat("task ", task, " is named twice in job"), job);
   }
   return absl::OkStatus();
 }
@@ -86,7 +89,7 @@ absl::Status ExpandRanges(absl::string_view prefix, absl::string_view ranges,
     uint32_t to = 0;
     if (!absl::SimpleAtoi(ends.first, &from) || !absl::SimpleAtoi(last, &to) || to < from ||
         to - from >= kMaxHosts) {
-      return Bad("not a range of a hostlist", range);
+      return Bad("a range in a list of hosts should look like [1-4] or [1,3]", range);
     }
     const size_t width = ends.first.size();
     for (uint64_t number = from; number <= to; ++number) {
@@ -106,12 +109,14 @@ absl::Status ExpandItem(absl::string_view item, std::vector<std::string>* out) {
     for (std::string& name : names) absl::StrAppend(&name, item.substr(0, open));
     if (open == absl::string_view::npos) break;
     const size_t close = item.find(']', open);
-    if (close == absl::string_view::npos) return Bad("a hostlist's bracket is not closed", item);
+    if (close == absl::string_view::npos)
+      return Bad("a bracket is not closed in the list of hosts", item);
     std::vector<std::string> longer;
     for (const std::string& name : names) {
       absl::Status expanded = ExpandRanges(name, item.substr(open + 1, close - open - 1), &longer);
       if (!expanded.ok()) return expanded;
-      if (longer.size() > kMaxHosts) return Bad("a hostlist of too many hosts", item);
+      if (longer.size() > kMaxHosts)
+        return Bad("more than 65536 hosts are in the list of hosts", item);
     }
     names = std::move(longer);
     item.remove_prefix(close + 1);
@@ -158,13 +163,14 @@ absl::StatusOr<ClusterSpec> ClusterFromJson(absl::string_view json) {
   rpc::ServerDef server;
   const auto parsed = pb::JsonStringToMessage(text, &server, lenient);
   if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the cluster file is no JSON ServerDef: ", std::string(parsed.message())));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cluster_file is not JSON in the form of a ServerDef: ", std::string(parsed.message())));
   }
   if (!server.has_cluster()) {
     const auto as_cluster = pb::JsonStringToMessage(text, server.mutable_cluster(), lenient);
     if (!as_cluster.ok() || server.cluster().job_size() == 0) {
-      return absl::InvalidArgumentError("the cluster file has neither 'cluster' nor 'job'");
+      return absl::InvalidArgumentError(
+          "cluster_file has neither 'cluster' (a ServerDef) nor 'job' (a ClusterDef)");
     }
   }
   absl::Status added = AddCluster(server.cluster(), &spec);
@@ -193,19 +199,22 @@ absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment) 
     // A sparse cluster: {"worker": {"3": "host:port"}}.
     for (const auto& [index, address] : tasks.struct_value().fields()) {
       int task = -1;
-      if (!absl::SimpleAtoi(index, &task)) return Bad("TF_CONFIG: not a task's index", index);
+      if (!absl::SimpleAtoi(index, &task))
+        return Bad("a task's number in TF_CONFIG should be a number, and is", index);
       absl::Status added = AddTask(job, task, address.string_value(), &spec);
       if (!added.ok()) return added;
     }
   }
-  if (spec.jobs.empty()) return absl::InvalidArgumentError("TF_CONFIG has no cluster");
+  if (spec.jobs.empty())
+    return absl::InvalidArgumentError(
+        "TF_CONFIG names no workers (its 'cluster' is missing or empty)");
   auto& task = *fields["task"].mutable_struct_value()->mutable_fields();
   spec.job = task["type"].string_value();
   const auto& index = task["index"];
   spec.task = static_cast<int>(index.number_value());
   if (index.kind_case() == google::protobuf::Value::kStringValue &&
       !absl::SimpleAtoi(index.string_value(), &spec.task)) {
-    return Bad("TF_CONFIG: not a task's index", index.string_value());
+    return Bad("a task's number in TF_CONFIG should be a number, and is", index.string_value());
   }
   return spec;
 }
@@ -219,9 +228,9 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
   for (const auto& [job, wanted] : *jobs) {
     const size_t count = wanted < 0 ? addresses.size() - next : static_cast<size_t>(wanted);
     if (count == 0 || next + count > addresses.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("cluster_jobs ", jobs_text,
-                                                     " wants more than the ", addresses.size(),
-                                                     " tasks of the step"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cluster_jobs ", jobs_text, " names more tasks than were started, which are ",
+          addresses.size(), ": start more, or name fewer"));
     }
     for (size_t task = 0; task < count; ++task, ++next) {
       if (next == rank) {
@@ -234,7 +243,8 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
   }
   if (spec.job.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cluster_jobs ", jobs_text, " has no task for rank ", rank));
+        absl::StrCat("cluster_jobs ", jobs_text,
+                     " names fewer tasks than were started: none is left for rank ", rank));
   }
   return spec;
 }
@@ -255,7 +265,8 @@ absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
   if (!counts.ok()) return counts.status();
   if (hosts->size() != counts->size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Slurm names ", hosts->size(), " nodes and task counts of ", counts->size()));
+        absl::StrCat("Slurm's variables contradict each other: they name ", hosts->size(),
+                     " nodes, and counts of tasks for ", counts->size()));
   }
   std::vector<std::string> addresses;
   for (size_t node = 0; node < hosts->size(); ++node) {
@@ -265,7 +276,7 @@ absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
   }
   size_t rank = 0;
   if (!absl::SimpleAtoi(*rank_text, &rank) || rank >= addresses.size()) {
-    return Bad("SLURM_PROCID is not a rank of the step", *rank_text);
+    return Bad("SLURM_PROCID should be the number of a task of this step, and is", *rank_text);
   }
   return ClusterOfRanks(addresses, rank, jobs_text);
 }
@@ -275,10 +286,15 @@ absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment
                                                   absl::string_view service, int port) {
   const auto jobs = ParseJobs(jobs_text);
   if (!jobs.ok()) return jobs.status();
-  if (service.empty()) return absl::InvalidArgumentError("kubernetes_service is not set");
+  if (service.empty())
+    return absl::InvalidArgumentError(
+        "kubernetes_service is not set: resolver=kubernetes needs the name of the headless "
+        "service");
   ClusterSpec spec;
   for (const auto& [job, count] : *jobs) {
-    if (count < 0) return Bad("kubernetes needs numbers in cluster_jobs", jobs_text);
+    if (count < 0)
+      return Bad("with resolver=kubernetes each job in cluster_jobs needs a number, and it is",
+                 jobs_text);
     for (int task = 0; task < count; ++task) {
       absl::Status added = AddTask(
           job, task, absl::StrCat("dns:///", job, "-", task, ".", service, ":", port), &spec);
@@ -289,7 +305,7 @@ absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment
   if (!hostname.ok()) return hostname.status();
   const size_t dash = hostname->rfind('-');
   if (dash == std::string::npos || !absl::SimpleAtoi(hostname->substr(dash + 1), &spec.task)) {
-    return Bad("HOSTNAME is not that of a stateful set's pod", *hostname);
+    return Bad("HOSTNAME should be that of a stateful set's pod, as ps-0, and is", *hostname);
   }
   spec.job = hostname->substr(0, dash);
   return spec;
@@ -305,10 +321,10 @@ absl::StatusOr<std::vector<std::string>> ExpandHostlist(absl::string_view text) 
     if (i < text.size() && (text[i] != ',' || depth != 0)) continue;
     const absl::string_view item = text.substr(begin, i - begin);
     begin = i + 1;
-    if (item.empty()) return Bad("an empty name in a hostlist", text);
+    if (item.empty()) return Bad("a host's name is empty in the list of hosts", text);
     absl::Status expanded = ExpandItem(item, &out);
     if (!expanded.ok()) return expanded;
-    if (out.size() > kMaxHosts) return Bad("a hostlist of too many hosts", text);
+    if (out.size() > kMaxHosts) return Bad("more than 65536 hosts are in the list of hosts", text);
   }
   return out;
 }
@@ -321,14 +337,14 @@ absl::StatusOr<std::vector<int>> ExpandCounts(absl::string_view text) {
     if (open != absl::string_view::npos) {
       if (part.back() != ')' ||
           !absl::SimpleAtoi(part.substr(open + 2, part.size() - open - 3), &times)) {
-        return Bad("not Slurm's tasks per node", text);
+        return Bad("Slurm's number of tasks per node should look like 2(x3),1, and is", text);
       }
       part = part.substr(0, open);
     }
     int count = 0;
     if (!absl::SimpleAtoi(part, &count) || count < 0 || times < 1 ||
         out.size() + static_cast<size_t>(times) > kMaxHosts) {
-      return Bad("not Slurm's tasks per node", text);
+      return Bad("Slurm's number of tasks per node should look like 2(x3),1, and is", text);
     }
     out.insert(out.end(), static_cast<size_t>(times), count);
   }

@@ -87,7 +87,8 @@ constexpr size_t kMostConfigBytes = 1 << 20;
 absl::Status LoadFile(const std::string& path, ServerConfig* config) {
   const absl::StatusOr<std::string> lines = ReadFile(path, kMostConfigBytes);
   if (!lines.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("the config file: ", lines.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the file of --config cannot be read: ", lines.status().message()));
   }
   int number = 0;
   for (absl::string_view line : absl::StrSplit(*lines, '\n')) {
@@ -100,7 +101,7 @@ absl::Status LoadFile(const std::string& path, ServerConfig* config) {
     const ConfigRow* row = FindRow(name);
     if (row == nullptr || !absl::StrContains(text, '=')) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", number, ": no setting '", name, "'"));
+          absl::StrCat(path, ":", number, ": there is no setting '", name, "'"));
     }
     absl::Status parsed = ParseSetting(*row, absl::StripAsciiWhitespace(parts.second), config);
     if (!parsed.ok()) {
@@ -141,14 +142,14 @@ absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& arg
       flag = {off->name, "false", true};
     } else if (row == nullptr && flag.name != "config" &&
                (own == nullptr || own->find(flag.name) == own->end())) {
-      return absl::InvalidArgumentError(absl::StrCat("no flag --", flag.name));
+      return absl::InvalidArgumentError(absl::StrCat("there is no flag --", flag.name));
     } else if (!flag.has_value) {
       if (row != nullptr && row->kind == K::kSwitch) {
         flag.value = "true";
       } else if (i + 1 < args.size()) {
         flag.value = args[++i];
       } else {
-        return absl::InvalidArgumentError(absl::StrCat("flag --", flag.name, " has no value"));
+        return absl::InvalidArgumentError(absl::StrCat("flag --", flag.name, " needs a value"));
       }
     }
     flags.push_back(std::move(flag));
@@ -324,10 +325,12 @@ const ConfigRow kRows[] = {
      "container allows."},
     {"Limits", "max_asked", K::kNumber, &C::max_asked,
      "How many fetches from one peer may each keep a gRPC call open while they wait for the tensor "
-     "to be sent. More than these wait without a call of their own, which takes less memory."},
+     "to be sent; further ones share calls. Each costs some 20 KB at both ends. Lower it for "
+     "workers with thousands of peers."},
     {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
-     "How many fetches from one peer may wait for their tensor to be sent without holding one of "
-     "the slots. Further ones wait in line at the receiver."},
+     "How many fetches from one peer may wait for tensors that have not been sent, beyond those "
+     "that hold slots. Further ones wait at the receiver. Lower it to bound a producer's memory, "
+     "some 600 bytes for each."},
     {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
      "How many threads run the callbacks of receives. 0: one more than pollers. Raise it when "
      "callbacks compute for long or block."},
@@ -342,7 +345,7 @@ const ConfigRow kRows[] = {
      "longer time than this before they kill it."},
     {"Limits", "grpc_idle", K::kDuration, &C::grpc_idle,
      "A gRPC connection without a call for so long is closed, and opened again when needed; at "
-     "least 1s."},
+     "least 1s. Raise it if calls come rarely and must be quick."},
     {"Data plane", "shm", K::kText, &C::shm,
      "Whether tensors travel through shared memory between workers of one host. auto: yes, unless "
      "nic names a NIC. on: yes. off: no, for example where workers of one user must not read each "
@@ -375,8 +378,9 @@ const ConfigRow kRows[] = {
      "message, without a second step. Raise it if most of your tensors are somewhat larger; each "
      "peer costs 2 * ring_slots messages."},
     {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
-     "How much memory a receiver offers with a request when it does not know the tensor's size. A "
-     "larger tensor costs one more round trip, the first time."},
+     "How much memory a receiver sets aside with a request when it does not know the tensor's "
+     "size. A larger tensor needs one more round trip the first time. Raise it if most of your "
+     "tensors are larger."},
     {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs,
      "How many connections (queue pairs) to open to each peer in each direction. Raise it where "
      "one of them does not fill the network; large tensors are spread over all of them."},
@@ -418,11 +422,11 @@ const ConfigRow kRows[] = {
      "microseconds, on one multiprocessor, or on eight for larger ones; 0 to 1000. That saves the "
      "launch. 0: a kernel is launched for each."},
     {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
-     "The most memory of each GPU that holds tensors received without a destination of the "
-     "receiver's own."},
+     "The most memory that Tryst takes of each GPU, for tensors that are received without a "
+     "destination of the program's own."},
     {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
-     "How many of the last operations tryst trace can show. There are two such stores, for NICs "
-     "with shared memory and for serving over gRPC; each record takes 384 bytes once used."},
+     "How many past operations tryst trace can show, 384 bytes each. Those over NICs and shared "
+     "memory, and those that were served over gRPC, are counted apart."},
     {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
      "Of operations that succeed quickly, one in so many is recorded for tryst trace. 1: all of "
      "them."},
@@ -591,18 +595,20 @@ absl::Status CheckUsable(const ServerConfig& config) {
   }
   if (config.slots > kMostSlots || config.ring_slots > kMostRingSlots ||
       config.queue_pairs > kMostQueuePairs || config.max_peers > kMostPeers) {
-    return absl::InvalidArgumentError(absl::StrCat("slots is at most ", kMostSlots, ", ring_slots ",
-                                                   kMostRingSlots, ", queue_pairs ",
-                                                   kMostQueuePairs, ", max_peers ", kMostPeers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots (", config.slots, ") must be at most ", kMostSlots, ", ring_slots (",
+                     config.ring_slots, ") at most ", kMostRingSlots, ", queue_pairs (",
+                     config.queue_pairs, ") at most ", kMostQueuePairs, ", max_peers (",
+                     config.max_peers, ") at most ", kMostPeers));
   }
   if (config.message_bytes < kLeastMessageBytes || config.message_bytes > kMostMessageBytes ||
       config.message_bytes % 8 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("message_bytes is ", config.message_bytes, ", and from ", kLeastMessageBytes,
-                     " (a key must fit) to ", kMostMessageBytes, ", by eights"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "message_bytes is ", config.message_bytes, ", and must be from ", kLeastMessageBytes,
+        " (so that a key fits) to ", kMostMessageBytes, " and a multiple of 8"));
   }
   if (config.authenticate_within < absl::Milliseconds(100)) {
-    return absl::InvalidArgumentError("authenticate_within is less than 100ms");
+    return absl::InvalidArgumentError("authenticate_within must be at least 100ms");
   }
   return absl::OkStatus();
 }
@@ -611,13 +617,13 @@ absl::Status CheckUsable(const ServerConfig& config) {
 
 absl::Status CheckLimits(const ServerConfig& config) {
   if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
-    return absl::InvalidArgumentError("cluster must be a name without '/'");
+    return absl::InvalidArgumentError("cluster must be a name, and without '/'");
   }
   if (config.patience >= config.keep_for) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("patience (", absl::FormatDuration(config.patience),
-                     ") must be below keep_for (", absl::FormatDuration(config.keep_for),
-                     "): a consumer that still tries must find what was kept for it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "patience (", absl::FormatDuration(config.patience), ") must be below keep_for (",
+        absl::FormatDuration(config.keep_for),
+        "): otherwise a producer drops tensors while their consumer still tries to fetch them"));
   }
   if (config.shm != "auto" && config.shm != "on" && config.shm != "off") {
     return absl::InvalidArgumentError(
@@ -633,32 +639,33 @@ absl::Status CheckLimits(const ServerConfig& config) {
   }
   if (config.encrypt == "on" && config.insecure) {
     return absl::InvalidArgumentError(
-        "encrypt is on, and insecure has no secret to make keys of: set certificates or "
-        "token_file");
+        "encrypt=on needs a secret, and insecure is set: set certificates or token_file instead of "
+        "insecure");
   }
   if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
-    return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");
+    return absl::InvalidArgumentError(
+        "shm_bytes must be at least 16 MiB: raise it, or set shm=off");
   }
   if (config.gpu_standby_us < 0 || config.gpu_standby_us > 1000) {
-    return absl::InvalidArgumentError("gpu_standby_us is not from 0 to 1000");
+    return absl::InvalidArgumentError("gpu_standby_us must be from 0 to 1000");
   }
   if (config.gpu_chunk_bytes < 64 << 10 || config.gpu_slots < 1 || config.gpu_slots > 4096) {
     return absl::InvalidArgumentError(
-        "gpu_chunk_bytes is less than 64 KiB, or gpu_slots not from 1 to 4096");
+        "gpu_chunk_bytes must be at least 64 KiB, and gpu_slots from 1 to 4096");
   }
   if (config.grpc_idle < absl::Seconds(1)) {
-    return absl::InvalidArgumentError("grpc_idle is less than 1s, the least that gRPC takes");
+    return absl::InvalidArgumentError("grpc_idle must be at least 1s, the least that gRPC takes");
   }
   if (config.max_held_bytes != 0 && config.max_held_bytes_per_step > config.max_held_bytes) {
-    return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
+    return absl::InvalidArgumentError("max_held_bytes_per_step must not be above max_held_bytes");
   }
   if (config.pollers < 0 || config.pollers > kMostPollers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "pollers is ", config.pollers, ", and from 0 (as many as fit) to ", kMostPollers));
+        "pollers is ", config.pollers, ", and must be from 0 (as many as fit) to ", kMostPollers));
   }
   if (config.helpers < -1 || config.helpers > kMostHelpers) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "helpers is ", config.helpers, ", and from -1 (as many as fit) to ", kMostHelpers));
+        "helpers is ", config.helpers, ", and must be from -1 (as many as fit) to ", kMostHelpers));
   }
   const absl::StatusOr<std::vector<int>> cpus = PollerCpus(config.poller_cpus);
   if (!cpus.ok()) return cpus.status();
@@ -666,14 +673,15 @@ absl::Status CheckLimits(const ServerConfig& config) {
       config.max_waiting > UINT32_MAX || config.slots < 1 || config.ring_slots < 2 ||
       config.queue_pairs < 1 || config.max_peers < 1) {
     return absl::InvalidArgumentError(
-        "max_asked, max_waiting, slots, queue_pairs and max_peers must be at least 1, ring_slots "
+        "max_asked, max_waiting, slots, queue_pairs and max_peers must each be at least 1, "
+        "ring_slots at least "
         "2, "
         "callback_threads 0");
   }
   const absl::Status usable = CheckUsable(config);
   if (!usable.ok()) return usable;
   if (config.spin_us < 0 || config.spin_us > 1'000'000) {
-    return absl::InvalidArgumentError("spin_us is from 0 to 1000000");
+    return absl::InvalidArgumentError("spin_us must be from 0 to 1000000");
   }
   if (config.log_format != "text" && config.log_format != "json") {
     return absl::InvalidArgumentError(
@@ -682,13 +690,13 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.trace_records < 1 || config.trace_records > 1 << 20 || config.trace_sample_every < 1 ||
       config.trace_sample_every > 1 << 30) {
     return absl::InvalidArgumentError(
-        "trace_records is from 1 to 1048576, trace_sample_every at least 1");
+        "trace_records must be from 1 to 1048576, and trace_sample_every at least 1");
   }
   uint64_t total = 0;
   for (const Sum& sum : MemorySums(config)) total += sum.bytes;
   if (config.memory_bytes != 0 && total > config.memory_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the limits do not add up:\n", PrintLimits(config)));
+        absl::StrCat("the limits add up to more than memory_bytes:\n", PrintLimits(config)));
   }
   return absl::OkStatus();
 }

@@ -233,7 +233,7 @@ absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
     return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),
                     absl::Milliseconds(100));
   };
-  absl::Status drained = pools_->Stop(absl::UnavailableError("the server has stopped"), left());
+  absl::Status drained = pools_->Stop(absl::UnavailableError("this worker has stopped"), left());
   if (drained.ok() && devices_ != nullptr) drained = devices_->proxy()->Stop(left());
   return drained;
 }

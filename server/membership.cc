@@ -70,7 +70,7 @@ absl::Status Membership::Announce(const Member& member) {
       }
       if (!MakeRoom())
         return absl::ResourceExhaustedError(absl::StrCat(
-            member.worker, " is one too many: a worker knows ", kMaxMembers, " members at most"));
+            member.worker, " cannot join: this worker knows ", kMaxMembers, " members at most"));
       it = members_.emplace(member.worker, State()).first;
     }
     State& state = it->second;
@@ -157,18 +157,21 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
     auto it = members_.find(peer);
     if (it == members_.end()) {
       if (expects_more()) {
-        return absl::UnavailableError(absl::StrCat(peer, " has not joined the cluster yet"));
+        return absl::UnavailableError(
+            absl::StrCat(peer, " has not joined the cluster yet: no worker has said where it is"));
       }
       std::string known;
       for (const auto& [worker, state] : members_) absl::StrAppend(&known, " ", worker);
       return absl::NotFoundError(
-          absl::StrCat("the cluster has no worker ", peer, "; there are:", known));
+          absl::StrCat("the cluster's description names no worker ", peer, "; it names:", known));
     }
     it->second.asked = true;
     if (it->second.channel != nullptr) return it->second.channel;
     address = it->second.member.address;
   }
-  if (address.empty()) return absl::UnavailableError(absl::StrCat(peer, " has left the cluster"));
+  if (address.empty())
+    return absl::UnavailableError(absl::StrCat(
+        peer, " has left the cluster (it stopped, or was removed from the description)"));
   std::shared_ptr<grpc::Channel> channel = connect_(std::string(peer), address);
   MutexLock lock(&mu_);
   auto it = members_.find(peer);

@@ -44,13 +44,14 @@ absl::string_view Value(absl::string_view header, absl::string_view name) {
 absl::StatusOr<TensorShape> ParseShape(absl::string_view text) {
   const size_t close = text.find(')');
   if (!absl::ConsumePrefix(&text, "(") || close == absl::string_view::npos) {
-    return Bad("no shape");
+    return Bad("its header has no shape");
   }
   std::vector<int64_t> dims;
   for (absl::string_view dim :
        absl::StrSplit(text.substr(0, close - 1), ',', absl::SkipWhitespace())) {
     int64_t value = 0;
-    if (!absl::SimpleAtoi(dim, &value)) return Bad(absl::StrCat("dimension '", dim, "'"));
+    if (!absl::SimpleAtoi(dim, &value))
+      return Bad(absl::StrCat("its header has the dimension '", dim, "'"));
     dims.push_back(value);
   }
   return TensorShape::Make(dims);
@@ -59,19 +60,22 @@ absl::StatusOr<TensorShape> ParseShape(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<Tensor> ParseNpy(absl::string_view bytes) {
-  if (!absl::ConsumePrefix(&bytes, kMagic) || bytes.size() < 4) return Bad("no magic");
+  if (!absl::ConsumePrefix(&bytes, kMagic) || bytes.size() < 4)
+    return Bad("it does not begin like one");
   const int version = bytes[0];
   size_t header_bytes = 0;
   const size_t length_bytes = version == 1 ? 2 : 4;
-  if (version < 1 || version > 3 || bytes.size() < 2 + length_bytes) return Bad("version");
+  if (version < 1 || version > 3 || bytes.size() < 2 + length_bytes)
+    return Bad("it is of an unknown version of the format");
   for (size_t i = 0; i < length_bytes; ++i) {
     header_bytes |= static_cast<size_t>(static_cast<unsigned char>(bytes[2 + i])) << (8 * i);
   }
   bytes.remove_prefix(2 + length_bytes);
-  if (header_bytes > bytes.size()) return Bad("cut short in its header");
+  if (header_bytes > bytes.size()) return Bad("it ends within its header");
   const absl::string_view header = bytes.substr(0, header_bytes);
   bytes.remove_prefix(header_bytes);
-  if (!absl::StartsWith(Value(header, "fortran_order"), "False")) return Bad("not in C order");
+  if (!absl::StartsWith(Value(header, "fortran_order"), "False"))
+    return Bad("it is in Fortran order: write numpy.ascontiguousarray(array)");
   DType dtype = DType::kInvalid;
   for (const TypeRow& row : kTypes) {
     if (absl::StartsWith(Value(header, "descr"), absl::StrCat("'", row.descr, "'"))) {
@@ -79,12 +83,15 @@ absl::StatusOr<Tensor> ParseNpy(absl::string_view bytes) {
       break;
     }
   }
-  if (dtype == DType::kInvalid) return Bad("type");
+  if (dtype == DType::kInvalid)
+    return Bad(
+        "the type of its elements is not one that is supported (numbers and bool, little-endian)");
   const absl::StatusOr<TensorShape> shape = ParseShape(Value(header, "shape"));
   if (!shape.ok()) return Bad(shape.status().message());
   const absl::StatusOr<uint64_t> want = TensorBytes(dtype, *shape);
   if (!want.ok() || *want != bytes.size()) {
-    return Bad(absl::StrCat(bytes.size(), " bytes of data do not fill ", shape->ToString()));
+    return Bad(absl::StrCat(bytes.size(),
+                            " bytes of data are not what the shape needs: ", shape->ToString()));
   }
   absl::StatusOr<Tensor> tensor = Tensor::Allocate(dtype, *shape);
   if (!tensor.ok()) return tensor;
@@ -101,8 +108,9 @@ absl::StatusOr<std::string> PrintNpy(const Tensor& tensor) {
     }
   }
   if (descr == nullptr || !tensor.space().host_readable()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a ", DTypeName(tensor.dtype()), " tensor cannot be a .npy file"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a ", DTypeName(tensor.dtype()),
+        " tensor cannot be written as a .npy file, which holds numbers in host memory"));
   }
   std::string shape;
   for (int64_t dim : tensor.shape().dims()) absl::StrAppend(&shape, dim, ", ");

@@ -34,14 +34,16 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot resolve our own host ", host, ": ", gai_strerror(error)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the name of this host, by which peers reach the soft NIC, does not resolve: ", host, ": ",
+        gai_strerror(error)));
   }
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, freeaddrinfo);
   char text[NI_MAXHOST];
   if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot print the address of ", host));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the soft NIC finds no address for the host ", host));
   }
   return found->ai_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
 }
@@ -123,9 +125,9 @@ absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environme
   if (settings->queue_depth) {
     link.send_depth = std::min(std::max(*settings->queue_depth, kLeastDepth), kMostDepth);
     if (link.send_depth != *settings->queue_depth) {
-      TRYST_LOG(Warning) << "RDMA_QP_QUEUE_DEPTH " << *settings->queue_depth << " is taken as "
-                         << link.send_depth << ": " << kLeastDepth << " to " << kMostDepth
-                         << " make sense";
+      TRYST_LOG(Warning) << "RDMA_QP_QUEUE_DEPTH " << *settings->queue_depth
+                         << " is out of range and taken as " << link.send_depth << ": "
+                         << kLeastDepth << " to " << kMostDepth << " are possible";
     }
   }
   return link;
@@ -156,7 +158,7 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {
       return path.status();
     } else {
-      TRYST_LOG(Info) << "no RDMA device, the soft NIC alone: " << path.status().message();
+      TRYST_LOG(Info) << "no RDMA device is used, the soft NIC alone: " << path.status().message();
     }
   }
   if (config.nic != "ibv") {

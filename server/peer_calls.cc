@@ -58,8 +58,8 @@ absl::Status CheckProof(const std::string& token, const std::string& peer,
     if (!SameSecret(response.mac(),
                     AnswerMac(token, method, statement, bare.SerializeAsString()))) {
       return absl::UnauthenticatedError(absl::StrCat(
-          "who answers as ", peer,
-          " does not hold this cluster's token, or runs a release that cannot prove it"));
+          "the process that answers as ", peer,
+          " does not hold this cluster's token, or runs a release that cannot prove that it does"));
     }
   }
   return absl::OkStatus();
@@ -201,7 +201,7 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   auto stub = rpc::TransportService::NewStub(*channel);
   if (!under_way_->Add(&context)) {
     return absl::CancelledError(
-        absl::StrCat(signer_->self().worker, " has stopped, and does not call ", peer));
+        absl::StrCat(signer_->self().worker, " has stopped, and so does not call ", peer));
   }
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   under_way_->Remove(&context);
@@ -260,7 +260,7 @@ absl::StatusOr<uint64_t> PeerCalls::SendSamples(const std::string& peer, int64_t
                              request, timeout, &response);
   if (absl::IsUnimplemented(status)) {
     return absl::UnimplementedError(
-        absl::StrCat(peer, " runs a release that sends no samples: upgrade it"));
+        absl::StrCat(peer, " runs a release without samples for tryst bench: upgrade it"));
   }
   if (!status.ok()) return status;
   return response.incarnation();
@@ -323,8 +323,9 @@ absl::StatusOr<PeerCalls::ClockReading> PeerCalls::CompareClocks(const std::stri
     if (!heard.ok()) return heard.status();
     const int64_t half_ns = (clock.NowNs() - asked_ns) / 2;
     if (heard->steady_ns == 0)
-      return absl::UnimplementedError(peer +
-                                      " runs a release that does not tell its clock: upgrade it");
+      return absl::UnimplementedError(
+          peer +
+          " runs a release that does not tell its clock, which tryst trace needs: upgrade it");
     if (i > 0 && half_ns >= best.error_ns) continue;
     best = {heard->steady_ns - (asked_ns + half_ns), half_ns};
   }

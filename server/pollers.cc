@@ -50,8 +50,8 @@ absl::StatusOr<std::vector<int>> PollerCpus(absl::string_view list) {
     int last = 0;
     if (!absl::SimpleAtoi(ends.front(), &first) || !absl::SimpleAtoi(ends.back(), &last) ||
         first < 0 || last < first || last >= kMostCpus) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("poller_cpus has '", word, "', and should be numbers as in 0,2,4-7"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "poller_cpus has '", word, "', and should be numbers of processors as in 0,2,4-7"));
     }
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
   }

@@ -83,10 +83,10 @@ class Security::Files {
 absl::Status Security::Check(const SecurityOptions& options, absl::string_view address) {
   const int ways = UsesTls(options) + !options.token.empty() + options.insecure;
   if (ways != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        ways,
-        " ways of security are set, where there must be one: certificate_file, key_file and "
-        "ca_file; or token_file; or insecure"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(ways,
+                     " ways of security are set, and it must be one: certificate_file, key_file "
+                     "and ca_file; or token_file; or insecure"));
   }
   if (UsesTls(options)) {
     for (const std::string* file :
@@ -100,12 +100,13 @@ absl::Status Security::Check(const SecurityOptions& options, absl::string_view a
     if (!read.ok()) return read;
   }
   if (!options.token.empty() && options.token.size() < 16) {
-    return absl::InvalidArgumentError("the token has fewer than 16 bytes");
+    return absl::InvalidArgumentError("the token in token_file has fewer than 16 bytes");
   }
   if (options.insecure && !options.insecure_anywhere && !IsLoopback(address)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("insecure is for the loopback, and ", address,
-                     " can be reached by others: set insecure_anywhere if you mean it"));
+        absl::StrCat("insecure lets everybody in, and ", address,
+                     " can be reached by other hosts: use certificates or token_file, or set "
+                     "insecure_anywhere if nobody else is in that network"));
   }
   return absl::OkStatus();
 }

@@ -175,7 +175,7 @@ TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   authority.Write(folder, uri);
   authority.Write(Folder("senseless_other"), uri);
   config.key_file = Folder("senseless_other") + "/key.pem";
-  EXPECT_TRUE(absl::StrContains(why(config), "does not hold the key of"));
+  EXPECT_TRUE(absl::StrContains(why(config), "does not hold the private key that belongs to"));
 }
 
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {

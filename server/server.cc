@@ -73,15 +73,16 @@ ServerImpl::~ServerImpl() {
     return;
   }
   // A thread that nobody joins destroys it: docs/decisions/0028-destroyed-in-a-callback.md.
-  TRYST_LOG(Warning) << worker() << " is destroyed in a callback of its own: another thread waits "
-                     << "until that has returned, and ends it";
+  TRYST_LOG(Warning) << worker()
+                     << " is destroyed in one of its own callbacks: another thread waits "
+                     << "until that has returned, and stops it";
   ServerCore* const core = core_.release();
   try {
     std::thread([core, serves] { Destroy(std::unique_ptr<ServerCore>(core), serves); }).detach();
   } catch (const std::system_error& error) {
     TRYST_LOG(Error) << core->parts().worker
-                     << " stays as it is, and its memory is kept: no thread can be started that "
-                     << "would end it: " << error.what();
+                     << " cannot be stopped, and its memory is kept: no thread can be started to "
+                     << "stop it: " << error.what();
   }
 }
 
@@ -89,13 +90,13 @@ absl::Status ServerImpl::Start() {
   {
     MutexLock lock(&mu_);
     if (!start_status_.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("a server starts once, and this one has failed to: make another (",
-                       start_status_.message(), ")"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a server can be started once, and this one has failed to start: make another (",
+          start_status_.message(), ")"));
     }
     if (state_ != State::kNew) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "a server starts once, and ", worker(),
+          "a server can be started once, and ", worker(),
           state_ == State::kStopping || state_ == State::kStopped ? " was stopped: make another"
                                                                   : " has started already"));
     }
@@ -144,8 +145,8 @@ void ServerImpl::Join() {
   const bool in_callback = core_->OnOwnThread();
   MutexLock lock(&mu_);
   if (in_callback && state_ != State::kStopped) {
-    TRYST_LOG(Error) << "Join() in a callback of " << worker()
-                     << " would wait for itself, and does not wait";
+    TRYST_LOG(Error) << "Join() was called in a callback of " << worker()
+                     << ", where it would wait for itself, so it returns at once";
     return;
   }
   while (state_ != State::kStopped) changed_.Wait(&mu_);

@@ -57,8 +57,9 @@ absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   DeviceName name;
   const std::string cpu = absl::StrCat(parts->worker, "/device:CPU:0");
   if (!ParseDeviceName(cpu, &name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("job '", job, "' is not a job's name: set job and task"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job '", job,
+        "' cannot be a job's name: set job (letters, digits, '_', '-', '.') and task"));
   }
   return absl::OkStatus();
 }
@@ -71,7 +72,9 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   if (absl::StartsWith(entry, "dns:")) entry = entry.substr(entry.find_last_of('/') + 1);
   if (own == workers.end() && !config.open_cluster && config.resolver != "etcd") {
     return absl::InvalidArgumentError(
-        absl::StrCat(parts->worker, " is not in its own cluster, which is closed"));
+        absl::StrCat(parts->worker,
+                     " is not named in the cluster's description, and the cluster is closed: "
+                     "correct job and task or the description, or set open_cluster"));
   }
   parts->listen = config.listen;
   if (parts->listen.empty()) {
@@ -89,7 +92,8 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   }
   if (HostOf(parts->advertise) == "0.0.0.0") {
     return absl::InvalidArgumentError(
-        "nobody can be told to connect to 0.0.0.0: set advertise to a host that peers reach");
+        "others cannot connect to 0.0.0.0: set advertise to the host:port at which they reach this "
+        "worker");
   }
   return absl::OkStatus();
 }
@@ -98,8 +102,8 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
 void WarnIfOpen(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;
-  TRYST_LOG(Warning) << path << " can be read by other users, who can do with what it says "
-                     << "whatever this worker can: chmod 600 it";
+  TRYST_LOG(Warning) << path << " can be read by other users, who can then act as this worker: "
+                     << "chmod 600 it";
 }
 
 absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
@@ -118,7 +122,8 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
     WarnIfOpen(config.token_file);
     parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
     if (parts->security.token.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(config.token_file, " is empty"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(config.token_file, " is empty: it should hold the token"));
     }
   }
   return Security::Check(parts->security, parts->listen);
@@ -150,7 +155,8 @@ absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
         "etcd_certificate_file needs etcd_key_file and etcd_ca_file beside it");
   }
   if (config.etcd_user.empty() != config.etcd_password_file.empty()) {
-    return absl::InvalidArgumentError("etcd_user and etcd_password_file go together");
+    return absl::InvalidArgumentError(
+        "etcd_user and etcd_password_file must both be set, or neither");
   }
   access->user = config.etcd_user;
   for (const auto& [file, into] :
@@ -175,8 +181,8 @@ absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
     DeviceName name;
     const std::string cpu = absl::StrCat(halves.first, "/device:CPU:0");
     if (!ParseDeviceName(cpu, &name) || name.replica != 0 || halves.second.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("join should be /job:J/replica:0/task:T@host:port, not '", seed, "'"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "join should look like /job:J/replica:0/task:T@host:port, and has '", seed, "'"));
     }
     parts->cluster.jobs[std::string(name.job)][name.task] = halves.second;
   }
@@ -295,7 +301,7 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
     std::string known;
     for (const auto& [name, known_one] : protocols_) absl::StrAppend(&known, " ", name);
     return absl::NotFoundError(
-        absl::StrCat("no server for protocol '", parts->config.protocol, "'; there are:", known));
+        absl::StrCat("protocol is '", parts->config.protocol, "', and should be one of:", known));
   }
   parts->protocol = protocol->second;
   parts->transports = transports_;
@@ -307,7 +313,8 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
     const std::string full = absl::StrCat(parts->worker, "/device:", device);
     DeviceName name;
     if (!ParseDeviceName(full, &name)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", device, "' is no device (GPU:0)"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", device, "' is not a device's name, which looks like GPU:0"));
     }
     parts->devices[full] = incarnation;
   }

@@ -180,7 +180,8 @@ absl::Status ServerCore::Open() {
                   << absl::StrJoin(data_plane_->pools()->transport_names(), ", ")
                   << "), incarnation " << absl::StrFormat("%016x", incarnation_);
   if (ClearDespiteProof(parts_.config)) {
-    TRYST_LOG(Warning) << parts_.worker << " encrypts: " << EncryptionText(parts_.config);
+    TRYST_LOG(Warning) << parts_.worker
+                       << " does not encrypt all that it sends: " << EncryptionText(parts_.config);
   }
   return absl::OkStatus();
 }
@@ -362,12 +363,13 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
              !members_.Admits(caller->worker)) {
     // It may have registered a moment ago, so it is told to ask again.
     if (members_.expects_more()) {
-      return absl::UnavailableError(
-          absl::StrCat(caller->worker, " is not known here as a member yet"));
+      return absl::UnavailableError(absl::StrCat(
+          caller->worker, " is not known to this worker yet: announce it, and try again"));
     }
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",
-        controls ? ": to let it begin, abort and clean up steps, name it in 'control'" : ""));
+        controls ? ": to let it begin, abort and clean up steps, name it in the setting control"
+                 : ""));
   }
   return caller;
 }
@@ -417,7 +419,7 @@ absl::Status ServerCore::Listen() {
   grpc_ = builder.BuildAndStart();
   builder_.reset();
   if (grpc_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("gRPC does not serve at ", parts_.listen));
+    return absl::UnavailableError(absl::StrCat("gRPC could not be started at ", parts_.listen));
   }
   port_ = listener_->port();
   // The advertised address must be known before the first peer is answered.
@@ -461,13 +463,14 @@ void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
   }
   absl::Status drained = data_plane_->Stop(until);
   if (drained.ok() && calls->counts().copying > 0) {
-    drained = absl::DeadlineExceededError("a device still copies tensors for peers");
+    drained = absl::DeadlineExceededError("a GPU still copies tensors for other workers");
   }
   drained_ = drained.ok();
   if (drained_) return;
-  TRYST_LOG(Error) << parts_.worker
-                   << " keeps the memory of its data plane, which may still be written: "
-                   << drained.message();
+  TRYST_LOG(Error)
+      << parts_.worker
+      << " stops and keeps the memory of its transfers, into which a NIC may still write: "
+      << drained.message();
 }
 
 void ServerCore::StopListening() {
@@ -498,23 +501,27 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   if (grpc_ != nullptr) health_.SetNotServing();
   DrainFetches(until);
   if (data_plane_->calls()->counts().sending > 0) {
-    status = absl::DeadlineExceededError("tensors on their way were cut off");
+    status = absl::DeadlineExceededError(
+        "tensors that were being sent when the time for stopping was over were cut off");
   }
   if (const size_t lent = data_plane_->EndLending(); lent > 0) {
     status = absl::DeadlineExceededError(
-        absl::StrCat(lent, " tensors of GPUs may still be read by peers where they lie"));
+        absl::StrCat(lent, " tensors in GPU memory may still be read in place by other workers"));
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   bootstrap_->Cancel();
   CloseDataPlane(until);
-  if (!drained_) status = absl::DeadlineExceededError("the data plane has not drained");
+  if (!drained_)
+    status = absl::DeadlineExceededError(
+        "transfers had not ended when the time for stopping was over: raise stop_deadline");
   bool idle = true;
   if (own_executor_ != nullptr) {
     own_executor_->SetSources({});
     idle =
         own_executor_->WaitIdle(std::max(until, std::chrono::steady_clock::now() + kCallbacksMost));
     if (!idle) {
-      TRYST_LOG(Error) << parts_.worker << " stops while a callback of its user's has not returned";
+      TRYST_LOG(Error) << parts_.worker
+                       << " stops although one of the program's callbacks has not returned";
     }
   }
   StopListening();

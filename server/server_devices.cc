@@ -33,7 +33,8 @@ absl::StatusOr<DeviceWays> ParseDeviceWays(const std::string& text) {
       ways.direct = true;
     } else if (way != "staged") {
       return absl::InvalidArgumentError(
-          absl::StrCat("gpu_ways has '", way, "', and may have cuda_ipc, direct and staged"));
+          absl::StrCat("gpu_ways has '", way,
+                       "', and may hold cuda_ipc, direct and staged, separated by commas"));
     }
   }
   return ways;
@@ -96,7 +97,7 @@ absl::Status ServerDevices::OpenGpus(const std::string& names) {
           absl::StrCat("gpus is '", names, "', and should be all, or numbers as in 0,1"));
     }
   }
-  if (ordinals.empty()) return absl::NotFoundError("gpus is set, and the driver shows no GPU");
+  if (ordinals.empty()) return absl::NotFoundError("gpus is set, and the CUDA driver shows no GPU");
   for (int ordinal : ordinals) {
     auto gpu = Gpu::Open(driver_.get(), ordinal);
     if (!gpu.ok()) return gpu.status();

@@ -772,7 +772,7 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
   ServerConfig config = Config("ps", 0, "grpc+gdr");
   EXPECT_TRUE(absl::IsNotFound(BuildStatus(config)));
   EXPECT_EQ(BuildStatus(config).message(),
-            "no server for protocol 'grpc+gdr'; there are: grpc grpc+verbs");
+            "protocol is 'grpc+gdr', and should be one of: grpc grpc+verbs");
   config = Config("ps", 0, "grpc");
   config.insecure = false;
   EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // No security mode is chosen.

@@ -46,12 +46,13 @@ TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
 TEST(Config, NamesWhatIsWrongAndWhere) {
   const std::string path = absl::StrCat(testing::TempDir(), "/bad.conf");
   std::ofstream(path) << "job = ps\ntusk = 3\n";
-  EXPECT_NE(Load({"--config", path}).status().message().find("bad.conf:2: no setting 'tusk'"),
-            std::string::npos);
-  EXPECT_EQ(Load({"--tusk=3"}).status().message(), "no flag --tusk");
+  EXPECT_NE(
+      Load({"--config", path}).status().message().find("bad.conf:2: there is no setting 'tusk'"),
+      std::string::npos);
+  EXPECT_EQ(Load({"--tusk=3"}).status().message(), "there is no flag --tusk");
   EXPECT_EQ(Load({"--task=many"}).status().message(), "--task is 'many', and should be number");
   EXPECT_EQ(Load({"--task=-1"}).status().message(), "--task is '-1', and should be number");
-  EXPECT_EQ(Load({"--job"}).status().message(), "flag --job has no value");
+  EXPECT_EQ(Load({"--job"}).status().message(), "flag --job needs a value");
   EXPECT_NE(Load({}, {{"TRYST_PATIENCE", "soon"}}).status().message().find("TRYST_PATIENCE"),
             std::string::npos);
   EXPECT_FALSE(Load({"--landing_bytes=99999999999TiB"}).ok());
@@ -85,7 +86,7 @@ TEST(Config, EncryptsWhereThereIsASecret) {
   EXPECT_FALSE(ClearDespiteProof(load({"--token_file=t"})));
   EXPECT_NE(CheckLimits(load({"--encrypt=perhaps"})).message().find("encrypt is 'perhaps'"),
             std::string::npos);
-  EXPECT_NE(CheckLimits(load({"--insecure", "--encrypt=on"})).message().find("encrypt is on"),
+  EXPECT_NE(CheckLimits(load({"--insecure", "--encrypt=on"})).message().find("encrypt=on"),
             std::string::npos);
   EXPECT_TRUE(CheckLimits(load({"--token_file=t", "--encrypt=on"})).ok());
 }

@@ -60,7 +60,8 @@ absl::StatusOr<Place> ParsePlace(const std::string& listen) {
     place.is_v6 = true;
     place.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat("status_listen: '", host, "' is no IP address"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("status_listen: '", host, "' is not an IP address"));
   }
   return place;
 }
@@ -135,7 +136,9 @@ class StatusPageImpl final : public StatusPage {
     std::vector<MHD_OptionItem> tls;
     if (options_.speaks_tls()) {
       if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
-        return absl::UnimplementedError("this machine's libmicrohttpd was built without TLS");
+        return absl::UnimplementedError(
+            "status_certificate_file cannot be used: this machine's libmicrohttpd was built "
+            "without TLS");
       }
       flags |= MHD_USE_TLS;
       tls.push_back(
@@ -260,17 +263,17 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
   const auto place = ParsePlace(options.listen);
   if (!place.ok()) return place.status();
   if (!options.token.empty() && options.token.size() < 16) {
-    return absl::InvalidArgumentError("the token of status_token_file has fewer than 16 bytes");
+    return absl::InvalidArgumentError("the token in status_token_file has fewer than 16 bytes");
   }
   if (options.certificate.empty() != options.key.empty()) {
     return absl::InvalidArgumentError(
-        "the status page needs both of status_certificate_file and status_key_file, or neither");
+        "status_certificate_file and status_key_file must both be set, or neither");
   }
   if (place->is_loopback || options.anywhere || !options.token.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the status page on ", options.listen,
-      " can be reached by others, to whom it shows every key and peer without asking "
-      "who they are: listen on 127.0.0.1, or set status_token_file, or status_anywhere"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the status page on ", options.listen,
+                   " can be reached by others, and shows everybody all keys and peers: listen on "
+                   "127.0.0.1, or set status_token_file, or status_anywhere"));
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,

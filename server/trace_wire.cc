@@ -59,7 +59,7 @@ absl::StatusOr<TraceDump> DumpFromProto(const rpc::TraceResponse& in) {
   }
   for (const rpc::TraceOp& op : in.ops()) {
     if (op.track() >= dump.tracks.size() || op.waits_for_size() != op.at_ns_size()) {
-      return absl::DataLossError("the trace is inconsistent");
+      return absl::DataLossError("the worker's answer with its trace is malformed");
     }
     TraceRecord record;
     record.id = op.id();

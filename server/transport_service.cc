@@ -78,10 +78,10 @@ class TransportServiceImpl final : public TransportService {
   void Answer(Call* call, const char* method, const Caller& caller, const Handle& handle) {
     Request request;
     Response response;
-    const absl::Status status =
-        request.ParseFromString(call->request())
-            ? handle(caller, request, &response)
-            : absl::InvalidArgumentError(absl::StrCat("malformed request of ", method));
+    const absl::Status status = request.ParseFromString(call->request())
+                                    ? handle(caller, request, &response)
+                                    : absl::InvalidArgumentError(absl::StrCat(
+                                          "the request is malformed; it comes from ", method));
     if (status.ok()) Prove(*call, method, &response);
     call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
   }
@@ -112,9 +112,9 @@ class TransportServiceImpl final : public TransportService {
       };
       if (parts_.executor == nullptr) return std::move(work)();
       if (!parts_.executor->TryRun(&work)) {
-        call->Answer(
-            ToGrpc(absl::ResourceExhaustedError("too many calls wait for this worker: try again")),
-            "");
+        call->Answer(ToGrpc(absl::ResourceExhaustedError(
+                         "this worker has too many calls waiting: try again")),
+                     "");
       }
     });
   }
@@ -165,7 +165,8 @@ void TransportServiceImpl::ServeSteps() {
       &RawService::RequestAbortStep, "/tryst.rpc.TransportService/AbortStep",
       [this](const Caller&, const auto& request) -> absl::Status {
         if (request.code() == 0) {
-          return absl::InvalidArgumentError("a step cannot be aborted with OK");
+          return absl::InvalidArgumentError(
+              "a step must be aborted with the code of a failure, and OK was given");
         }
         return parts_.abort_step(
             request.step_id(),
@@ -224,17 +225,19 @@ void TransportServiceImpl::ServePeople() {
 absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& caller,
                                                               const std::string& bytes) const {
   rpc::HelloRequest request;
-  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed hello");
+  if (!request.ParseFromString(bytes))
+    return absl::InvalidArgumentError("the request to open a connection (hello) is malformed");
   absl::StatusOr<tryst::Hello> hello = HelloFromProto(request);
   if (!hello.ok()) return hello;
   if (request.peer() != parts_.self.worker) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is ", parts_.self.worker, ", not ", request.peer()));
+    return absl::FailedPreconditionError(absl::StrCat("the call reached ", parts_.self.worker,
+                                                      " and was meant for ", request.peer()));
   }
   if (hello->worker != caller.worker || hello->incarnation != caller.incarnation) {
-    return absl::PermissionDeniedError(absl::StrFormat(
-        "the hello is of %s, incarnation %016x, its caller is %s, incarnation %016x", hello->worker,
-        hello->incarnation, caller.worker, caller.incarnation));
+    return absl::PermissionDeniedError(
+        absl::StrFormat("the request to open a connection names %s, incarnation %016x, and its "
+                        "caller is %s, incarnation %016x",
+                        hello->worker, hello->incarnation, caller.worker, caller.incarnation));
   }
   if (hello->protocol_oldest > kProtocolNewest || hello->protocol_newest < kProtocolOldest ||
       hello->protocol_oldest > hello->protocol_newest) {
@@ -273,7 +276,7 @@ absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
     // A worker may announce only itself.
     if (said.worker() != caller.worker || said.incarnation() != caller.incarnation) {
       return absl::PermissionDeniedError(
-          absl::StrCat(caller.worker, " may announce only itself, not ", said.worker()));
+          absl::StrCat(caller.worker, " may announce only itself, and announced ", said.worker()));
     }
   }
   const Member said{request.self().worker(), request.self().address(),

@@ -145,7 +145,7 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
             absl::StrCat(command.to,
                          asked ? " has asked for the tensor and not accepted it"
                                : " has not asked for the tensor",
-                         " within the timeout")));
+                         " within --timeout")));
       }
       absl::SleepFor(absl::Milliseconds(10));
     }
@@ -168,7 +168,8 @@ int Receive(const CommandLine& command) {
   if (!received.ok()) return Fail(received.status());
   if (received->is_dead)
     return Fail(
-        absl::NotFoundError("the producer sent a dead tensor, which has no bytes to write"));
+        absl::NotFoundError("the producer sent a dead tensor (a marker without a value), so there "
+                            "is nothing to write"));
   absl::Status written = WriteNpy(command.words[1], received->tensor);
   if (!written.ok()) return Fail(written);
   Show(absl::StrCat(command.words[1], " ", DTypeName(received->tensor.dtype()),

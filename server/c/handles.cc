@@ -34,7 +34,8 @@ char* GiveText(const std::string& text) {
 
 absl::StatusOr<DType> CheckedType(int dtype) {
   if (dtype < 0 || dtype > 255 || DTypeBytes(static_cast<DType>(dtype)) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(dtype, " is not a type of fixed size"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(dtype, " is not a type whose elements have a fixed size"));
   }
   return static_cast<DType>(dtype);
 }
@@ -75,7 +76,8 @@ absl::Status CheckInto(const tryst_tensor& into, const TensorKey& key) {
 absl::Status CauseOfAbort(int code, const char* message, absl::Status* cause) {
   constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
   if (code <= 0 || code > kLastCode) {
-    return absl::InvalidArgumentError("a step is aborted with the code of a failure, not with OK");
+    return absl::InvalidArgumentError(
+        "a step must be aborted with the code of a failure, and OK was given");
   }
   *cause = absl::Status(static_cast<absl::StatusCode>(code), Text(message));
   return absl::OkStatus();

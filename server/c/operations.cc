@@ -43,9 +43,9 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
                         tryst::Args* args) {
   if (options == nullptr) return absl::OkStatus();
   if ((options->flags & ~known) != 0 || options->reserved != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options with flags ", options->flags, ", of which ", known,
-                     " are known here, and reserved ", options->reserved, ", which should be 0"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the call's options have the flags ", options->flags, ", of which ", known,
+        " are known to this release, and reserved ", options->reserved, ", which must be 0"));
   }
   if (options->has_stream == 0) return absl::OkStatus();
   tryst::DeviceEngine* const engine = server->server->gpu(options->gpu);

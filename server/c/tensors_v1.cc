@@ -112,7 +112,8 @@ tryst_status* tryst_tensor_from_dlpack(::DLManagedTensorVersioned* managed, trys
 tryst_status* tryst_tensor_from_dlpack0(::DLManagedTensor* managed, tryst_tensor** tensor) {
   if (tryst_status* const refused = RefuseNull(tensor)) return refused;
   *tensor = nullptr;
-  if (managed == nullptr) return Give(absl::InvalidArgumentError("Null DLPack tensor"));
+  if (managed == nullptr)
+    return Give(absl::InvalidArgumentError("null was given for a DLPack tensor"));
   auto wrapped = std::make_unique<OldAsNew>();
   wrapped->from = reinterpret_cast<DLManagedTensor0*>(managed);
   wrapped->managed.version = {tryst::dlpack::kMajorVersion, 0};

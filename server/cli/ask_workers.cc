@@ -23,7 +23,8 @@ absl::Status CheckPlace(Membership* members, const std::string& worker) {
   for (const Member& member : members->Members()) {
     if (member.worker == worker && !member.address.empty()) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("where is ", worker, "? Say ", worker,
+  return absl::InvalidArgumentError(absl::StrCat("the address of ", worker, " is not known: write ",
+                                                 worker,
                                                  "@host:port, or set --join or --cluster_spec"));
 }
 

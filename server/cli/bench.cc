@@ -84,7 +84,9 @@ class Receiving {
 
  private:
   static absl::Status OtherBytes() {
-    return absl::DataLossError("a sample arrived with wrong bytes");
+    return absl::DataLossError(
+        "a sample tensor arrived with wrong bytes: run tryst doctor, and look for faulty memory or "
+        "a faulty NIC");
   }
 
   void Ask(const TensorKey& key) {

@@ -22,15 +22,17 @@ struct OwnFlag {
   const char* help;
 };
 constexpr OwnFlag kOwnFlags[] = {
-    {"step", "N", "only this step; send, recv, begin, cleanup, abort: this one (1)"},
-    {"timeout", "TIME", "how long to wait for an answer (5s; send, recv, bench: 30s)"},
-    {"to", "WORKER", "send, serve: for whom"},
-    {"from", "WORKER", "recv: from whom"},
-    {"out", "FILE", "trace: the Chrome trace goes there; page: a recording"},
-    {"every", "TIME", "top, page: between two looks (1s)"},
-    {"count", "N", "top: so many looks, then ends"},
-    {"json", "", "one JSON document (top: one line for each look) on standard output"},
-    {"help", "", "of the command, or of the program"},
+    {"step", "N",
+     "waiting, trace: show this step alone; send, recv, begin, cleanup, abort: the step to use "
+     "(1)"},
+    {"timeout", "TIME", "how long to wait for a worker's answer (5s; send, recv, bench: 30s)"},
+    {"to", "WORKER", "send, serve: the worker that will receive"},
+    {"from", "WORKER", "recv: the worker that sends, with its @host:port"},
+    {"out", "FILE", "trace: writes a Chrome trace to FILE; page: records to FILE what it shows"},
+    {"every", "TIME", "top, page: how often to ask the workers (1s)"},
+    {"count", "N", "top: ends after N tables"},
+    {"json", "", "prints one JSON document (top: one line for each table) on standard output"},
+    {"help", "", "prints the help of the command, or of the program"},
 };
 
 struct ExitRow {
@@ -38,12 +40,13 @@ struct ExitRow {
   const char* meaning;
 };
 constexpr ExitRow kExitRows[] = {
-    {kExitDone, "done"},
+    {kExitDone, "the command did what it was asked to"},
     {kExitFailed,
-     "failed: a worker did not answer, a file could not be read, `doctor` found a fault. Standard "
+     "it failed: a worker did not answer, a file could not be read, `doctor` found a fault. "
+     "Standard "
      "error says why"},
-    {kExitUsage, "the command line or a setting makes no sense; nothing was tried"},
-    {kExitNothingFound, "nothing was found (`trace`)"},
+    {kExitUsage, "the command line or a setting is wrong; nothing was tried"},
+    {kExitNothingFound, "`trace` found no such operation"},
 };
 
 constexpr char kWorkerShape[] = "/job:J/replica:0/task:T@host:port";
@@ -175,50 +178,66 @@ bool IsWorkerName(absl::string_view text) {
 
 const std::vector<CommandRow>& CommandRows() {
   static const std::vector<CommandRow>& rows = *new std::vector<CommandRow>{
-      {"ping", "WORKER", "who is there: incarnation, members", "", 1, 1, Words::kWorkerFirst},
-      {"explain", "WORKER [PEER]", "which path leads where, which do not, why, since when",
-       "Asks WORKER for its paths to and from PEER, or everybody: what each is doing, why others\n"
-       "were turned down, and what was measured of it. Also who joined, restarted, left.\n",
+      {"ping", "WORKER",
+       "asks whether WORKER answers; shows its incarnation and the members that it knows", "", 1, 1,
+       Words::kWorkerFirst},
+      {"explain", "WORKER [PEER]",
+       "shows by which path WORKER reaches each peer, which paths it does not use, and why",
+       "For each path to and from PEER, or all peers: what it is doing, why it is not used, and\n"
+       "what was measured. Also which workers joined, restarted and left, and when.\n",
        1, 2, Words::kWorkerFirst},
-      {"waiting", "[WORKER ...]", "who waits for what since when",
+      {"waiting", "[WORKER ...]",
+       "shows every tensor and operation that waits, for what, and since when",
        "Each tensor that was sent and not received, each receive without its tensor, and each\n"
        "fetch and serve under way with what it waits for: a connection, a slot, the producer's\n"
        "Send, landing room, a copy, an executor. Without WORKER: everybody that --join or\n"
        "--cluster_spec names. --step=N: of that step alone.\n",
        0, kAnyWords, Words::kWorkers},
-      {"trace", "[WORKER ...] [TEXT]", "what became of the operations whose key contains TEXT",
-       "Asks each WORKER, and those that they know, for what they keep of the operations, and\n"
+      {"trace", "[WORKER ...] [TEXT]",
+       "shows the history of past operations whose key contains TEXT",
+       "Asks each WORKER, and the workers that they know, for their recorded operations, and\n"
        "joins what both ends say of the same one, on one clock. --step=N: of that step alone.\n"
        "--json, or --out=FILE: as a Chrome trace, for https://ui.perfetto.dev.\n"
-       "Exit status 3: there was none. Quick ones are sampled: see trace_sample_every.\n",
+       "Exit status 3: no such operation is recorded. Quick ones are sampled "
+       "(trace_sample_every).\n",
        0, kAnyWords, Words::kWorkersAndText},
       {"top", "[WORKER ...]",
-       "live: each path's rate, operations under way, delays; or of all members",
-       "On a terminal the table is drawn anew every second (--every), until Ctrl-C; otherwise\n"
-       "tables follow each other, or with --json one line for each look. --count=N: N looks.\n",
+       "shows rates, operations under way and delays of each path, live; or of all members",
+       "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
+       "tables follow each other, or with --json lines. --count=N: ends after N of them.\n",
        0, kAnyWords, Words::kWorkers},
-      {"page", "[WORKER ... | FILE]", "serves a page of the whole job, where --status_listen says",
-       "Who moves what to whom by which path, steps, stragglers, members; of all members that\n"
-       "WORKER, or --join, knows. --every=TIME: how often each is asked (1s). --out=FILE: records\n"
-       "what is shown; FILE: plays such a recording back. Ends with Ctrl-C.\n",
+      {"page", "[WORKER ... | FILE]",
+       "serves a web page about the whole job, at the address --status_listen",
+       "It shows who moves what to whom by which path, steps, slow workers and members, of all\n"
+       "that WORKER or --join knows. --every=TIME: how often each is asked (1s). --out=FILE\n"
+       "records what is shown, and page FILE plays it back. Ends with Ctrl-C.\n",
        0, kAnyWords, Words::kWorkersAndText},
-      {"stats", "WORKER", "counters", "", 1, 1, Words::kWorkerFirst},
-      {"begin", "WORKER", "starts --step there", "", 1, 1, Words::kWorkerFirst},
-      {"cleanup", "WORKER", "ends --step there", "", 1, 1, Words::kWorkerFirst},
-      {"abort", "WORKER REASON", "fails --step there", "", 2, 2, Words::kWorkerFirst},
-      {"doctor", "[WORKER]", "what is wrong with this machine, or with the way there",
+      {"stats", "WORKER", "prints all counters of WORKER", "", 1, 1, Words::kWorkerFirst},
+      {"begin", "WORKER", "begins the step --step on WORKER", "", 1, 1, Words::kWorkerFirst},
+      {"cleanup", "WORKER", "ends the step --step on WORKER and frees its tensors", "", 1, 1,
+       Words::kWorkerFirst},
+      {"abort", "WORKER REASON",
+       "aborts the step --step on WORKER; what waits there fails with REASON", "", 2, 2,
+       Words::kWorkerFirst},
+      {"doctor", "[WORKER]",
+       "checks this machine, or also the way to WORKER, and says what to do about faults",
        "Exit status 1: there is a fault.\n", 0, 1, Words::kWorkerFirst},
-      {"bench", "WORKER", "is --job/--task; how fast tensors come from there, and by which path",
-       "WORKER sends samples, this receives them and compares every byte: one at a time for the\n"
-       "delay, then up to eight at once for the rate. --json: the figures as one document.\n"
-       "An idle pair of cores at each end tells of the way; a busy one of itself.\n",
+      {"bench", "WORKER", "measures how fast tensors come from WORKER, and by which path",
+       "Joins as the worker --job/--task. WORKER sends samples, and every byte is compared: one\n"
+       "at a time for the delay, then up to eight at once for the rate. --json prints one\n"
+       "document. If processors at either end are busy, the figures show that, not the network.\n",
        1, 1, Words::kWorkerFirst},
-      {"send", "EDGE FILE.npy", "is --job/--task; sends to --to, ends when it was taken", "", 2, 2,
+      {"send", "EDGE FILE.npy",
+       "as worker --job/--task, sends a file's tensor to --to and ends when it was received", "", 2,
+       2, Words::kOther},
+      {"recv", "EDGE FILE.npy",
+       "as worker --job/--task, receives a tensor from --from and writes it to a file", "", 2, 2,
        Words::kOther},
-      {"recv", "EDGE FILE.npy", "is --job/--task; receives from --from", "", 2, 2, Words::kOther},
-      {"serve", "EDGE=FILE.npy ...", "is --job/--task; sends to --to until it is stopped", "", 1,
-       kAnyWords, Words::kEdgeFiles},
-      {"completion", "bash|zsh", "a script that completes tryst's command lines",
+      {"serve", "EDGE=FILE.npy ...",
+       "as worker --job/--task, sends files' tensors to --to until it is stopped", "", 1, kAnyWords,
+       Words::kEdgeFiles},
+      {"completion", "bash|zsh",
+       "prints a script by which the shell completes tryst's command lines",
        "bash: source <(tryst completion bash)\nzsh:  source <(tryst completion zsh)\n", 1, 1,
        Words::kOther},
   };

@@ -58,7 +58,9 @@ class Looker {
     if (!text.ok()) return text.status();
     Struct document;
     if (!google::protobuf::util::JsonStringToMessage(*text, &document).ok()) {
-      return absl::DataLossError(absl::StrCat(worker, " does not answer in JSON"));
+      return absl::DataLossError(absl::StrCat(
+          worker,
+          " answered with something that is not JSON: is it a Tryst worker of this release?"));
     }
     const double now_s = Number(document, "steady_ns") / 1e9;
     const double past_s = now_s - std::exchange(looked_s_[worker], now_s);

@@ -411,7 +411,7 @@ std::vector<Seed> SecuritySeeds() {
          h->AddCertificates("tryst://tryst/job:worker");
          h->config.nic = "ibv";
        }},
-      {"limits", W::kFault, "do not add up",
+      {"limits", W::kFault, "add up to more",
        [](SeededHost* h) { h->config.memory_bytes = 1 << 20; }},
   };
 }

@@ -65,7 +65,8 @@ absl::StatusOr<int64_t> EtcdClient::GrantLease(absl::Duration ttl) {
   const grpc::Status status = leases_->LeaseGrant(&context, request, &response);
   if (!status.ok()) return FromEtcd(status);
   if (!response.error().empty() || response.id() == 0) {
-    return absl::UnavailableError(absl::StrCat("etcd grants no lease: ", response.error()));
+    return absl::UnavailableError(absl::StrCat(
+        "etcd refuses a lease, by which this worker would be listed: ", response.error()));
   }
   return response.id();
 }
@@ -173,7 +174,9 @@ absl::Status EtcdClient::Watch(
   watching_.TryCancel();
   const absl::Status status = FromEtcd(stream->Finish());
   if (cancelled) return absl::AbortedError(absl::StrCat("etcd: ", response.cancel_reason()));
-  return status.ok() ? absl::UnavailableError("etcd ended the watch") : status;
+  return status.ok()
+             ? absl::UnavailableError("etcd ended the connection by which it tells of changes")
+             : status;
 }
 
 }  // namespace tryst

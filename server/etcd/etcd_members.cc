@@ -66,8 +66,9 @@ void EtcdMembers::Run() {
     Heard(absl::StrCat(endpoint, ": ", ended.message()));
     // Tries each server once before it warns: one server that stops is not worth a warning.
     if (failures == static_cast<int>(options_.access.endpoints.size())) {
-      TRYST_LOG(Warning) << "no server of etcd serves us, members stay as they are: "
-                         << ended.message();
+      TRYST_LOG(Warning)
+          << "no server of etcd answers; the list of workers stays as it is until one does: "
+          << ended.message();
     }
     next = (next + 1) % options_.access.endpoints.size();
     Pause(failures);
@@ -116,8 +117,8 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     was_superseded = std::exchange(view_.superseded, !ours);
   }
   if (!ours && !was_superseded) {
-    TRYST_LOG(Error) << "etcd has a newer process registered as " << options_.self.worker
-                     << ": stop this one";
+    TRYST_LOG(Error) << "another, newer process is registered in etcd under this worker's name, "
+                     << options_.self.worker << ": it takes the name, so stop one of the two";
   }
   return absl::OkStatus();
 }
@@ -169,7 +170,8 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
   } catch (const std::system_error& error) {
     MutexLock lock(&mu_);
     watching_ = false;
-    return absl::UnavailableError(absl::StrCat("no thread can be started: ", error.what()));
+    return absl::UnavailableError(
+        absl::StrCat("no thread can be started to talk to etcd: ", error.what()));
   }
   status = Watch(client);
   client->CancelWatch();
@@ -186,7 +188,7 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
       MutexLock lock(&mu_);
       while (!Closing() && watching_ && !changed_.WaitUntil(&mu_, until)) {
       }
-      if (Closing()) return absl::CancelledError("closing");
+      if (Closing()) return absl::CancelledError("this worker is stopping");
       if (!watching_) return watch_end_;
       listed = listed_;
     }
@@ -194,7 +196,8 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
     if (!kept.ok()) return kept.status();
     if (!*kept) {
       lease_ = 0;
-      TRYST_LOG(Warning) << "etcd has dropped our lease: we register anew";
+      TRYST_LOG(Warning) << "etcd has dropped this worker from its list (its lease has lapsed): it "
+                            "registers again";
     }
     if (!*kept || !listed) {
       absl::Status registered = Register(client);

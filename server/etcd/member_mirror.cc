@@ -58,7 +58,9 @@ void MemberMirror::Put(const Member& member) {
   if (member.worker == self_) return;  // Nothing in etcd overrides what we know of ourselves.
   members_->Set(member.worker, member.address);
   const absl::Status announced = members_->Announce(member);
-  if (!announced.ok()) TRYST_LOG(Warning) << member.worker << ": " << announced.message();
+  if (!announced.ok())
+    TRYST_LOG(Warning) << member.worker
+                       << " as etcd lists it is not accepted: " << announced.message();
 }
 
 void MemberMirror::Delete(const std::string& worker, int64_t now_ns) {

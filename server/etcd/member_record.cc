@@ -38,8 +38,8 @@ absl::StatusOr<std::string> WorkerOfKey(absl::string_view prefix, absl::string_v
   if (absl::ConsumePrefix(&rest, prefix)) worker = absl::StrCat("/", rest);
   const std::string cpu = absl::StrCat(worker, "/device:CPU:0");
   if (worker.empty() || !ParseDeviceName(cpu, &name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("etcd's key '", key.substr(0, kMostAddressBytes), "' names no worker"));
+    return absl::InvalidArgumentError(absl::StrCat("etcd's key '", key.substr(0, kMostAddressBytes),
+                                                   "' does not name a worker, and is left out"));
   }
   return worker;
 }
@@ -50,7 +50,7 @@ absl::StatusOr<Member> ParseMember(absl::string_view prefix, absl::string_view k
   if (!worker.ok()) return worker.status();
   const auto bad = [&] {
     return absl::InvalidArgumentError(
-        absl::StrCat("etcd's value of ", *worker, " does not describe a member"));
+        absl::StrCat("etcd's value for the worker ", *worker, " cannot be read"));
   };
   google::protobuf::Struct json;
   if (value.size() > kMostValueBytes ||

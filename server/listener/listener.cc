@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   OwnedFd epoll(epoll_create1(EPOLL_CLOEXEC));
   OwnedFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) {
-    return absl::UnavailableError("no descriptor is left to listen with");
+    return absl::UnavailableError(
+        "no file descriptor is left to listen with: raise the limit of open files (ulimit -n)");
   }
   return std::unique_ptr<Listener>(
       new Listener(*std::move(listening), limits, std::move(epoll), std::move(wake)));
@@ -204,8 +205,9 @@ void Listener::Accept(int listener) {
 // A listening socket that cannot accept would stay readable and keep this thread awake.
 void Listener::Rest() {
   if (rests_until_ns_ == 0) {
-    TRYST_LOG(Warning) << "no descriptor is left for another connection on port " << listening_.port
-                       << ": nobody is accepted until one is";
+    TRYST_LOG(Warning)
+        << "no file descriptor is left for another connection on port " << listening_.port
+        << ": connections wait until one is closed; raise the limit of open files (ulimit -n)";
     MutexLock lock(&mu_);
     table_.Rested();
   }

@@ -93,7 +93,7 @@ absl::StatusOr<ListeningSockets> ListenOn(const std::string& address) {
       if (fd.ok()) out.sockets.push_back(*std::move(fd));
     }
   }
-  absl::Status failed = absl::UnavailableError("it names no address");
+  absl::Status failed = absl::UnavailableError("the name has no address");
   if (out.sockets.empty()) {
     absl::StatusOr<std::vector<Bound>> bound = Resolve(host, port);
     if (!bound.ok()) return bound.status();

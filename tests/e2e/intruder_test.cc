@@ -560,7 +560,7 @@ TEST(Control, StepsAreForMembersOrForThoseNamed) {
   EXPECT_TRUE(abort_as(*ps, kWorker).ok());
   const grpc::Status refused = abort_as(*ps, "/job:cli/replica:0/task:0");
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_TRUE(absl::StrContains(refused.error_message(), "name it in 'control'"))
+  EXPECT_TRUE(absl::StrContains(refused.error_message(), "name it in the setting control"))
       << refused.error_message();
 
   config.control = "/job:chief,/job:cli/";

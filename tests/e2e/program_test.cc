@@ -217,7 +217,7 @@ TEST(Processes, ExitStatusesAreAsDocumented) {
       {2, {}, "no command"},
       {2, {"pong"}, "there are: ping"},
       {2, {"ping", "nonsense", "--insecure"}, "'nonsense' is not a worker's name"},
-      {2, {"ping", kSource, "--insecure"}, "where is /job:src"},
+      {2, {"ping", kSource, "--insecure"}, "the address of /job:src"},
       {2, {"ping", absl::StrCat(kSource, "@host"), "--insecure"}, "'host' of"},
       {2, {"ping", absl::StrCat(kSource, "@host:port"), "--insecure"}, "is not host:port"},
       {2, {"ping", at}, "0 ways of security"},
@@ -381,14 +381,15 @@ TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
 
 TEST(Processes, WhatMakesNoSenseIsSaidAtOnce) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--job=ps", "--open_cluster"}, "nobody can be told"},
+      {{"--job=ps", "--open_cluster"}, "others cannot connect to 0.0.0.0"},
       {{"--job=ps", "--open_cluster", "--listen=127.0.0.1:0"}, "0 ways of security"},
       {{"--insecure", "--job=ps", "--listen=0.0.0.0:0", "--open_cluster", "--advertise=h:1"},
-       "can be reached by others"},
-      {{"--insecure", "--job=ps", "--protocol=grpc+gdr", "--open_cluster"}, "there are: grpc"},
+       "can be reached by other hosts"},
+      {{"--insecure", "--job=ps", "--protocol=grpc+gdr", "--open_cluster"}, "should be one of: grpc"},
       {{"--tusk=1"}, "no flag --tusk"},
-      {{"--insecure", "--job=ps", "--open_cluster", "--memory_bytes=1MiB"}, "do not add up"},
-      {{"--insecure", "--job=ps", "--cluster_spec=worker=127.0.0.1:1"}, "not in its own cluster"},
+      {{"--insecure", "--job=ps", "--open_cluster", "--memory_bytes=1MiB"}, "add up to more"},
+      {{"--insecure", "--job=ps", "--cluster_spec=worker=127.0.0.1:1"},
+       "is not named in the cluster's description"},
   };
   for (const auto& [args, why] : cases) {
     Process daemon("server/trystd", args);

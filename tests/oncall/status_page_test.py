@@ -116,7 +116,7 @@ class StatusPage(unittest.TestCase):
             get("127.0.0.1:%d" % port, "/metrics")
         # Settings that make no sense are refused at the start.
         for flags, why in ((["--status_listen=0.0.0.0:0"], "can be reached by others"),
-                           (["--status_listen=127.0.0.1:0", "--status_key_file=" + key], "needs both"),
+                           (["--status_listen=127.0.0.1:0", "--status_key_file=" + key], "must both be set"),
                            (["--status_listen=127.0.0.1:0", "--status_token_file=" + os.devnull], "is empty"),
                            (["--status_listen=127.0.0.1:0", "--status_certificate_file=" + cert,
                              "--status_key_file=" + token], "its certificate and key")):
@@ -241,7 +241,7 @@ class StatusPage(unittest.TestCase):
         for connection in held:
             connection.close()
         for listen, why in (("0.0.0.0:0", "status_anywhere"), ("nonsense", "host:port"),
-                            ("example.org:1", "no IP address")):
+                            ("example.org:1", "not an IP address")):
             done = subprocess.run([PUPPET, "--insecure", "--open_cluster", "--job=x", "--nic=soft",
                                    "--listen=127.0.0.1:0", "--status_listen=" + listen],
                                   stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
