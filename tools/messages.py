@@ -27,11 +27,11 @@ NOT_SHIPPED = re.compile(r"verbs/sim/|.*/(fake|pretended)_")
 TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?\*/)|R"(?P<mark>\w*)\((?P<raw>.*?)\)(?P=mark)"|"(?P<text>(?:\\.|[^"\\\n])*)"|"""
                    r"""(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 # What makes a Status, also where a function of the file adds words of its own.
-MAKES_STATUS = re.compile(r"\b(?:\w+Error|absl::Status)\(|\b(?:Malformed|Refuse\w*|Wrong|Fail|Bad\w*|Broken|Lost|Break)\((?=[^)])")
+MAKES_STATUS = re.compile(r"\b(?:\w+Error|absl::Status)\(|\b(?:Malformed|Refuse\w*|Wrong|Fail|Bad\w*|Broken|Lost|Break|Nonsense|PyErr_SetString|PyErr_Format)\((?=[^)])")
 MAKES_LOG = re.compile(r"\bTRYST_LOG\((\w+)\)")
 NOT_SAID = re.compile(r"\bTRYST_(REACHED\(|D?CHECK\([^;]*)\s*$")
 SETTING = re.compile(r'\{"[\w ]+", "(\w+)", K::')
-PYTHON_MESSAGE = re.compile(r"\b(raise \w+|warnings\.warn|\w*log\w*\.(?:info|warning|error))\(")
+PYTHON_MESSAGE = re.compile(r"\b(raise [\w.]+|warnings\.warn|\w*log\w*\.(?:info|warning|error))\(")
 
 
 def literals(source):
