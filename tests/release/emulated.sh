@@ -41,6 +41,9 @@ for program in pull push batch; do
     -Wl,-rpath,"$work/sdk/lib" -o "$work/$program"
   check "the example $program" "${emulator[@]}" "$work/$program"
 done
-if ((failed == 0)); then tests/release/tried.py note "aarch64 under qemu-user" "$(qemu-aarch64-static --version | sed -nE "1s/.*version ([0-9.]+).*/\1/p")" "\`./run test --emulated\`"; fi
+if ((failed == 0)); then
+  emulated=$(qemu-aarch64-static --version | sed -nE '1s/.*version ([0-9.]+).*/\1/p')
+  tests/release/tried.py note "aarch64 under qemu-user" "$emulated" "\`./run test --emulated\`"
+fi
 echo "$passed passed, $failed failed, 0 skipped"
 ((failed == 0))
