@@ -61,6 +61,7 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       standing_(this, &sender_, &destinations_, &habits_, &options_, &counters_),
       receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this),
       silence_(poller_, options_.patience_ms, [this] { OnPeerLost(); }),
+      owed_(poller_, options_.give_up_ms > 0 ? options_.give_up_ms : options_.patience_ms),
       heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
   words_ = &sender_;
   slots_.Reset(options_.link.slots);

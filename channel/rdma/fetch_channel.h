@@ -10,6 +10,7 @@
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_owed.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_destination.h"
@@ -62,6 +63,7 @@ class FetchChannel final : public FetchOps,
 
  private:
   using State = Connector::State;
+  static constexpr int64_t kSoonNs = 1'000'000;
 
   // Connecting (fetch_connection.cc).
   void GoIdle();
@@ -75,9 +77,13 @@ class FetchChannel final : public FetchOps,
 
   // How long the peer may be silent.
   void OnHeard() override;
+  void OnPong() override;
+  void OnBrought() override { owed_.NoteBrought(); }
   void OnPeerLost();
   void StartWatch();
   void OnHeartbeat();
+  absl::Status Overdue();
+  int64_t MostSilentMs(bool answers) const;
   size_t waiting() const { return pool_.live() - standing_.count(); }
 
   // The end of a link.
@@ -147,6 +153,7 @@ class FetchChannel final : public FetchOps,
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
   int64_t broken_since_ns_ = 0;
   PeerSilence silence_;
+  FetchOwed owed_;
   MemberTimer<FetchChannel> heartbeat_timer_;
 };
 

@@ -14,6 +14,11 @@ namespace {
 
 // Every producer with default settings, of any version, grants messages of this size.
 constexpr uint32_t kGrantedBytes = 8192;
+// What the peer writes to us goes before its messages. At this rate, or faster.
+constexpr uint64_t kSlowestBytesPerMs = 1000;
+// And at least so much of it between two answers of which one was asked for after the other: more
+// fits into any queue pair.
+constexpr uint64_t kWrittenInATurn = 1 << 20;
 
 }  // namespace
 
@@ -100,6 +105,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   connector_.SetState(State::kOpen);
   parking_.known = sender_.version >= 3;
   silence_.Stop();
+  owed_.Begin();
   connector_.why = absl::OkStatus();
   ++counters_.epochs;
   ReplayAsked();
@@ -209,17 +215,18 @@ void FetchChannel::StartWatch() {
 
 void FetchChannel::OnHeartbeat() {
   if (connector_.state() != State::kOpen || (waiting() == 0 && !probing_)) return;
-  const int64_t since_ns = std::max(sender_.link->last_heard_ns(), silence_.waiting_since_ns());
+  const int64_t since_ns = std::max(owed_.word_ns(), silence_.waiting_since_ns());
   const int64_t silent_ms = poller_->RunningSince(since_ns) / 1'000'000;
   // The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges
   // our pings, the peer gets as much time as a stuck work.
   const int64_t answered_ns = std::max(since_ns, sender_.link->last_completed_ns());
   const bool answers = poller_->RunningSince(answered_ns) < options_.silence_ms * 1'000'000;
-  if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
+  if (silent_ms >= MostSilentMs(answers)) {
     TRYST_REACHED("sim: the producer is silent");
-    return sender_.link->Break(absl::UnavailableError(
-        absl::StrCat(options_.peer, " has sent nothing for ", silent_ms, " ms")));
+    return sender_.link->Break(owed_.Silent(options_.peer, options_.path, silent_ms));
   }
+  const absl::Status overdue = Overdue();
+  if (!overdue.ok()) return sender_.link->Break(overdue);
   // If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
   // stuck.
   for (FetchOp* base : slots_.all()) {
@@ -237,11 +244,48 @@ void FetchChannel::OnHeartbeat() {
         absl::StrCat("parts of a tensor that the peer said it had sent have not arrived for ",
                      limit_ms, " ms")));
   }
-  if (silent_ms >= options_.heartbeat_ms / 2) {
+  if (silent_ms >= options_.heartbeat_ms / 2 || owed_.owes_since_ns() >= 0) {
     sender_.ping_due = true;
     sender_.link->FlushSoon();
   }
   poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
+}
+
+// A peer that has said something before may be stuck for a while. One that has not, although its
+// NIC answers, is given what the memory takes that it may write.
+int64_t FetchChannel::MostSilentMs(bool answers) const {
+  if (!answers) return options_.silence_ms;
+  const int64_t stall_ms = options_.link.stall_ms;
+  if (owed_.has_spoken() || options_.give_up_ms <= 0) return stall_ms;
+  uint64_t lent_bytes = 0, waiting_bytes = 0;
+  AddLent(&lent_bytes, &waiting_bytes);
+  return std::min(stall_ms, std::max(options_.silence_ms, options_.give_up_ms) +
+                                static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs));
+}
+
+// Whether the peer owes us the bytes of a tensor that it has announced and for which there is room.
+// On a slow wire they take long, and nothing shows how many have landed. But an honest peer queues
+// its writes before the answer to a later PING, and that answer lands behind them.
+absl::Status FetchChannel::Overdue() {
+  const auto& slots = slots_.all();
+  owed_.NoteAwaited(std::any_of(slots.begin(), slots.end(), [](const FetchOp* op) {
+    if (op == nullptr || op->state != FetchState::kAsked) return false;
+    return RdmaFetchOp::Of(*op).announced || RdmaFetchOp::Of(*op).retried;
+  }));
+  if (!owed_.IsLate()) return absl::OkStatus();
+  uint64_t lent_bytes = 0, waiting_bytes = 0;
+  AddLent(&lent_bytes, &waiting_bytes);
+  if (owed_.answers() < 2 + lent_bytes / kWrittenInATurn) return absl::OkStatus();
+  // Where answers overtake writes they say nothing of them.
+  const int64_t slow_ms = static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs);
+  if (!sender_.link->ordered() &&
+      poller_->RunningSince(owed_.owes_since_ns()) < slow_ms * 1'000'000) {
+    return absl::OkStatus();
+  }
+  TRYST_REACHED("rare: the producer announces a tensor and brings nothing");
+  owed_.NoteDefault();
+  connector_.NoteFailing(owed_.owes_since_ns());
+  return owed_.Late(options_.peer, options_.path);
 }
 
 void FetchChannel::OnBroken(const absl::Status& why) {
@@ -257,20 +301,20 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     }
     connector_.SetState(State::kDraining);
     // A fetch that has waited for long over a link that worked does not end with it.
-    const int64_t heard_ns = sender_.link->last_heard_ns();
-    silence_.NoteWordAt(heard_ns);
+    silence_.NoteWordAt(owed_.word_ns());
     if (waiting() > 0) silence_.Watch();
-    connector_.NoteFailing(std::max(heard_ns, silence_.waiting_since_ns()));
+    connector_.NoteFailing(std::max(owed_.word_ns(), silence_.waiting_since_ns()));
+    if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
   }
   poller_->CancelTimer(&heartbeat_timer_);
-  sender_.ping_due = sender_.tell_replayed = false;
+  sender_.ping_due = sender_.ping_out = sender_.tell_replayed = false;
   standing_.DropAll(why);
   ForgetWords();
   for (FetchOp* base : slots_.all()) {
     RdmaFetchOp* op = RdmaFetchOp::Of(base);
     if (op == nullptr) continue;
     destinations_.StopWaiting(op);
-    op->park_asked = false;
+    op->park_asked = op->announced = false;
     if (std::exchange(op->moves, false)) op->ending = false;
     op->parts_seen = 0;
     op->lanes_seen = 0;
@@ -305,7 +349,7 @@ void FetchChannel::OnDrained() {
   if (connector_.state() == State::kClosed) return ForgetLeaving();
   if (pool_.live() == 0) {
     GoIdle();
-  } else if (connector_.back_off()->TakeFree()) {
+  } else if (owed_.works() && connector_.back_off()->TakeFree()) {
     Connect();
   } else {
     RetryLater(connector_.why);

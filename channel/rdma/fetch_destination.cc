@@ -138,6 +138,7 @@ bool FetchDestinations::Pass(RdmaFetchOp* from, RdmaFetchOp* to) {
   }
   to->retried = from->retried;
   to->expects = from->expects;
+  to->announced = from->announced;
   to->expected = from->expected;
   to->parts_since_ns = from->parts_since_ns;
   to->parts_seen = from->parts_seen;

@@ -93,11 +93,20 @@ void FetchChannel::Probe() {
 
 void FetchChannel::OnHeard() {
   silence_.NoteWord();
+  owed_.NoteWord();
+  if (!owed_.works()) return;
   connector_.back_off()->Reset();
   connector_.NoteWorking();
   if (!probing_) return;
   probing_ = false;
   if (options_.on_usable) options_.on_usable();
+}
+
+void FetchChannel::OnPong() {
+  owed_.NoteAnswer();
+  OnHeard();
+  // The more it may have under way to us, the more often it is asked; see Overdue().
+  if (owed_.IsLate()) poller_->SetTimer(&heartbeat_timer_, now_ns() + kSoonNs);
 }
 
 }  // namespace tryst

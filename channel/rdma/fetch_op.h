@@ -19,15 +19,16 @@ class RdmaFetchOp final : public FetchOp {
   static const RdmaFetchOp& Of(const FetchOp& op) { return static_cast<const RdmaFetchOp&>(op); }
   void Renew() override {
     FetchOp::Renew();
-    retried = standing = expects = gone_seen = false;
+    retried = standing = expects = announced = gone_seen = false;
     parts_seen = 0;
     lanes_seen = 0;
     meta_flags = 0;
   }
 
-  bool retried = false;   // The digest was wrong once, and the tensor was requested again.
-  bool standing = false;  // Made ahead: no fetch has claimed it yet.
-  bool expects = false;   // `expected` says what the tensor probably is.
+  bool retried = false;    // The digest was wrong once, and the tensor was requested again.
+  bool standing = false;   // Made ahead: no fetch has claimed it yet.
+  bool expects = false;    // `expected` says what the tensor probably is.
+  bool announced = false;  // Over this link the peer has said what it is.
   wire::TensorMeta expected;
   int64_t parts_since_ns = 0;  // In kParts, or in kLeaving with gone_seen: since when.
   uint16_t parts_seen = 0;

@@ -49,8 +49,11 @@ absl::optional<FetchEvent> EventOf(wire::RecordType type) {
 }  // namespace
 
 absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
+  if (record.type == wire::RecordType::kPong) {
+    if (sender_->TakePong()) user_->OnPong();
+    return absl::OkStatus();
+  }
   user_->OnHeard();
-  if (record.type == wire::RecordType::kPong) return absl::OkStatus();
   if (record.type == wire::RecordType::kHere) {
     auto tickets = wire::DecodeTickets(record);
     if (tickets.ok()) ops_->OnHere(*tickets);
@@ -81,10 +84,12 @@ absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
 absl::Status FetchReceiver::Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record) {
   switch (action) {
     case FetchAction::kTake:
+      user_->OnBrought();
       return op->state == FetchState::kParts ? OnLanded(op, record) : OnTensor(op, record);
     case FetchAction::kFindRoom:
       return OnNeedDestination(op, record);
     case FetchAction::kFail:
+      user_->OnBrought();
       Complete(op,
                FailureTold(record.number, record.body.substr(0, wire::kMaxErrorBytes),
                            (record.flags & wire::kDerived) != 0),
@@ -261,6 +266,7 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
     return absl::OkStatus();
   }
   if (ops_->Hear(op, FetchEvent::kPart) == nullptr) return OutOfPlace(op->state, FetchEvent::kPart);
+  user_->OnBrought();
   const uint32_t bit = 1u << lane;
   // On a NIC that reorders, a queue pair may carry several parts, which are only counted.
   if (sender_->link->ordered() && (op->lanes_seen & bit) != 0)
@@ -326,6 +332,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
     ++counters_.digests_wrong;
     if (!op->retried) {
       op->retried = true;
+      op->announced = false;  // There may be no room for it now.
       op->parts_seen = 0;
       op->lanes_seen = 0;
       ops_->Advance(op, FetchEvent::kRetry);
@@ -376,6 +383,10 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaFetchOp* op, const wire::Recor
         op, absl::CancelledError(
                 "a standing receive ends: the tensor has another shape than the one before"));
     return absl::OkStatus();
+  }
+  if (std::exchange(op->announced, true)) {
+    TRYST_REACHED("rare: a tensor is announced twice");
+    return absl::DataLossError("the producer has room for the tensor, and asks for room again");
   }
   op->expects = false;
   destinations_->Drop(op);

@@ -23,7 +23,9 @@ class FetchReceiver {
  public:
   class User {
    public:
-    virtual void OnHeard() = 0;  // The peer was heard through the link.
+    virtual void OnHeard() = 0;    // The peer was heard through the link.
+    virtual void OnPong() = 0;     // It has answered a PING.
+    virtual void OnBrought() = 0;  // Some of a tensor has come, or a failure in its place.
     // The producer no longer holds the request, and the tensor is too large for this path: another
     // path brings it.
     virtual void MoveAway(RdmaFetchOp* op) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace tryst {
 
@@ -21,7 +22,14 @@ bool FetchSender::SayOwn() {
     if (!link->Send(record)) return false;
     link->SignalMessage();
     ping_due = false;
+    if (!std::exchange(ping_out, true)) ping_message_ = link->message_number();
   }
+  return true;
+}
+
+bool FetchSender::TakePong() {
+  if (!ping_out || !link->HasRead(ping_message_)) return false;
+  ping_out = false;
   return true;
 }
 

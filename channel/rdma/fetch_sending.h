@@ -26,7 +26,10 @@ class FetchSender final : public FetchWords {
   uint32_t version = 0;               // Of the protocol, in this epoch.
   bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
   bool ping_due = false;
+  bool ping_out = false;  // The peer has not answered one that was sent.
 
+  // A PONG has come. False: it answers nothing, since the peer has not read our PING.
+  bool TakePong();
   void FlushSoon() override;
   bool AsksAtOnce() const override { return !tell_replayed; }
   bool HasRoom(const FetchOp&) override { return link->message() != nullptr; }
@@ -43,6 +46,7 @@ class FetchSender final : public FetchWords {
 
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
+  uint32_t ping_message_ = 0;  // Which had the first PING that is out.
 };
 
 }  // namespace tryst

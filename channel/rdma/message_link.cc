@@ -43,9 +43,7 @@ MessageLink::MessageLink(QueueHub* hub, const LinkOptions& options, uint32_t epo
       epoch_(epoch),
       owner_(owner),
       lanes_(hub, &options_, &memory_, [this] { OnStall(); }),
-      early_(hub->poller(), &consumed_, [this] { OnMessageLost(); }) {
-  last_heard_ns_ = hub->poller()->now_ns();
-}
+      early_(hub->poller(), &consumed_, [this] { OnMessageLost(); }) {}
 
 absl::StatusOr<std::unique_ptr<MessageLink>> MessageLink::Create(QueueHub* hub,
                                                                  const LinkOptions& options,
@@ -118,7 +116,6 @@ absl::Status MessageLink::Connect(const Hello& peer) {
     if (!connected.ok()) return connected;
   }
   connected_ = true;
-  last_heard_ns_ = hub_->poller()->now_ns();
   return absl::OkStatus();
 }
 
@@ -290,7 +287,6 @@ void MessageLink::OnCompletion(const Completion& completion) {
 
 void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
   ++lanes_[lane].receives_owed;
-  last_heard_ns_ = hub_->poller()->now_ns();
   auto what = wire::DecodeImmediate(immediate);
   absl::Status handled = what.status();
   if (!what.ok()) {

@@ -114,12 +114,15 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   const wire::ChannelParameters& peer() const { return peer_; }
   const LinkOptions& options() const { return options_; }
   size_t queue_pairs() const { return lanes_.size(); }
-  int64_t last_heard_ns() const { return last_heard_ns_; }
   // When the peer's NIC last acknowledged a work of ours that reports its completion.
   int64_t last_completed_ns() const { return lanes_.last_completed_ns(); }
   // The message being filled, or the next one, shall report when the peer's NIC has it.
   void SignalMessage() { signal_message_ = true; }
   uint64_t messages_sent() const { return messages_sent_; }
+  // The number of the message being filled, or of the next one; and whether the peer says that it
+  // has read a message.
+  uint32_t message_number() const { return sent_; }
+  bool HasRead(uint32_t number) const { return static_cast<int32_t>(peer_consumed_ - number) > 0; }
 
   // QueuePairUser, PollerFlush.
   void OnCompletion(const Completion& completion) override;
@@ -171,7 +174,6 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint32_t accepts_owed_ = 0;
   uint64_t ack_ticket_ = 0;  // Of the last ack sent; only one is under way at a time.
   bool ack_due_ = false;
-  int64_t last_heard_ns_ = 0;
   bool signal_message_ = false;
   uint64_t messages_sent_ = 0;
 };

@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/log.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
+#include "channel/rdma/farewell.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
@@ -84,7 +86,9 @@ class Scripted final : public MessageLink::Owner {
 
 class HostileRdmaProducerTest : public ::testing::Test {
  protected:
-  HostileRdmaProducerTest() : world_(1), poller_(&world_.clock()) {
+  // `give_up_ms`: as in ConnectorOptions. Not 0: there is another path, and what goes there is in
+  // left_.
+  explicit HostileRdmaProducerTest(int64_t give_up_ms = 0) : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     nic_ = world_.OpenNic(0, SimNicOptions());
     hostile_nic_ = world_.OpenNic(1, SimNicOptions());
@@ -107,6 +111,10 @@ class HostileRdmaProducerTest : public ::testing::Test {
     options.on_too_large = [this](std::vector<WaitingFetch> fetches) {
       too_large_ = std::move(fetches);
     };
+    options.give_up_ms = give_up_ms;
+    options.on_left = [this](std::vector<WaitingFetch> fetches) {
+      for (WaitingFetch& fetch : fetches) left_.push_back(std::move(fetch));
+    };
     channel_ = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), &hellos_, options);
   }
 
@@ -118,6 +126,9 @@ class HostileRdmaProducerTest : public ::testing::Test {
     if (link_ != nullptr) link_->Break(absl::CancelledError("over"));
     for (int i = 0; i < 1000 && !channel_->Drained(); ++i) Settle();
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
+    for (WaitingFetch& fetch : left_) {
+      std::move(fetch.done)(absl::CancelledError("over"), Args(), fetch.args, Tensor(), false);
+    }
     channel_.reset();
     for (int i = 0; i < 100; ++i) Settle();
     link_.reset();
@@ -239,6 +250,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   Hellos hellos_;
   size_t answered_ = 0;
   std::vector<WaitingFetch> too_large_;
+  std::vector<WaitingFetch> left_;
   LinkOptions link_options_;
   Scripted scripted_;
   std::shared_ptr<Nic> nic_;
@@ -610,6 +622,245 @@ TEST_F(HostileRdmaProducerTest, AProducerThatNeverAnswersEndsWhatWaits) {
   EXPECT_EQ(fetched->calls, 1);
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
   EXPECT_GT(TimesReached("rare: the producer is without a word for too long"), 0u);
+}
+
+// ---- What a producer owes ----
+
+// Answers every hello, and then owes something.
+class OwingRdmaProducerTest : public HostileRdmaProducerTest {
+ protected:
+  static constexpr int64_t kGiveUpMs = 2000;
+  static constexpr uint64_t kSession = 5;
+
+  explicit OwingRdmaProducerTest(int64_t give_up_ms = kGiveUpMs)
+      : HostileRdmaProducerTest(give_up_ms) {}
+
+  enum class Does {
+    kNeverDials,    // Its queue pairs are never connected.
+    kIsSilent,      // It reads what is asked, and says nothing at all.
+    kAcknowledges,  // It says that it has read what it was asked, and nothing else.
+    kAnswers,       // It answers pings, too.
+  };
+  // Hellos are answered as they come, also a farewell, until it is over or `ms` have passed.
+  // Returns how long that took.
+  int64_t Run(Does does, int64_t ms, const std::function<bool()>& is_over) {
+    const int64_t began_ns = world_.clock().NowNs();
+    const auto passed_ms = [&] { return (world_.clock().NowNs() - began_ns) / 1'000'000; };
+    while (passed_ms() < ms && !is_over()) {
+      for (int i = 0; i < 5; ++i) Settle();
+      if (hellos_.answers.size() > answered_) AnswerHello(does);
+      for (; does == Does::kAnswers && scripted_.pongs_due > 0 && channel_->open();
+           --scripted_.pongs_due) {
+        wire::Record record;
+        record.type = wire::RecordType::kPong;
+        if (link_->Send(record)) link_->FlushSoon();
+      }
+      for (; announces_bytes_ > 0 && announced_ < scripted_.asked.size(); ++announced_) {
+        const Scripted::Asked& asked = scripted_.asked[announced_];
+        const bool is_first = asked.type == wire::RecordType::kRequest &&
+                              (again_ || asked.generation != announced_generation_);
+        if (!is_first || !channel_->open()) continue;
+        announced_generation_ = asked.generation;
+        Announce(asked, announces_bytes_);
+      }
+    }
+    return passed_ms();
+  }
+  int64_t RunUntilLeft(Does does, int64_t ms = 60'000) {
+    return Run(does, ms, [this] { return !left_.empty(); });
+  }
+  void ExpectLeft(const Fetched& fetched, int64_t took_ms) {
+    EXPECT_EQ(left_.size(), 1u) << channel_->Explain();
+    EXPECT_EQ(channel_->counters().moved, 1u);
+    EXPECT_EQ(fetched.calls, 0) << "it goes on elsewhere: " << fetched.status;
+    EXPECT_GE(took_ms, kGiveUpMs);
+    EXPECT_LE(took_ms, kGiveUpMs + 2000) << channel_->Explain();
+  }
+  void AnswerHello(Does does) {
+    const Hello& asked = hellos_.asked.back();
+    Hello answer;
+    answer.worker = kProducer;
+    answer.incarnation = 1;
+    answer.epoch = asked.epoch;
+    answer.path = "rdma";
+    answer.protocol_newest = kProtocolNewest;
+    if (link_ != nullptr) {
+      link_->Break(absl::CancelledError("the next one"));
+      for (int i = 0; i < 1000 && !link_->drained(); ++i) Settle();
+      link_.reset();
+    }
+    scripted_.pongs_due = 0;
+    scripted_.answers_pings = true;
+    scripted_.asked.clear();
+    announced_ = 0;
+    announced_generation_ = -1;
+    if (asked.queue_pairs.empty()) {
+      Farewell farewell;
+      farewell.session = kSession;
+      answer.parameters = EncodeFarewell(farewell);
+    } else {
+      LinkOptions options = link_options_;
+      if (does == Does::kIsSilent) {
+        options.ack_delay_us = int64_t{3600} * 1'000'000;
+        options.ring_slots = 128;  // So many need not be acknowledged.
+      }
+      link_ = *MessageLink::Create(hostile_hub_.get(), options, static_cast<uint32_t>(asked.epoch),
+                                   &scripted_);
+      if (does != Does::kNeverDials) {
+        const absl::Status connected = link_->Connect(asked);
+        ASSERT_TRUE(connected.ok()) << connected;
+      }
+      link_->DescribeTo(&answer, kSession);
+    }
+    answered_ = hellos_.answers.size();
+    std::exchange(hellos_.answers.back(), nullptr)(std::move(answer));
+  }
+  void Announce(const Scripted::Asked& asked, uint64_t bytes) {
+    wire::Record record;
+    record.type = wire::RecordType::kNeedDestination;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = bytes;
+    meta.dims[0] = static_cast<int64_t>(bytes);
+    EXPECT_TRUE(
+        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
+    link_->FlushSoon();
+  }
+
+  uint64_t announces_bytes_ = 0;  // Not 0: what is asked for is announced, once on a link,
+  bool again_ = false;            // or as often as it is asked for.
+  size_t announced_ = 0;
+  int announced_generation_ = -1;
+};
+
+TEST_F(OwingRdmaProducerTest, WhoNeverDialsIsLeft) {
+  const Fetched* const fetched = Fetch("a");
+  ExpectLeft(*fetched, RunUntilLeft(Does::kNeverDials));
+}
+
+TEST_F(OwingRdmaProducerTest, WhoDialsAndIsSilentIsLeft) {
+  const Fetched* const fetched = Fetch("a");
+  ExpectLeft(*fetched, RunUntilLeft(Does::kIsSilent));
+  EXPECT_EQ(scripted_.accepted, 0);
+}
+
+TEST_F(OwingRdmaProducerTest, WhoTakesTheAskAndIsSilentAboutItIsLeft) {
+  const Fetched* const fetched = Fetch("a");
+  const int64_t took_ms = RunUntilLeft(Does::kAcknowledges);
+  ExpectLeft(*fetched, took_ms);
+}
+
+TEST_F(OwingRdmaProducerTest, WhoAnnouncesATensorAndBringsNothingIsLeft) {
+  announces_bytes_ = 512 << 10;
+  const uint64_t before = TimesReached("rare: the producer announces a tensor and brings nothing");
+  const Fetched* const fetched = Fetch("a");
+  ExpectLeft(*fetched, RunUntilLeft(Does::kAnswers));
+  EXPECT_EQ(TimesReached("rare: the producer announces a tensor and brings nothing"), before + 1);
+}
+
+// It has room for what it said that it has, and says it once more.
+TEST_F(OwingRdmaProducerTest, WhoAnnouncesATensorAgainAndAgainIsLeft) {
+  announces_bytes_ = 512 << 10;
+  again_ = true;
+  const uint64_t before = TimesReached("rare: a tensor is announced twice");
+  const Fetched* const fetched = Fetch("a");
+  ExpectLeft(*fetched, RunUntilLeft(Does::kAnswers));
+  EXPECT_GT(TimesReached("rare: a tensor is announced twice"), before);
+}
+
+// What has landed is not what it says. Asked for it once more, it brings nothing.
+TEST_F(OwingRdmaProducerTest, WhoBringsAWrongTensorAndNoOtherIsLeft) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kRequest) == 1; });
+  SayLanded(0, 12345);
+  ExpectLeft(*fetched, RunUntilLeft(Does::kAnswers));
+}
+
+// Larger than the landing memory: it is the other path's from the start.
+TEST_F(OwingRdmaProducerTest, WhoAnnouncesTenGibibytesIsLeftWithThatFetch) {
+  announces_bytes_ = uint64_t{10} << 30;
+  Fetch("a");
+  Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kCancel) > 0; });
+  wire::Record record;
+  record.type = wire::RecordType::kGone;
+  record.slot = scripted_.LastRequest().slot;
+  record.generation = scripted_.LastRequest().generation;
+  Say(record);
+  ASSERT_EQ(too_large_.size(), 1u);
+  left_ = std::exchange(too_large_, {});
+}
+
+// An honest one, whose Send has not happened.
+TEST_F(OwingRdmaProducerTest, WhoAnswersMayTakeLongForItsSend) {
+  const Fetched* const fetched = Fetch("a");
+  RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
+  EXPECT_TRUE(channel_->open()) << channel_->Explain();
+  EXPECT_EQ(channel_->counters().moved, 0u);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(hellos_.asked.size(), 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  SayFailed(scripted_.LastRequest().slot, scripted_.LastRequest().generation);
+  EXPECT_EQ(fetched->calls, 1);
+}
+
+// An honest one on a slow wire: what it writes goes before what it says.
+TEST_F(OwingRdmaProducerTest, WhoMayWriteMuchMayBeSilentForLonger) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {500'000});
+  Fetch("a", args);
+  RunUntilLeft(Does::kIsSilent, kGiveUpMs + 450);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_LE(RunUntilLeft(Does::kIsSilent), 1000);
+  EXPECT_EQ(left_.size(), 1u);
+}
+
+// An honest one on a slow wire: it answers no ping before the bytes that it has queued have landed.
+TEST_F(OwingRdmaProducerTest, WhoHasAnnouncedATensorIsNotLateBeforeItAnswers) {
+  announces_bytes_ = 512 << 10;
+  const Fetched* const fetched = Fetch("a");
+  Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kRequest) == 2; });
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u);
+  RunUntilLeft(Does::kAcknowledges, 3 * kGiveUpMs);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+// The same where there is no other path: the fetches end with the patience.
+class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
+ protected:
+  OwingAloneRdmaProducerTest() : OwingRdmaProducerTest(0) {}
+
+  void ExpectEnds(Does does, const std::string& why) {
+    const Fetched* const fetched = Fetch("a");
+    const int64_t took_ms = Run(does, 200'000, [&] { return fetched->calls > 0; });
+    EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
+    EXPECT_TRUE(absl::StrContains(fetched->status.message(), why)) << fetched->status;
+    const int64_t patience_ms = FetchChannelOptions().patience_ms;
+    EXPECT_GE(took_ms, patience_ms);
+    EXPECT_LE(took_ms, patience_ms + 15'000);
+  }
+};
+
+TEST_F(OwingAloneRdmaProducerTest, WhoNeverDialsEndsWhatWaits) {
+  ExpectEnds(Does::kNeverDials, "whether or not it answers hellos");
+}
+
+TEST_F(OwingAloneRdmaProducerTest, WhoDialsAndIsSilentEndsWhatWaits) {
+  ExpectEnds(Does::kIsSilent, "has not said that it was asked");
+}
+
+TEST_F(OwingAloneRdmaProducerTest, WhoTakesTheAskAndIsSilentAboutItEndsWhatWaits) {
+  ExpectEnds(Does::kAcknowledges, "has not said that it was asked");
+}
+
+TEST_F(OwingAloneRdmaProducerTest, WhoAnnouncesATensorAndBringsNothingEndsWhatWaits) {
+  announces_bytes_ = 512 << 10;
+  ExpectEnds(Does::kAnswers, "has announced a tensor there and has brought nothing");
 }
 
 }  // namespace
