@@ -65,6 +65,7 @@ void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
 // At the end of a turn: says what there is to say, and wakes a producer that sleeps.
 void ShmFetchChannel::Flush() {
   if (!open()) return;
+  if (probing_) NoteWords();
   if (link_.SayWords()) SayAll();
   // Behind the refusals and the cancels.
   if (link_.words.empty() && !HasWords()) link_.TellAccepted(receiver_.accepted());

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_owed.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
@@ -86,7 +87,12 @@ class ShmFetchChannel final : public FetchOps,
   void OnProducerGone();
   bool Watched(uint32_t* cells) const override;
   void AskForSign() override;
+  void AskIfUp() override;
+  bool WatchParts(bool* awaited) override;
   void OnSilent(int64_t silent_ms) override;
+  void OnOwes(int64_t silent_ms) override;
+  void NoteWords();
+  void NoteOpen();
 
   // The end of a link.
   // What becomes of the fetches that are under way then.
@@ -124,12 +130,17 @@ class ShmFetchChannel final : public FetchOps,
   ShmFetchLink link_;
   ShmReceiver receiver_;
   PagedBlocks<ShmFetchOp> ops_;
+  FetchOwed owed_;
+  uint32_t cells_seen_ = 0;        // What owed_ knows of: cells of this link,
+  uint64_t brought_seen_ = 0;      // and tensors and parts of all links.
   uint64_t peer_incarnation_ = 0;  // The producer's, on this link.
   uint64_t gone_incarnation_ = 0;  // The life whose process has ended, if no new one has answered.
   MemberTimer<ShmFetchChannel> patience_timer_;  // Set while a fetch waits for a link.
-  int64_t lost_ns_ = 0;                          // When the last link ended.
-  int64_t attempt_ns_ = 0;                       // When this attempt to connect began.
-  bool answered_ = false;  // This attempt's hello was answered, so the producer is up.
+  int64_t lost_ns_ = 0;      // When the last link ended on which the producer had said something.
+  bool probing_ = false;     // The link is to show that the path works.
+  bool leave_next_ = false;  // The next answer to a hello settles what was asked, and is not used.
+  int64_t attempt_ns_ = 0;   // When this attempt to connect began.
+  bool answered_ = false;    // This attempt's hello was answered, so the producer is up.
 };
 
 }  // namespace tryst

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/reached.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/fetch_channel.h"
 
@@ -40,6 +41,8 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
     : FetchOps(hub->poller(), bootstrap, OpsOptions(options), &counters_),
       link_(hub, std::move(options), this, this, &counters_),
       receiver_(this, &link_, connector_.back_off(), this),
+      owed_(poller_,
+            link_.options.give_up_ms > 0 ? link_.options.give_up_ms : link_.options.patience_ms),
       patience_timer_(this, &ShmFetchChannel::OnPatienceTimer) {
   words_ = &link_;
 }
@@ -66,6 +69,8 @@ void ShmFetchChannel::Connect() {
 
 void ShmFetchChannel::Probe() {
   if (connector_.state() == State::kIdle || connector_.state() == State::kBackoff) {
+    probing_ = true;
+    leave_next_ = false;
     connector_.StopWaiting();
     Connect();
   }
@@ -81,6 +86,12 @@ void ShmFetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
 absl::Status ShmFetchChannel::Join(const Hello& answer) {
   const absl::Status ours = connector_.CheckAnswer(answer);
   if (!ours.ok()) return ours;
+  if (peer_incarnation_ != answer.incarnation) {
+    EndAskedOf(std::exchange(peer_incarnation_, answer.incarnation));
+    keys_.ForgetIds();  // Numbers given in an earlier life are never used again.
+  }
+  gone_incarnation_ = 0;
+  if (leave_next_) return absl::UnavailableError(connector_.why.message());
   auto invitation = shm_wire::DecodeInvitation(answer.parameters);
   if (!invitation.ok()) return invitation.status();
   auto socket = LocalSocket::Connect(invitation->socket);
@@ -95,11 +106,6 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
         "the producer closed the local socket on which shared memory is opened");
   }
   link_.hub->Watch(link_.socket->fd(), this);
-  if (peer_incarnation_ != answer.incarnation) {
-    EndAskedOf(std::exchange(peer_incarnation_, answer.incarnation));
-    keys_.ForgetIds();  // Numbers given in an earlier life are never used again.
-  }
-  gone_incarnation_ = 0;
   connector_.SetState(State::kJoining);
   connector_.WaitFor(link_.options.join_timeout_ms);
   return absl::OkStatus();
@@ -123,6 +129,8 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   } else if (IsPathRefusal(why) && link_.options.on_refused) {
     link_.options.on_refused();
   } else if (Unusable()) {
+    TRYST_REACHED("rare: shared memory is left, though its producer answers hellos");
+    leave_next_ = false;
     connector_.NoteWorking();
     link_.options.on_left(TakeWaiting());
   }
@@ -132,6 +140,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
 // answer to a hello means that all earlier requests are settled.
 bool ShmFetchChannel::Unusable() {
   if (!answered_ || pool_.live() == 0) {
+    leave_next_ = false;
     connector_.NoteWorking();
     return false;
   }
@@ -250,24 +259,84 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   poller_->CancelTimer(&patience_timer_);
   link_.hub->AddLink(this);
   connector_.SetState(State::kOpen);
-  connector_.NoteWorking();
   connector_.why = absl::OkStatus();
   ++counters_.links;
-  if (link_.options.on_open) link_.options.on_open();
+  owed_.Begin();
+  cells_seen_ = 0;
+  if (probing_ && link_.version >= shm_wire::kLinkParks) {
+    AskForSign();
+  } else {
+    NoteOpen();
+  }
   link_.FlushSoon();
-  if (pool_.live() > 0) link_.watch.Watch();
+  if (probing_ || pool_.live() > 0) link_.watch.Watch();
   return absl::OkStatus();
+}
+
+void ShmFetchChannel::NoteOpen() {
+  probing_ = false;
+  if (link_.options.on_open) link_.options.on_open();
+}
+
+// It is called from time to time, because a look at each cell would cost every fetch.
+void ShmFetchChannel::NoteWords() {
+  const bool speaks = link_.version >= shm_wire::kLinkParks;
+  if (speaks && link_.replies.taken() == cells_seen_) return;
+  cells_seen_ = link_.replies.taken();
+  owed_.NoteWord();
+  const uint64_t brought = counters_.ended_ok + link_.parts_taken;
+  if (std::exchange(brought_seen_, brought) != brought) owed_.NoteBrought();
+  if (!owed_.works()) return;
+  connector_.NoteWorking();
+  if (probing_) NoteOpen();
 }
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
   *cells = link_.replies.taken();
-  return connector_.state() == State::kOpen && pool_.live() > 0 &&
+  return connector_.state() == State::kOpen && (pool_.live() > 0 || probing_) &&
          link_.version >= shm_wire::kLinkParks;
 }
 
 void ShmFetchChannel::AskForSign() {
   link_.words.push_back({shm_wire::CellType::kPing, 0, 0, 0});
   link_.FlushSoon();
+}
+
+// A path that nobody has: whoever is up refuses it, and the link stays.
+void ShmFetchChannel::AskIfUp() {
+  Hello hello = connector_.NewHello();
+  hello.path = "none";
+  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) {
+    link_.watch.NoteUp(answer.ok() || IsPathRefusal(answer.status()));
+  });
+}
+
+bool ShmFetchChannel::WatchParts(bool* awaited) {
+  NoteWords();
+  if (connector_.state() != State::kOpen) return false;
+  const auto is_awaited = [](FetchOp* op) {
+    return op != nullptr && op->state == FetchState::kAsked && ShmFetchOp::Of(op)->announced;
+  };
+  *awaited = std::any_of(slots_.all().begin(), slots_.all().end(), is_awaited);
+  owed_.NoteAwaited(*awaited);
+  if (!owed_.IsLate() || owed_.word_ns() <= owed_.owes_since_ns()) return true;
+  TRYST_REACHED("rare: parts of a tensor in shared memory stay away");
+  const absl::Status late = owed_.Late(link_.options.peer, link_.options.path);
+  if (link_.options.give_up_ms <= 0) {
+    for (FetchOp* op : pool_.all()) {
+      if (is_awaited(op)) EndEarly(op, late);
+    }
+    return true;
+  }
+  owed_.NoteDefault();
+  connector_.NoteFailing(owed_.owes_since_ns());
+  Break(late);
+  return false;
+}
+
+void ShmFetchChannel::OnOwes(int64_t silent_ms) {
+  connector_.NoteFailing(now_ns() - silent_ms * 1'000'000);
+  Break(owed_.Silent(link_.options.peer, link_.options.path, silent_ms));
 }
 
 void ShmFetchChannel::OnSilent(int64_t silent_ms) {
@@ -328,8 +397,12 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
 }
 
 void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
+  NoteWords();
+  if (owed_.has_spoken()) lost_ns_ = now_ns();
+  // It was made for nothing.
+  if (!owed_.works()) connector_.NoteFailing(attempt_ns_);
+  leave_next_ = connector_.Unusable() && pool_.live() > 0;
   connector_.SetState(State::kIdle);
-  lost_ns_ = now_ns();
   connector_.why = why;
   DropLink();
   link_.words.clear();

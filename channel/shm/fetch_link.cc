@@ -44,7 +44,7 @@ ShmFetchLink::ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* fl
                            ProducerWatch::Owner* owner, ShmFetchCounters* counters)
     : hub(hub),
       options(std::move(options)),
-      watch(hub->poller(), owner, this->options.patience_ms),
+      watch(hub->poller(), owner, this->options.patience_ms, this->options.give_up_ms),
       counters(counters),
       flush_(flush) {}
 

@@ -93,6 +93,7 @@ struct ShmFetchLink final : public FetchWords {
   RingReader<shm_wire::kReplyCellBytes> replies;
   uint64_t number = 0;  // Both ends know the link by it, in traces.
   uint32_t version = 0;
+  uint64_t parts_taken = 0;  // Of tensors that come in parts, on all links.
   ProducerWatch watch;
   RingLine<Word> words;
   ShmFetchCounters* const counters;

@@ -15,15 +15,18 @@ class ShmFetchOp final : public FetchOp {
   void Renew() override {
     FetchOp::Renew();
     misanswered = 0;
+    announced = false;
   }
 
   // Lets go of the memory on both sides, so that no later answer finds it.
   void DropTensor() {
     if (into.valid()) into = Tensor();
     if (from.valid()) from = Tensor();
+    announced = false;
   }
 
   uint8_t misanswered = 0;  // How many invalid answers it got.
+  bool announced = false;   // The producer has the tensor, and parts of it are to come.
   Tensor into;              // The caller's memory, or the memory of the tensor to be delivered.
   // A view of the bytes; empty: they are read from the producer's own memory, or come in parts.
   Tensor from;

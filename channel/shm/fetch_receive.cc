@@ -369,6 +369,8 @@ absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRe
   view = StorageRef();
   op->position += placed.piece_bytes;
   op->has_digest = false;
+  op->announced = true;
+  ++link_->parts_taken;
   if (!good) {
     TRYST_REACHED("shm: a wrong digest of a part");
     ++link_->counters->digests_wrong;
@@ -451,6 +453,7 @@ void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {
     link_->SaySoon(*op, CellType::kPulled, shm_wire::kPullFailed);
     op->pulls = false;
     op->into = Tensor();
+    op->announced = true;
     ops_->Advance(op, FetchEvent::kRetry);
     return;
   }

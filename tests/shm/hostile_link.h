@@ -51,9 +51,11 @@ struct HostileLink {
   // Writes the next cell of the reply ring; its sequence is set here.
   void Reply(shm_wire::ReplyCell cell);
 
- private:
+  // The first step of Open().
   static void Invite(KeptHellos* hellos, const std::string& door_name, const std::string& producer,
                      uint64_t incarnation);
+
+ private:
   void Welcome(uint32_t version);
   void Lend(const SharedMemory& segment);  // For references to point into.
 };

@@ -2,12 +2,15 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -21,9 +24,18 @@ constexpr char kProducer[] = "/job:p/replica:0/task:0";
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint32_t kNumber = 4711;
 
+uint64_t TimesReached(absl::string_view guard) {
+  uint64_t sum = 0;
+  ForEachGuard([&](absl::string_view name, uint64_t times) {
+    if (name == guard) sum += times;
+  });
+  return sum;
+}
+
 class HostileProducerTest : public ::testing::Test {
  protected:
-  HostileProducerTest() : step_(&alarms_), poller_(&alarms_) {
+  // `is_alone`: there is no other path. What goes there is in left_.
+  explicit HostileProducerTest(bool is_alone = true) : step_(&alarms_), poller_(&alarms_) {
     TransportContext context;
     context.poller = &poller_;
     context.bootstrap = &hellos_;
@@ -40,7 +52,14 @@ class HostileProducerTest : public ::testing::Test {
     EXPECT_TRUE(transport_->Open().ok());
     door_ = *LocalSocket::Listen(door_name_);
     segment_ = *SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
-    channel_ = transport_->MakeFetchChannel(kProducer, nullptr);
+    std::function<void(std::vector<WaitingFetch>)> on_left;
+    if (!is_alone) {
+      on_left = [this](std::vector<WaitingFetch> fetches) {
+        for (WaitingFetch& fetch : fetches) left_.push_back(std::move(fetch));
+      };
+    }
+    channel_ = transport_->MakeFetchChannel(
+        kProducer, nullptr, [this] { ++opened_; }, std::move(on_left));
   }
   ~HostileProducerTest() override {
     channel_->Close(absl::CancelledError("the test is over"));
@@ -51,6 +70,10 @@ class HostileProducerTest : public ::testing::Test {
     }
     Turn();
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
+    for (WaitingFetch& fetch : left_) {
+      std::move(fetch.done)(absl::CancelledError("the test is over"), Args(), fetch.args, Tensor(),
+                            false);
+    }
     EXPECT_EQ(ended_, started_);
   }
 
@@ -76,6 +99,7 @@ class HostileProducerTest : public ::testing::Test {
     channel_->Fetch(1, key, args,
                     [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                       ++ended_;
+                      status_ = status;
                       if (!status.ok()) return;
                       ASSERT_GE(tensor.bytes(), sizeof(uint32_t));
                       got_.push_back(tensor.data_as<uint32_t>()[0]);
@@ -110,17 +134,18 @@ class HostileProducerTest : public ::testing::Test {
     Turn();
   }
 
-  // Half of a tensor of two numbers, in the segment.
-  void AnswerPart(const shm_wire::CellHead& request, uint64_t position, uint32_t number) {
+  // One number of a tensor, of two if no more are said, in the segment.
+  void AnswerPart(const shm_wire::CellHead& request, uint64_t position, uint32_t number,
+                  int64_t numbers = 2) {
     memcpy(static_cast<uint8_t*>(segment_->data()) + position, &number, sizeof(number));
     shm_wire::Placed placed;
     placed.dtype = static_cast<uint8_t>(DType::kUint32);
     placed.rank = 1;
-    placed.dims[0] = 2;
+    placed.dims[0] = numbers;
     placed.reference = static_cast<uint16_t>(position / sizeof(number));
     placed.reference_generation = 1;
     placed.offset = position;
-    placed.bytes = 2 * sizeof(number);
+    placed.bytes = static_cast<uint64_t>(numbers) * sizeof(number);
     placed.piece_bytes = sizeof(number);
     placed.position = position;
     shm_wire::ReplyCell cell{};
@@ -154,6 +179,9 @@ class HostileProducerTest : public ::testing::Test {
   HostileLink link_;
   int started_ = 0;
   int ended_ = 0;
+  int opened_ = 0;
+  absl::Status status_;  // Of the fetch that ended last.
+  std::vector<WaitingFetch> left_;
   std::vector<uint32_t> got_;
 };
 
@@ -208,6 +236,195 @@ TEST_F(HostileProducerTest, ThePartsOfATensorThatFailedGoNowhere) {
   AnswerPart(LastRequest(), sizeof(uint32_t), kNumber);
   EXPECT_EQ(first.data_as<uint32_t>()[1], 0u) << "a byte lands after its fetch has ended";
   EXPECT_TRUE(got_.empty());
+}
+
+// ---- What a producer owes ----
+
+// Answers hellos, and then owes something.
+class OwingProducerTest : public HostileProducerTest {
+ protected:
+  static constexpr int64_t kGiveUpMs = 2000;  // As ShmOptions has it.
+  static constexpr int64_t kPatienceMs = 60'000;
+
+  explicit OwingProducerTest(bool is_alone = false) : HostileProducerTest(is_alone) {}
+
+  enum class Does {
+    kNeverWelcomes,  // Its door is open, and nobody is there.
+    kIsSilent,       // It says nothing over the link.
+    kIsStopped,      // It neither reads nor answers anything.
+    kHangsUp,        // It welcomes, and ends the link, again and again.
+    kAnswers,        // It answers pings.
+  };
+  // Until it is over or `ms` have passed. Returns how long that took.
+  template <typename Fn>
+  int64_t Run(Does does, int64_t ms, Fn is_over) {
+    const int64_t began_ns = alarms_.clock().NowNs();
+    const auto passed_ms = [&] { return (alarms_.clock().NowNs() - began_ns) / 1'000'000; };
+    while (passed_ms() < ms && !is_over()) {
+      Turn();
+      alarms_.AdvanceBy(absl::Milliseconds(5));
+      if (hellos_.answer != nullptr) AnswerHello(does);
+      if (link_.socket == nullptr || !channel_->connected() || does == Does::kIsStopped) continue;
+      Hear(does == Does::kAnswers);
+    }
+    return passed_ms();
+  }
+  int64_t RunUntilLeft(Does does, int64_t ms = 2 * kPatienceMs) {
+    return Run(does, ms, [this] { return !left_.empty(); });
+  }
+  void ExpectLeft(int64_t took_ms, int64_t most_ms) {
+    EXPECT_EQ(left_.size(), 1u) << channel_->Explain();
+    EXPECT_EQ(ended_, 0) << "it goes on elsewhere: " << status_;
+    EXPECT_GE(took_ms, kGiveUpMs);
+    EXPECT_LE(took_ms, most_ms);
+  }
+  void AnswerHello(Does does) {
+    if (hellos_.asked.path != "shm") {
+      if (does == Does::kIsStopped) return;
+      ++asked_if_up_;
+      return std::exchange(hellos_.answer, nullptr)(absl::UnimplementedError("no such path"));
+    }
+    link_.socket.reset();
+    heard_ = 0;
+    if (does == Does::kNeverWelcomes) {
+      return HostileLink::Invite(&hellos_, door_name_, kProducer, 7);
+    }
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkNewest, *segment_,
+               [this] { Turn(); });
+    Turn();
+    if (does != Does::kHangsUp || link_.socket == nullptr) return;
+    link_.view.header->producer_left.store(1);
+    link_.socket.reset();
+  }
+  // Reads what the consumer says.
+  void Hear(bool answers_pings) {
+    for (;; ++heard_) {
+      shm_wire::RequestCell asked;
+      memcpy(&asked, link_.view.requests + size_t{heard_ % shm_wire::kMinCells} * sizeof(asked),
+             sizeof(asked));
+      if (asked.head.sequence != heard_ + 1) break;
+      if (asked.head.type != shm_wire::CellType::kPing || !answers_pings) continue;
+      shm_wire::ReplyCell pong{};
+      pong.head.type = shm_wire::CellType::kPong;
+      link_.Reply(pong);
+    }
+    link_.view.header->requests_read.store(heard_);
+  }
+
+  uint32_t heard_ = 0;
+  int asked_if_up_ = 0;
+};
+
+TEST_F(OwingProducerTest, WhoNeverWelcomesIsLeft) {
+  Fetch();
+  ExpectLeft(RunUntilLeft(Does::kNeverWelcomes), 6000);
+}
+
+TEST_F(OwingProducerTest, WhoWelcomesAndIsSilentAboutTheAskIsLeft) {
+  Fetch();
+  ExpectLeft(RunUntilLeft(Does::kIsSilent), 3 * kGiveUpMs + 1500);
+  EXPECT_EQ(asked_if_up_, 1);
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+}
+
+// It works for a while, as the last one for which anybody asked.
+TEST_F(OwingProducerTest, WhoFallsSilentIsLeft) {
+  Fetch();
+  RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
+  EXPECT_TRUE(left_.empty());
+  const int64_t took_ms = RunUntilLeft(Does::kIsSilent);
+  ExpectLeft(took_ms, kPatienceMs / 2);
+}
+
+TEST_F(OwingProducerTest, WhoWelcomesAndHangsUpIsLeft) {
+  Fetch();
+  ExpectLeft(RunUntilLeft(Does::kHangsUp), kGiveUpMs + 2000);
+}
+
+TEST_F(OwingProducerTest, WhoBeginsALargeTensorAndStopsIsLeft) {
+  const uint64_t before = TimesReached("rare: parts of a tensor in shared memory stay away");
+  Fetch();
+  Open();
+  AnswerPart(LastRequest(), 0, kNumber, 16 << 20);
+  ExpectLeft(RunUntilLeft(Does::kAnswers), kGiveUpMs + 2000);
+  EXPECT_EQ(TimesReached("rare: parts of a tensor in shared memory stay away"), before + 1);
+}
+
+// Its process was stopped, and goes on later: the link is as it was.
+TEST_F(OwingProducerTest, WhoIsStoppedForAWhileIsNotLeft) {
+  Fetch();
+  Open();
+  RunUntilLeft(Does::kIsStopped, 10 * kGiveUpMs);
+  if (hellos_.answer != nullptr) {
+    std::exchange(hellos_.answer, nullptr)(absl::DeadlineExceededError("nobody"));
+  }
+  RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->counters().moved, 0u);
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// An honest one, whose Send has not happened.
+TEST_F(OwingProducerTest, WhoAnswersMayTakeLongForItsSend) {
+  Fetch();
+  RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
+  RunUntilLeft(Does::kAnswers, kPatienceMs);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->counters().moved, 0u);
+  EXPECT_EQ(asked_if_up_, 0);
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// The path is used again when it is shown to work, not when it opens.
+TEST_F(OwingProducerTest, WhoWasLeftIsTakenBackWithItsFirstWord) {
+  Fetch();
+  RunUntilLeft(Does::kIsSilent);
+  ASSERT_EQ(left_.size(), 1u);
+  const int opened = opened_;
+  channel_->Probe();
+  Run(Does::kIsSilent, 1000, [] { return false; });
+  ASSERT_TRUE(channel_->connected());
+  EXPECT_EQ(opened_, opened);
+  Run(Does::kAnswers, 1000, [&] { return opened_ > opened; });
+  EXPECT_EQ(opened_, opened + 1);
+}
+
+// The same where there is no other path: the fetches end with the patience.
+class OwingAloneProducerTest : public OwingProducerTest {
+ protected:
+  OwingAloneProducerTest() : OwingProducerTest(true) {}
+
+  void ExpectEnds(Does does) {
+    const int64_t took_ms = Run(does, 3 * kPatienceMs, [this] { return ended_ > 0; });
+    EXPECT_TRUE(absl::IsUnavailable(status_)) << status_;
+    EXPECT_GE(took_ms, kPatienceMs);
+    EXPECT_LE(took_ms, kPatienceMs + 20'000);
+  }
+};
+
+TEST_F(OwingAloneProducerTest, WhoNeverWelcomesEndsWhatWaits) {
+  Fetch();
+  ExpectEnds(Does::kNeverWelcomes);
+}
+
+TEST_F(OwingAloneProducerTest, WhoWelcomesAndIsSilentAboutTheAskEndsWhatWaits) {
+  Fetch();
+  ExpectEnds(Does::kIsSilent);
+}
+
+TEST_F(OwingAloneProducerTest, WhoWelcomesAndHangsUpEndsWhatWaits) {
+  Fetch();
+  ExpectEnds(Does::kHangsUp);
+}
+
+TEST_F(OwingAloneProducerTest, WhoBeginsALargeTensorAndStopsEndsWhatWaits) {
+  Fetch();
+  Open();
+  AnswerPart(LastRequest(), 0, kNumber, 16 << 20);
+  ExpectEnds(Does::kAnswers);
+  EXPECT_TRUE(absl::StrContains(status_.message(), "has brought nothing")) << status_;
 }
 
 }  // namespace
