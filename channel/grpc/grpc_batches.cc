@@ -77,13 +77,8 @@ void GrpcChannel::Batches::Send() {
     if (!channel.ok()) return Retry(nullptr, channel.status());
     auto batch = std::make_shared<Batch>(channel_->options_.max_tensor_bytes);
     rpc::FetchRequest request;
-    request.set_waits(true);
-    request.set_channel(channel_->calls_.number());
     request.set_producer_incarnation(asked_incarnation_ != 0 ? asked_incarnation_
                                                              : channel_->peer_incarnation_);
-    request.set_heard(heard_);
-    request.set_takes_parcels(true);
-    request.set_digests(channel_->options_.digests);
     std::vector<uint64_t> left;
     const size_t most_bytes = attempts_ > 0 ? kRetriedBytes : kMaxBytes;
     size_t bytes = 0;
@@ -102,13 +97,44 @@ void GrpcChannel::Batches::Send() {
       for (uint64_t serial : channel_->over_.LeftOf({op->step_id, op->key})) left.push_back(serial);
     }
     if (batch->asks.empty() && !streams_.empty()) return;
-    FetchStream* const stream = channel_->calls_.New(
-        &batch->incoming, 0, [this, batch](FetchStream* landed) { OnLanded(batch.get(), landed); },
-        [this, batch](FetchStream* ended) { OnEnded(batch.get(), ended); });
-    streams_.insert(stream);
-    channel_->over_.Fill(&request, 0, left, &stream->over_told);
-    channel_->calls_.Start(stream, *channel, &request);
+    Start(batch, *channel, &request, left);
   }
+}
+
+// `left`: what has ended and must be told before what `request` asks for.
+FetchStream* GrpcChannel::Batches::Start(const std::shared_ptr<Batch>& batch,
+                                         const std::shared_ptr<grpc::Channel>& channel,
+                                         rpc::FetchRequest* request,
+                                         const std::vector<uint64_t>& left) {
+  request->set_waits(true);
+  request->set_channel(channel_->calls_.number());
+  request->set_heard(heard_);
+  request->set_takes_parcels(true);
+  request->set_digests(channel_->options_.digests);
+  FetchStream* const stream = channel_->calls_.New(
+      &batch->incoming, 0, [this, batch](FetchStream* landed) { OnLanded(batch.get(), landed); },
+      [this, batch](FetchStream* ended) { OnEnded(batch.get(), ended); });
+  streams_.insert(stream);
+  channel_->over_.Fill(request, 0, left, &stream->over_told);
+  channel_->calls_.Start(stream, channel, request);
+  return stream;
+}
+
+// It names no incarnation, because who is asked by a stranger tells its own at once.
+int64_t GrpcChannel::Batches::AskForWord() {
+  if (word_stream_ != nullptr) return word_asked_ns_;
+  auto channel = channel_->calls_.ChannelToPeer();
+  if (!taken_ || !channel.ok()) return -1;
+  auto batch = std::make_shared<Batch>(channel_->options_.max_tensor_bytes);
+  batch->is_word = true;
+  rpc::FetchRequest request;
+  word_stream_ = Start(batch, *channel, &request, {});
+  return word_asked_ns_ = channel_->poller_->now_ns();
+}
+
+void GrpcChannel::Batches::EndAskForWord() {
+  if (word_stream_ != nullptr) word_stream_->Cancel();
+  word_stream_ = nullptr;
 }
 
 void GrpcChannel::Batches::OnLanded(Batch* batch, FetchStream* stream) {
@@ -118,7 +144,9 @@ void GrpcChannel::Batches::OnLanded(Batch* batch, FetchStream* stream) {
   failing_since_ns_ = 0;
   attempts_ = 0;
   channel_->NotePeer(header.producer_incarnation());
-  if (header.is_other_incarnation()) return OnOtherLife(batch);
+  const bool is_other = batch->is_word && asked_incarnation_ != 0 &&
+                        asked_incarnation_ != header.producer_incarnation();
+  if (header.is_other_incarnation() || is_other) return OnOtherLife(batch);
   asked_incarnation_ = header.producer_incarnation();
   heard_ = std::max(heard_, header.number());
   batch->asks.clear();  // The producer has the asks now.
@@ -150,6 +178,7 @@ void GrpcChannel::Batches::TakeParcel(const rpc::FetchParcel& parcel) {
 
 void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
   streams_.erase(stream);
+  if (stream == word_stream_) word_stream_ = nullptr;
   const std::unique_ptr<FetchStream> owned = channel_->calls_.Take(stream);
   if (!channel_->closed_.ok()) return;
   absl::Status status = stream->taken().ok() ? channel_->calls_.EndOf(*stream) : stream->taken();
@@ -160,7 +189,11 @@ void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
     channel_->ForgetTold(*stream);
     channel_->poller_->FlushThisTurn(channel_);
   } else if (absl::IsInvalidArgument(status)) {
+    channel_->calls_.owed()->NoteWord();
     Leave();
+  } else if (batch->is_word) {
+    // What ended this call ends those that ask for something, too.
+    channel_->poller_->FlushThisTurn(channel_);
   } else if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status) ||
              absl::IsResourceExhausted(status) || absl::IsAborted(status)) {
     AskAgain(batch);  // FailWaiting() will find its patience over.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -40,6 +41,10 @@ class GrpcChannel::Batches {
   void Left();                    // A receive that waited in a batch has ended,
   void Fetched() { --waiting_; }  // or its tensor is there and it has a call of its own now.
   void Send();                    // Sends what is to be asked for.
+  // Sends a batch that asks for nothing, and that every producer answers at once, unless one is out
+  // already. Returns since when; -1: none is, since the peer takes no batches or has no address.
+  int64_t AskForWord();
+  void EndAskForWord();  // It is not awaited any more.
   void Close();
 
  private:
@@ -52,8 +57,12 @@ class GrpcChannel::Batches {
       bool may_be_known;  // Whether it was so before this batch.
     };
     std::vector<Ask> asks;
+    bool is_word = false;  // It is AskForWord()'s.
   };
 
+  FetchStream* Start(const std::shared_ptr<Batch>& batch,
+                     const std::shared_ptr<grpc::Channel>& channel, rpc::FetchRequest* request,
+                     const std::vector<uint64_t>& left);
   void OnLanded(Batch* batch, FetchStream* stream);
   void OnEnded(Batch* batch, FetchStream* stream);
   void TakeParcel(const rpc::FetchParcel& parcel);
@@ -69,6 +78,8 @@ class GrpcChannel::Batches {
   // The serials of receives in kToPark. Others among them are skipped.
   std::deque<uint64_t> to_park_;
   absl::flat_hash_set<FetchStream*> streams_;
+  FetchStream* word_stream_ = nullptr;  // Of AskForWord(); also in streams_.
+  int64_t word_asked_ns_ = 0;
   uint64_t asked_incarnation_ = 0;  // The incarnation that was asked; 0: any.
   uint64_t heard_ = 0;
   uint64_t parcel_bytes_ = 0;  // The most that one holds; 0: the producer is not known to send any.

@@ -17,7 +17,7 @@ constexpr int64_t kChecks = 8;  // Within the patience (Poller::RunningSince).
 
 GrpcCalls::GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
                      EventThread* events, Poller* poller, const GrpcChannelOptions& options,
-                     OnStalled on_stalled)
+                     OnStalled on_stalled, OnQuiet on_quiet)
     : peer_(peer),
       directory_(directory),
       signer_(signer),
@@ -25,7 +25,9 @@ GrpcCalls::GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSign
       poller_(poller),
       options_(options),
       on_stalled_(std::move(on_stalled)),
-      number_(signer->NextChannel()) {}
+      on_quiet_(std::move(on_quiet)),
+      number_(signer->NextChannel()),
+      owed_(poller, absl::ToInt64Milliseconds(options.patience)) {}
 
 GrpcCalls::~GrpcCalls() {
   poller_->CancelTimer(&cancel_timer_);
@@ -37,6 +39,7 @@ FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStre
   auto owned = std::make_unique<FetchStream>(poller_, incoming, serial, std::move(on_landed),
                                              std::move(on_ended));
   FetchStream* const stream = owned.get();
+  if (streams_.empty()) owed_.Begin();
   streams_.emplace(stream, std::move(owned));
   if (!stall_timer_.is_set()) WatchStalls();
   return stream;
@@ -92,12 +95,17 @@ void GrpcCalls::OnStallTimer() {
     if (parts != stream->seen_parts) {
       stream->seen_parts = parts;
       stream->seen_ns = poller_->now_ns();
+      owed_.NoteWord();
     } else if (parts != 0 && poller_->RunningSince(stream->seen_ns) >=
                                  absl::ToInt64Nanoseconds(options_.patience)) {
       stalled.push_back(stream);
     }
   }
   for (FetchStream* stream : stalled) on_stalled_(stream);
+  const int64_t quiet_ns = poller_->RunningSince(owed_.word_ns());
+  if (!streams_.empty() && quiet_ns >= absl::ToInt64Nanoseconds(options_.patience) / 2) {
+    on_quiet_(quiet_ns);
+  }
   WatchStalls();
 }
 
@@ -108,6 +116,7 @@ void GrpcCalls::Hurry() {
 void GrpcCalls::NoteAnswer() {
   last_failure_ = absl::OkStatus();
   failing_since_ns_ = 0;
+  owed_.NoteWord();
 }
 
 void GrpcCalls::NoteFailure(const absl::Status& why) {

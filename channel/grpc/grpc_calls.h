@@ -16,6 +16,7 @@
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/grpc_channel_options.h"
 #include "channel/grpc/peer_directory.h"
+#include "channel/ops/fetch_owed.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/signing/caller.h"
@@ -31,11 +32,14 @@ class GrpcCalls {
  public:
   // Gets a call that has begun to bring a tensor and brings nothing more for the patience.
   using OnStalled = std::function<void(FetchStream*)>;
+  // Gets, a few times, for how long the peer has said nothing on any call: half the patience, or
+  // more.
+  using OnQuiet = std::function<void(int64_t quiet_ns)>;
 
   // The arguments outlive it.
   GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
             EventThread* events, Poller* poller, const GrpcChannelOptions& options,
-            OnStalled on_stalled);
+            OnStalled on_stalled, OnQuiet on_quiet);
   ~GrpcCalls();
 
   // Identifies the channel to the peer and in traces.
@@ -64,6 +68,8 @@ class GrpcCalls {
   // Notes that a call was answered, or failed.
   void NoteAnswer();
   void NoteFailure(const absl::Status& why);
+  // What the peer owes beside tensors: a word, when it is asked for one.
+  FetchOwed* owed() { return &owed_; }
   const absl::Status& last_failure() const { return last_failure_; }
   int64_t failing_since_ns() const { return failing_since_ns_; }  // 0: the last call went well.
   // Since when a call that fails now has been failing.
@@ -85,10 +91,12 @@ class GrpcCalls {
   Poller* const poller_;
   const GrpcChannelOptions options_;
   const OnStalled on_stalled_;
+  const OnQuiet on_quiet_;
   const uint64_t number_;
   absl::flat_hash_map<FetchStream*, std::unique_ptr<FetchStream>> streams_;
   absl::Status last_failure_;
   int64_t failing_since_ns_ = 0;
+  FetchOwed owed_;
   absl::flat_hash_set<FetchStream*> to_cancel_;
   MemberTimer<GrpcCalls> cancel_timer_{this, &GrpcCalls::CancelSome};
   MemberTimer<GrpcCalls> stall_timer_{this,

@@ -44,8 +44,10 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       track_(options_.trace == nullptr ? nullptr
                                        : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")),
       lines_(std::make_unique<KeyLines>()),
-      calls_(peer_, directory, signer, events, poller, options_,
-             [this](FetchStream* stream) { OnStalled(stream); }),
+      calls_(
+          peer_, directory, signer, events, poller, options_,
+          [this](FetchStream* stream) { OnStalled(stream); },
+          [this](int64_t quiet_ns) { OnQuiet(quiet_ns); }),
       batches_(std::make_unique<Batches>(this)),
       executors_(poller) {}
 
@@ -233,6 +235,7 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
   absl::Status status = calls_.EndOf(*stream);
+  if (!IsTransient(status)) calls_.owed()->NoteWord();
   if (status.ok())
     status = absl::UnavailableError("the producer ended the gRPC call without a tensor");
   if (IsTransient(status)) return Retry(op, status);
@@ -251,6 +254,28 @@ void GrpcChannel::OnStalled(FetchStream* stream) {
                    absl::StrCat(peer_, " has begun to send ", op->key.text(),
                                 " over gRPC, and nothing more of it has come for ",
                                 absl::FormatDuration(options_.patience), " (patience)")));
+}
+
+// A producer whose tensors have not been sent yet has nothing to say, but it answers when it is
+// asked to. One that does not, although the call stays open, ends what it was asked before.
+void GrpcChannel::OnQuiet(int64_t quiet_ns) {
+  if (!closed_.ok() || asked_ + fetching_ + batches_->waiting() == 0) return;
+  const int64_t asked_ns = batches_->AskForWord();
+  const int64_t patience_ns = absl::ToInt64Nanoseconds(options_.patience);
+  if (asked_ns < 0 || quiet_ns < patience_ns || poller_->RunningSince(asked_ns) < patience_ns / 4) {
+    return;
+  }
+  TRYST_REACHED("rare: a producer owes a word by grpc");
+  batches_->EndAskForWord();
+  const absl::Status why = calls_.owed()->Silent(peer_, "grpc", quiet_ns / 1'000'000);
+  std::vector<uint64_t> ids;
+  for (const auto& [serial, op] : asks_) {
+    if (op->began_ns <= asked_ns && op->state != FetchOp::State::kStaging) ids.push_back(op->id);
+  }
+  std::sort(ids.begin(), ids.end());
+  for (uint64_t id : ids) {
+    if (FetchOp* op = FindOp(id)) FailLine(op, why);
+  }
 }
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {

@@ -129,6 +129,25 @@ class GrpcWaitingTest : public ::testing::Test {
   std::unique_ptr<GrpcWorld> world_;
 };
 
+// The producer has nothing to say of a tensor that was not sent, but it says that it is there: of
+// the receive in a call of its own, and of the one in a batch.
+TEST_F(GrpcWaitingTest, ReceivesMayWaitForLongerThanThePatience) {
+  GrpcWorldOptions options;
+  options.channel.patience = absl::Milliseconds(500);
+  options.channel.max_asked = 1;
+  Open(options);
+  Fetch(1, Key("a"), &ends_, 0);
+  Fetch(1, Key("b"), &ends_, 1);
+  usleep(1'700'000);
+  EXPECT_EQ(ends_.count(), 0u);
+  EXPECT_EQ(world_->served().repetitions, 0u);
+  Send(1, Key("a"), 3);
+  Send(1, Key("b"), 4);
+  ASSERT_TRUE(ends_.WaitFor(2));
+  EXPECT_EQ(ends_.at(0).value, 3) << ends_.at(0).status;
+  EXPECT_EQ(ends_.at(1).value, 4) << ends_.at(1).status;
+}
+
 // Sizes alternate between small and large: without order, a small later tensor would overtake a
 // large earlier one.
 TEST_F(GrpcWaitingTest, ReceivesOfOneKeyOutAtOnceComeInTheirOrder) {

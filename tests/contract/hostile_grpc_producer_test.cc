@@ -2,6 +2,8 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -116,7 +118,13 @@ class HeldCall final : public grpc::ServerGenericBidiReactor {
   std::atomic<bool> begins_{false};
 };
 
-// Hands its calls to the test, in the order in which their requests arrived.
+// The consumer asks whether we are there, and for nothing else.
+bool IsQuestion(const rpc::FetchRequest& request) {
+  return request.waits() && request.asks_size() == 0 && request.producer_incarnation() == 0;
+}
+
+// Hands its calls to the test, in the order in which their requests arrived. Unless it is silent,
+// it answers by itself whether it is there.
 class ScriptedProducer final : public grpc::CallbackGenericService, public PeerDirectory {
  public:
   ScriptedProducer() {
@@ -143,6 +151,17 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
     MutexLock lock(&mu_);
     return calls_.size();
   }
+  void BeSilent() {
+    MutexLock lock(&mu_);
+    is_silent_ = true;
+  }
+  // How often it was asked whether it is there.
+  size_t questions() {
+    MutexLock lock(&mu_);
+    return questions_;
+  }
+  // From now on, calls go there.
+  void MoveTo(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
   // From now on every call ends with this, at once.
   void RefuseAll(const grpc::Status& status) {
     MutexLock lock(&mu_);
@@ -152,13 +171,22 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
     return new HeldCall([this](HeldCall* call) {
       grpc::Status refusal;
+      bool says_so = false;
       {
         MutexLock lock(&mu_);
         refusal = refusal_;
-        calls_.push_back(call);
+        const bool is_question = IsQuestion(call->request());
+        questions_ += is_question;
+        says_so = is_question && !is_silent_;
+        if (!says_so) calls_.push_back(call);
         changed_.NotifyAll();
       }
-      if (!refusal.ok()) call->Answer(refusal);
+      if (!refusal.ok()) return call->Answer(refusal);
+      if (!says_so) return;
+      rpc::FetchResponse here;
+      *here.mutable_header() = Header();
+      const grpc::ByteBuffer message = BufferOf(here.SerializeAsString());
+      call->Answer(grpc::Status::OK, &message);
     });
   }
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view) override {
@@ -170,6 +198,8 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   CondVar changed_;
   std::vector<HeldCall*> calls_ ABSL_GUARDED_BY(mu_);
   grpc::Status refusal_ ABSL_GUARDED_BY(mu_);
+  bool is_silent_ ABSL_GUARDED_BY(mu_) = false;
+  size_t questions_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -356,6 +386,87 @@ TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
   // The other was not sent yet, which is no stall.
   waits->AnswerTensor(Number(7));
   EXPECT_TRUE(not_sent.Await().ok());
+}
+
+// ---- What a producer owes: a word, when it is asked for one ----
+
+class OwingGrpcProducerTest : public HostileGrpcProducerTest {
+ protected:
+  static constexpr int64_t kPatienceMs = 800;
+
+  // One receive in a call of its own, one behind it, and one that is in a batch if `most` is 1.
+  void Ask(size_t most = 1) {
+    GrpcChannelOptions options;
+    options.patience = absl::Milliseconds(kPatienceMs);
+    options.max_asked = most;
+    Open(options);
+    began_ns_ = clock_.NowNs();
+    for (const char* edge : {"a", "a", "b"}) Fetch(edge, &NewEnd());
+  }
+  void ExpectAllEnd() {
+    for (End& end : ends_) {
+      const absl::Status status = end.Await();
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    }
+    EXPECT_GE(PassedMs(), kPatienceMs);
+    EXPECT_LE(PassedMs(), 10 * kPatienceMs) << "the machine is busy";
+  }
+  int64_t PassedMs() const { return (clock_.NowNs() - began_ns_) / 1'000'000; }
+
+  int64_t began_ns_ = 0;
+};
+
+// It takes connections, and says nothing over them.
+TEST_F(OwingGrpcProducerTest, WhoAcceptsAndIsSilentEndsWhatWaits) {
+  const int door = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  ASSERT_EQ(bind(door, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  ASSERT_EQ(listen(door, 16), 0);
+  ASSERT_EQ(getsockname(door, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  producer_.MoveTo(grpc::CreateChannel(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)),
+                                       grpc::InsecureChannelCredentials()));
+  Ask();
+  ExpectAllEnd();
+  EXPECT_EQ(producer_.calls(), 0u);
+  close(door);
+}
+
+TEST_F(OwingGrpcProducerTest, WhoTakesTheAsksAndIsSilentAboutThemEndsWhatWaits) {
+  producer_.BeSilent();
+  Ask();
+  ExpectAllEnd();
+  EXPECT_GE(producer_.questions(), 1u);
+}
+
+// It opens a stream, claims ten gibibytes there and sends nothing more, anywhere.
+TEST_F(OwingGrpcProducerTest, WhoBeginsALargeTensorAndIsSilentEndsWhatWaits) {
+  producer_.BeSilent();
+  Ask();
+  HeldCall* const call = producer_.AwaitCall(0);
+  ASSERT_NE(call, nullptr);
+  call->BeginTensor(uint64_t{10} << 30);
+  ExpectAllEnd();
+}
+
+// An honest one, whose Sends have not happened.
+TEST_F(OwingGrpcProducerTest, WhoAnswersMayTakeLongForItsSends) {
+  Ask(8);
+  HeldCall* const first = producer_.AwaitCall(0);
+  HeldCall* const second = producer_.AwaitCall(1);
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  while (PassedMs() < 3 * kPatienceMs) usleep(10'000);
+  EXPECT_GE(producer_.questions(), 3u);
+  EXPECT_LE(producer_.questions(), 12u);
+  EXPECT_EQ(producer_.calls(), 2u) << "nothing was asked for again";
+  first->AnswerTensor(Number(1));
+  second->AnswerTensor(Number(2));
+  HeldCall* const behind = producer_.AwaitCall(2);
+  ASSERT_NE(behind, nullptr);
+  behind->AnswerTensor(Number(3));
+  for (End& end : ends_) EXPECT_TRUE(end.Await().ok());
 }
 
 // A batch gives up in the very turn in which another call is answered. So the peer lives, and the
