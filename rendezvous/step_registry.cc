@@ -109,6 +109,11 @@ void StepRegistry::LeaveUnstarted(Step* step) {
   step->asked_by.clear();
 }
 
+void StepRegistry::DropAbandonedSteps() {
+  MutexLock lock(&mu_);
+  DropAbandoned();
+}
+
 void StepRegistry::DropAbandoned() {
   for (auto it = steps_.begin(); it != steps_.end();) {
     auto here = it++;

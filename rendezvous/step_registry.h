@@ -73,6 +73,10 @@ class StepRegistry final : public TensorSource {
   // REQUIRES: !why.ok().
   void Close(const absl::Status& why);
 
+  // Drops steps that have not started and in which no request waits any more, with the memory that
+  // their requests took.
+  void DropAbandonedSteps();
+
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
@@ -102,7 +106,6 @@ class StepRegistry final : public TensorSource {
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
   // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Drops steps that have not started and in which no request waits any more.
   void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)

@@ -52,6 +52,12 @@ bool LeanHeap::Look() {
 #endif
 }
 
+void GiveFreeHeapBack() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 void LeanHeap::Run() {
   for (;;) {
     const auto next = std::chrono::steady_clock::now() + kBetweenLooks;

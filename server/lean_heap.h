@@ -18,6 +18,9 @@ namespace tryst {
 //
 // Leaves the number of heaps alone where MALLOC_ARENA_MAX is set. Does nothing where malloc is not
 // glibc's.
+//
+// A server in another program does less: it gives free memory back once after each large burst of
+// its own (GiveFreeHeapBack()).
 class LeanHeap {
  public:
   LeanHeap();
@@ -37,6 +40,11 @@ class LeanHeap {
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
+
+// Gives the heap's free pages back to the system. Takes some tens of milliseconds where hundreds of
+// MiB are free, in which other threads may wait for the heap. Does nothing where malloc is not
+// glibc's.
+void GiveFreeHeapBack();
 
 }  // namespace tryst
 

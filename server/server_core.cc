@@ -21,6 +21,7 @@
 #include "channel/grpc/fetch_wire.h"
 #include "server/grpc_arguments.h"
 #include "server/grpc_log.h"
+#include "server/lean_heap.h"
 #include "server/loopback.h"
 #include "server/pollers.h"
 
@@ -222,6 +223,8 @@ void ServerCore::KeepUp() {
   upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
     members_.DropIdleChannels();  // Most peers are called only until the data plane is open.
     samples_->Sweep();
+    steps_->DropAbandonedSteps();
+    GiveBurstsBack();
   });
   if (parts_.config.resolver == "file") {
     cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
@@ -235,6 +238,15 @@ void ServerCore::KeepUp() {
       &members_, &clock_);
   MutexLock lock(&mu_);
   etcd_ = std::move(etcd);
+}
+
+void ServerCore::GiveBurstsBack() {
+  uint64_t over = data_plane_->calls()->counts().bursts_over;
+  for (const auto& poller : pollers_) over += poller->bursts_over();
+  const bool is_over = std::exchange(bursts_given_back_, over) != over;
+  // Twice: what a burst leaves with gRPC and with callers is freed a moment later.
+  if (is_over || gives_back_again_) GiveFreeHeapBack();
+  gives_back_again_ = is_over;
 }
 
 void ServerCore::MakePollers() {

@@ -81,6 +81,7 @@ class ServerCore {
  private:
   absl::Status Make();
   void MakePollers();
+  void GiveBurstsBack();
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
   void MakeInsight();
@@ -135,6 +136,8 @@ class ServerCore {
   std::unique_ptr<PeerCalls::HeartbeatsOn> heartbeats_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
+  uint64_t bursts_given_back_ = 0;  // Of upkeep_'s calls.
+  bool gives_back_again_ = false;   // The same.
   std::unique_ptr<Repeating> upkeep_;
   bool drained_ = true;
 

@@ -20,6 +20,7 @@
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/serial_set.h"
+#include "channel/poller/poller.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -111,6 +112,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::shared_ptr<const FetchServerPeer> name;
     std::shared_ptr<FetchServerUse> use;
     std::map<uint64_t, std::shared_ptr<Entry>> entries;
+    size_t most_entries = 0;  // At once, since there were none.
     SerialSet over;
     // For batches:
     std::shared_ptr<Stream> waiter;  // The call to answer when something is ready.
@@ -378,6 +380,9 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
   if (Peer* peer = FindPeer(*entry->peer)) {
     peer->entries.erase(entry->serial);
     peer->over.Insert(entry->serial);
+    if (peer->entries.empty()) {
+      counts_.bursts_over += std::exchange(peer->most_entries, 0) >= Poller::kLargeBurst;
+    }
   }
   if (entry->outcome == nullptr) {
     --counts_.waiting;
@@ -657,6 +662,7 @@ std::shared_ptr<Entry> FetchServer::State::NewEntry(Peer* peer, uint64_t serial,
   entry->span.Begin(WaitsFor::kLocalSend, alarms_->clock().NowNs());
   entry->span.id = TraceId(peer->name->incarnation ^ peer->name->channel, serial, step_id);
   peer->entries.emplace(serial, entry);
+  peer->most_entries = std::max(peer->most_entries, peer->entries.size());
   return entry;
 }
 

@@ -94,6 +94,7 @@ class FetchServer {
     uint64_t alone = 0;       // At present: fetches whose stream broke.
     uint64_t consumers = 0;   // At present, that have said something of late.
     uint64_t silent = 0;      // At present, beside those: their state is kept.
+    uint64_t bursts_over = 0;  // Ends of thousands of requests of one consumer (Poller).
   };
   Counts counts() const;
 

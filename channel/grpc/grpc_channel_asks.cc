@@ -84,6 +84,7 @@ void GrpcChannel::StartFetching(FetchOp* op) {
 
 void GrpcChannel::ShrinkTables() {
   if (ops_.empty() && ops_.capacity() > kMostEmpty) {
+    poller_->NoteBurstOver(ops_.capacity());
     ops_ = {};
     asks_ = {};
     lines_->Shrink();

@@ -64,6 +64,16 @@ void FetchKeys::ForgetIds() {
   lap_bytes_ = 0;
 }
 
+void FetchKeys::Clear() {
+  keys_ = {};
+  free_ = {};
+  by_id_ = {};
+  all_.clear();
+  all_.shrink_to_fit();
+  next_id_ = 0;
+  lap_bytes_ = 0;
+}
+
 void FetchKeys::Join(FetchOp* op, FetchKey* key) {
   if (op->asked_of != nullptr) return;
   op->asked_of = key;

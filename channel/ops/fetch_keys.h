@@ -35,12 +35,18 @@ class FetchKeys {
   FetchKey* Find(const TensorKey& key) const;  // Null: unknown.
   // The peer has forgotten all numbers.
   void ForgetIds();
+  // So many that they are not kept while nothing is fetched.
+  bool has_many() const { return all_.size() > kMany; }
+  // Forgets all keys, and gives their memory back. REQUIRES: none is requested.
+  void Clear();
 
   // Counts `op` as requested until Leave(). Does nothing if it is counted already.
   void Join(FetchOp* op, FetchKey* key);
   void Leave(FetchOp* op);  // Does nothing if it is not counted.
 
  private:
+  static constexpr size_t kMany = 4096;
+
   void GiveId(FetchKey* entry);
   void LoseId(FetchKey* entry);
 

@@ -68,5 +68,19 @@ TEST(FetchKeysTest, WhatIsAskedForStaysWhenItsNumberIsGivenAway) {
   EXPECT_EQ(keys.Find(Key(0)), nullptr);
 }
 
+TEST(FetchKeysTest, ClearForgetsAll) {
+  FetchKeys keys(65536, 64 << 20);
+  for (int i = 0; i < 5000; ++i) keys.Intern(Key(i))->told = 7;
+  EXPECT_TRUE(keys.has_many());
+  const TensorKey known = Key(17);
+  ASSERT_EQ(keys.Intern(known)->told, 7u);
+  keys.Clear();
+  EXPECT_FALSE(keys.has_many());
+  EXPECT_EQ(keys.Find(known), nullptr);
+  FetchKey* again = keys.Intern(known);
+  EXPECT_EQ(again->id, 0u);
+  EXPECT_EQ(again->told, 0u) << "it must be told anew";
+}
+
 }  // namespace
 }  // namespace tryst

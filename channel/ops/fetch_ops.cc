@@ -204,15 +204,25 @@ void FetchOps::FreeIfDone(FetchOp* op) {
                             now_ns());
   }
   pool_.Free(op);
-  if (pool_.is_idle_and_large() && !idle_timer_.is_set()) {
+  if (!idle_timer_.is_set() && KeepsMuch()) {
     poller_->SetTimer(&idle_timer_, now_ns() + kIdleForNs);
   }
 }
 
 void FetchOps::GiveMemoryBack() {
-  if (!pool_.is_idle_and_large()) return;
-  pool_.Clear();
-  DropOps();
+  if (pool_.is_idle_and_large()) {
+    poller_->NoteBurstOver(pool_.all().size());
+    pool_.Clear();
+    DropOps();
+  }
+  if (!keys_.has_many() || !IsIdle()) return;
+  // The keys' names cost the next step more than its ops, so they stay for longer.
+  if (std::exchange(fetches_then_, counts_->fetches) != counts_->fetches) {
+    return poller_->SetTimer(&idle_timer_, now_ns() + kKeysIdleForNs);
+  }
+  keys_.Clear();
+  DropKeys();
+  poller_->NoteBurstOver(Poller::kLargeBurst);
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {

@@ -176,6 +176,8 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   bool HandOver(FetchOp* op);
   void EndByCaller(FetchOp* op, const absl::Status& why);
   void FreeIfDone(FetchOp* op);
+  bool KeepsMuch() const { return pool_.is_idle_and_large() || (keys_.has_many() && IsIdle()); }
+  bool IsIdle() const { return pool_.live() == 0 && !HasWords(); }
   void GiveMemoryBack();
   void OnOpCancelled(FetchOp* op) override;
   void OnOpTimer(FetchOp* op) override;
@@ -184,9 +186,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   FetchCounts* const counts_;
   uint64_t next_order_ = 1;
   FetchTurns turns_;
-  // Set when the last of many ops was freed, so that the memory of a burst goes and that of the
-  // next step's burst stays.
+  // Set when the last op was freed and much is kept, so that the memory of a burst goes and that of
+  // the next step's burst stays.
   MemberTimer<FetchOps> idle_timer_{this, &FetchOps::GiveMemoryBack};
+  uint64_t fetches_then_ = 0;  // How many there had been when it was last set for the keys.
 };
 
 }  // namespace tryst

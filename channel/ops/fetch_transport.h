@@ -17,6 +17,7 @@ class FetchTransport {
 
   virtual FetchOp* MakeOp() = 0;  // Makes one, which lasts until DropOps().
   virtual void DropOps() = 0;     // Destroys all of them: none is out.
+  virtual void DropKeys() {}      // All keys were forgotten: nothing is out, and was not for long.
   // Whether a destination can be filled; an invalid one stands for none.
   virtual absl::Status MayFill(const Tensor& destination) const = 0;
   // The standing receive for this key, or null.

@@ -15,6 +15,8 @@ namespace tryst {
 // later: the next step's burst comes sooner, and finds them there.
 inline constexpr size_t kMostIdleObjects = 1024;
 inline constexpr int64_t kIdleForNs = 1'000'000'000;
+// The same for the names of thousands of keys, which the next step would have to tell again.
+inline constexpr int64_t kKeysIdleForNs = 10'000'000'000;
 
 // Objects whose addresses stay, in blocks of pages of their own: Clear() gives the memory back to
 // the system, which the heap would keep for as long as anything lies behind it. A page is taken

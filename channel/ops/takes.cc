@@ -135,6 +135,7 @@ void Takes::Free(ServeTake* take) {
 
 void Takes::GiveMemoryBack() {
   if (!idle()) return;
+  poller_->NoteBurstOver(takes_.size());
   free_ = {};
   takes_.Clear();
   parked_ = {};

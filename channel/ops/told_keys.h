@@ -49,6 +49,7 @@ class ToldKeys {
     keys_[number] = {*std::move(key), for_consumer, /*may_take=*/false};
     return absl::OkStatus();
   }
+  size_t size() const { return keys_.size(); }
   // Forgets all keys; the consumer tells them again.
   void clear() {
     keys_.clear();

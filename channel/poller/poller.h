@@ -138,6 +138,14 @@ class Poller final : public WorkSource {
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
 
+  // Many objects were freed together: what they had of the heap may go back to the system. That
+  // takes long, so another thread does it, which looks here. Any thread may look.
+  static constexpr size_t kLargeBurst = 16384;
+  void NoteBurstOver(size_t objects) {
+    if (objects >= kLargeBurst) bursts_over_.fetch_add(1, std::memory_order_relaxed);
+  }
+  uint64_t bursts_over() const { return bursts_over_.load(std::memory_order_relaxed); }
+
   // How many tasks have run, from other threads and its own.
   uint64_t tasks_run() const { return tasks_run_; }
 
@@ -239,6 +247,7 @@ class Poller final : public WorkSource {
   TurnLending lending_;
   std::atomic<bool> watching_{false};     // Our own thread looks every kLendNs.
   std::atomic<int64_t> own_until_ns_{0};  // When our own thread, asleep, wakes by itself.
+  std::atomic<uint64_t> bursts_over_{0};
   // Set before thread_, which Start() assigns while the new thread already runs.
   std::atomic<bool> has_thread_{false};
   std::thread thread_;

@@ -111,6 +111,7 @@ class FetchChannel final : public FetchOps,
   // What a transport must do for FetchOps.
   FetchOp* MakeOp() override { return ops_.Make(this); }
   void DropOps() override { ops_.Clear(); }
+  void DropKeys() override { habits_ = KeyHabits(); }
   absl::Status MayFill(const Tensor& destination) const override {
     return destinations_.MayFill(destination);
   }

@@ -118,6 +118,7 @@ class ShmFetchChannel final : public FetchOps,
   // What a transport must do for FetchOps.
   FetchOp* MakeOp() override { return ops_.Make(this); }
   void DropOps() override { ops_.Clear(); }
+  void DropKeys() override;
   absl::Status MayFill(const Tensor& destination) const override;
   void OnWaits(FetchOp* op) override;
   void Refuse(FetchOp* op) override { receiver_.Refuse(ShmFetchOp::Of(op)); }

@@ -108,6 +108,8 @@ class HeldReferences {
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
   // ---- Any thread ----
+  // Whether anybody but the link refers to it.
+  bool has_views() const { return refs_.load(std::memory_order_relaxed) > 1; }
   const shm_wire::LinkView& view() const { return view_; }
   LocalSocket* socket() const { return socket_.get(); }
 

@@ -65,6 +65,7 @@ class ShmServeChannel final : private ShmHub::Host,
   bool apart() const { return link_.socket != nullptr && link_.apart; }
   int64_t state_since_ns() const { return since_ns_; }
   uint64_t epoch() const { return epoch_; }
+  size_t told_keys() const { return requests_.told_keys(); }
 
  private:
   enum class State : uint8_t {

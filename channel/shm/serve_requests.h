@@ -53,6 +53,7 @@ class ShmRequests final : private TakesUser, private ShmAnswers::User {
   bool any_answered() const;    // Of the slots, any that is not free.
   bool any_unanswered() const;  // Is the consumer still to be told of any?
   bool idle() const { return takes_.idle(); }
+  size_t told_keys() const { return keys_.size(); }
 
   std::string Explain() const;  // "; 3 for the local Send"
   void ListOps(LiveOps* ops) const;

@@ -164,7 +164,9 @@ void ShmTransport::Reap() {
     if (!channel->Drained()) continue;
     counters_ += channel->counters();
     if (!channel->kept().expired()) kept_.push_back({channel->consumer(), channel->kept()});
+    const size_t keys = channel->told_keys();
     channel.reset();
+    hub_->poller()->NoteBurstOver(keys);
   }
   serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
 }
