@@ -72,6 +72,8 @@ class Server:
         # The beginning of the keys of a peer's tensors, while its incarnation is known.
         self._sources = {}
         self._queues = weakref.WeakKeyDictionary()
+        # By event loop and peer: receives that were made before the peer was known, in their order.
+        self._not_begun = weakref.WeakKeyDictionary()
 
     def start(self):
         """Serves when it returns."""
@@ -203,6 +205,19 @@ class Server:
                 self._incarnations[peer] = found
         return found
 
+    def _line_up(self, receive):
+        """Until the receive's peer is found."""
+        lines = self._not_begun.setdefault(receive._loop, {})
+        lines.setdefault(receive._peer, {})[id(receive)] = weakref.ref(receive)
+
+    def _begin_lined_up(self, peer, incarnation, loop):
+        """Begins them all, so that those of one name are in the order of their calls."""
+        for reference in self._not_begun.get(loop, {}).pop(peer, {}).values():
+            receive = reference()
+            if receive is not None:
+                with contextlib.suppress(errors.Error):  # It says so itself when it is waited for.
+                    receive._start(incarnation)
+
     def _source(self, frm, timeout):
         peer = _full(frm)
         worker = self.worker
@@ -312,7 +327,11 @@ class Step:
         be a view of the producer's memory, to be read only; an `into` is filled all the same.
         """
         server = self._server
-        prefix = server._sources.get(frm) or server._source(frm, timeout)
+        prefix = server._sources.get(frm)
+        if prefix is None:  # The peer is to be found first, within the same time.
+            until = None if timeout is None else time.monotonic() + timeout
+            prefix = server._source(frm, timeout)
+            timeout = _left(until)
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
         try:
             return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags, into)
@@ -336,9 +355,9 @@ class Step:
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
         into = None if into is None else list(into)
 
-        def begin(incarnation, queue):
+        def begin(incarnation, queue, left):
             prepared = server._prepared(peer, incarnation, server.worker, names)
-            return prepared.recv(number, into, timeout, flags, queue)
+            return prepared.recv(number, into, left, flags, queue)
 
         return Receive(server, peer, timeout, begin)
 
@@ -391,12 +410,16 @@ class Plan:
             raise ValueError("this plan sends (it was made with to=), and cannot receive")
         number = _number(step)
 
-        def begin(incarnation, queue):
+        def begin(incarnation, queue, left):
             if incarnation != self._incarnation:  # The peer has restarted, or is new.
                 self._prepare(self._peer, incarnation, self._server.worker)
-            return self._prepared.recv(number, into, timeout, self._flags, queue)
+            return self._prepared.recv(number, into, left, self._flags, queue)
 
         return Receive(self._server, self._peer, timeout, begin)
+
+
+def _left(until):
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 def _number(step):
@@ -406,20 +429,28 @@ def _number(step):
 class Receive:
     """Receives under way. Wait with result(), by unpacking it, or with `await`."""
 
-    __slots__ = ("_server", "_peer", "_timeout", "_begin", "_operation", "_loop", "_waiting", "_cancelled", "_taken",
+    __slots__ = ("_server", "_peer", "_until", "_begin", "_operation", "_loop", "_waiting", "_cancelled", "_taken",
                  "__weakref__")
 
     def __init__(self, server, peer, timeout, begin):
-        self._server, self._peer, self._timeout = server, peer, timeout
-        self._begin = begin  # Called with the peer's incarnation and a queue or None, it returns an operation.
+        self._server, self._peer = server, peer
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._begin = begin  # Called with the peer's incarnation, a queue or None, and the time that is left.
         self._operation = None
         self._waiting = []  # A future of each task that awaits it.
         self._cancelled = self._taken = False
         self._loop = _running_loop()
         # Before the first receive from a peer its incarnation must be found out. That is a call
         # that waits, so not in an event loop.
-        if self._loop is None or peer in server._incarnations:
+        if self._loop is None:
             self._start(server._find(peer, timeout))
+        elif peer in server._incarnations:
+            incarnation = server._incarnations[peer]
+            if server._not_begun:
+                server._begin_lined_up(peer, incarnation, self._loop)
+            self._start(incarnation)
+        else:
+            server._line_up(self)
 
     def _start(self, incarnation):
         """Does nothing where somebody else has started it meanwhile."""
@@ -428,13 +459,15 @@ class Receive:
         if self._cancelled:
             raise errors.Cancelled("the receive was cancelled before its peer had answered")
         queue = None if self._loop is None else self._server._queue_of(self._loop)
-        self._operation = self._begin(incarnation, queue)
+        self._operation = self._begin(incarnation, queue, _left(self._until))
         if queue is not None:
             self._operation.owner = weakref.ref(self)
 
     def __del__(self):
         if getattr(self, "_operation", None) is not None:
             self._operation.cancel()
+        elif getattr(self, "_loop", None) is not None:
+            self._server._not_begun.get(self._loop, {}).get(self._peer, {}).pop(id(self), None)
 
     def _wake(self):
         for future in self._waiting:
@@ -463,7 +496,7 @@ class Receive:
         """Waits for all of them; Ctrl-C ends the wait."""
         if self._operation is None and not self._taken:
             self._loop = None
-            self._start(self._server._find(self._peer, self._timeout, _wanted_of(self)))
+            self._start(self._server._find(self._peer, _left(self._until), _wanted_of(self)))
         operation = self._operation
         if operation is not None:
             operation.wait(None)
@@ -477,7 +510,9 @@ class Receive:
         try:
             if self._operation is None and not self._taken:
                 incarnation = yield from loop.run_in_executor(
-                    None, self._server._find, self._peer, self._timeout, _wanted_of(self)).__await__()
+                    None, self._server._find, self._peer, _left(self._until), _wanted_of(self)).__await__()
+                if incarnation is not None and self._loop is loop:
+                    self._server._begin_lined_up(self._peer, incarnation, loop)
                 if self._operation is None:
                     self._loop = loop
                 self._start(incarnation)

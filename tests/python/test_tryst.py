@@ -224,6 +224,24 @@ class Waiting(TwoServers):
             timer.join()
         server.stop()
 
+    def test_the_time_in_which_the_peer_is_found_counts(self):
+        ask = self.worker._ask
+
+        def slowly(*arguments):
+            time.sleep(0.5)
+            return ask(*arguments)
+
+        for receive in (lambda: self.back.recv("never", frm=self.ps.worker, timeout=0.8),
+                        lambda: self.back.recv_many(["never"], frm=self.ps.worker, timeout=0.8).result()):
+            self.worker._forget(self.ps.worker)
+            self.worker._ask = slowly
+            began = time.monotonic()
+            with self.assertRaises(tryst.DeadlineExceeded):
+                receive()
+            del self.worker._ask
+            self.assertGreater(time.monotonic() - began, 0.79)
+            self.assertLess(time.monotonic() - began, 1.2)
+
     def test_a_peer_that_has_stopped_is_waited_for(self):
         peer = tryst.Server(job="gone", join=f"{self.ps.worker}@{self.ps.address}", **SETTINGS).start()
         self.ps.wait_for(peer.worker)
@@ -291,6 +309,23 @@ class Asyncio(TwoServers):
         except ImportError:
             self.skipTest("no uvloop")
         self.tasks(uvloop.new_event_loop)
+
+    def test_receives_of_one_name_are_in_the_order_of_their_calls_although_nobody_knew_the_peer(self):
+        async def number(receive):
+            (tensor,) = await receive
+            return int(tensor.numpy()[0])
+
+        async def body():
+            self.worker._forget(self.ps.worker)
+            receives = [self.back.recv_many(["same"], frm=self.ps.worker, timeout=60) for _ in range(40)]
+            tasks = [asyncio.ensure_future(number(receive)) for receive in reversed(receives)]
+            await asyncio.sleep(0)
+            for i in range(40):
+                self.out.send("same", numpy.full(2, i), to=self.worker.worker)
+            return (await asyncio.gather(*tasks))[::-1]
+
+        self.assertEqual(asyncio.run(body()), list(range(40)))
+        self.assertFalse(any(lines for peers in self.worker._not_begun.values() for lines in peers.values()))
 
     def test_many_at_once(self):
         async def body():
