@@ -444,11 +444,13 @@ void FetchServer::State::TraceEntry(Entry* entry) const {
 void FetchServer::State::TraceEnd(const Entry& entry) {
   if (options_.trace == nullptr) return;
   const bool has_it = entry.outcome != nullptr;
+  const auto answer = has_it ? static_cast<absl::StatusCode>(entry.outcome->header.code())
+                             : absl::StatusCode::kCancelled;
+  // A tensor that goes back was not accepted.
+  const bool goes_back = entry.giving_back && answer == absl::StatusCode::kOk;
   options_.trace->End(entry.span, entry.peer->track, entry.step_id, entry.key,
                       has_it ? entry.outcome->tensor.bytes() : 0,
-                      has_it ? static_cast<absl::StatusCode>(entry.outcome->header.code())
-                             : absl::StatusCode::kCancelled,
-                      alarms_->clock().NowNs());
+                      goes_back ? absl::StatusCode::kCancelled : answer, alarms_->clock().NowNs());
 }
 
 // Drops the entries that lost their stream before `before_ns`, then the oldest until the bytes fit.

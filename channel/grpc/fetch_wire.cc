@@ -98,6 +98,7 @@ absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool i
   }
   out.metadata_.set_dtype(static_cast<uint32_t>(tensor.dtype()));
   for (int64_t dim : tensor.shape().dims()) out.metadata_.add_dims(dim);
+  out.tensor_bytes_ = tensor.bytes();
   if (tensor.dtype() == DType::kString) {
     auto strings = std::make_shared<const std::string>(EncodeStrings(tensor));
     out.metadata_.set_bytes(strings->size());

@@ -43,6 +43,8 @@ class OutgoingTensor {
 
   const rpc::TensorMetadata& metadata() const { return metadata_; }
   uint64_t bytes() const { return metadata_.bytes(); }
+  // The same without what strings take beside what they hold.
+  uint64_t tensor_bytes() const { return tensor_bytes_; }
 
   // A message with the payload [offset, offset + bytes) and, if not null, `header`. A digest costs
   // a pass over the payload. REQUIRES: the range is within bytes().
@@ -56,6 +58,7 @@ class OutgoingTensor {
   Tensor tensor_;                               // For fixed-size types.
   std::shared_ptr<const std::string> strings_;  // For kString.
   const char* payload_ = nullptr;
+  uint64_t tensor_bytes_ = 0;
 };
 
 // A message that only tells how the fetch ended.

@@ -361,11 +361,15 @@ void GrpcChannel::FinishSoon(FetchOp* op, absl::Status status) {
 void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
   if (op->token != Cancellation::kNoToken) op->args.cancellation->Deregister(op->token);
   poller_->CancelTimer(op);
-  if (track_ != nullptr) {
-    options_.trace->End(op->Span(), track_, op->step_id, op->key,
-                        tensor.valid() ? tensor.bytes() : 0, status.code(), poller_->now_ns());
-  }
+  TraceSpan span;
+  if (track_ != nullptr) span = op->Span();
   Leave(op, status.ok() || (op->attempt != nullptr && op->attempt->answered));
+  if (track_ != nullptr) {
+    // What it has asked for may be another fetch's now, and its name with it.
+    if (op->serial == 0) span.id = 0;
+    options_.trace->End(span, track_, op->step_id, op->key, tensor.valid() ? tensor.bytes() : 0,
+                        status.code(), poller_->now_ns());
+  }
   const auto it = ops_.find(op->id);
   std::unique_ptr<FetchOp> owned = std::move(it->second);
   ops_.erase(it);

@@ -110,6 +110,10 @@ void GrpcChannel::HandOver(FetchOp* op, FetchOp* heir) {
   asks_[heir->serial] = heir;
   if (heir->attempt == nullptr) return;
   Attempt& attempt = *heir->attempt;
+  const TraceSpan former = attempt.span;
+  attempt.span.Begin(WaitsFor::kSlot, heir->began_ns);
+  attempt.span.Enter(former.waits_for(), poller_->now_ns());
+  attempt.span.id = former.id;
   attempt.broken = absl::OkStatus();
   attempt.staged = Tensor();
   const Tensor destination = HostDestination(heir->args);

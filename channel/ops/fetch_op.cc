@@ -11,7 +11,7 @@ void FetchOp::Renew() {
   send_request = send_cancel = asked_before = ending = moves = false;
   ticket = 0;
   send_park = park_asked = send_waits = here = false;
-  reported = delivered = taken_over = false;
+  reported = delivered = untold = false;
   result_is_dead = false;
 }
 

@@ -79,7 +79,8 @@ class FetchOp : public PollerTimer {
   absl::Status end_status;  // In kLeaving and kFenced: what to report.
   bool reported = false;    // `done` has its result, although the slot is not free yet.
   bool delivered = false;   // `done` has run.
-  bool taken_over = false;  // Another channel has it, and will say how it ends.
+  // Nobody is told here how it ends: another channel has it, or it was asked for ahead, in vain.
+  bool untold = false;
 
   // Its key, while it is requested; and its place among the fetches of the same key and step.
   FetchKey* asked_of = nullptr;

@@ -64,10 +64,13 @@ void FetchOps::Start(FetchOp* op) {
   ++counts_->fetches;
   op->begun_ns = now_ns();
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
+  // What was asked for ahead has its name already.
+  const uint64_t id = op->has_slot ? op->span.id : 0;
   op->span.Begin(op->has_slot ? WaitsFor::kPeerSend
                  : open()     ? WaitsFor::kSlot
                               : WaitsFor::kConnection,
                  op->begun_ns);
+  op->span.id = id;
   if (AskNow(op)) {
     OnBegun(op);
     return OnWaits(op);
@@ -153,7 +156,8 @@ void FetchOps::StartLeaving(FetchOp* op, const absl::Status& why) {
 void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when) {
   if (op->reported) return;
   op->reported = true;
-  if (IsAhead(*op)) {  // Nobody to tell.
+  if (IsAhead(*op)) {
+    op->untold = true;
     OnEndAhead(op);
     return OnOpDelivered(op);
   }
@@ -198,8 +202,7 @@ void FetchOps::FreeIfDone(FetchOp* op) {
     return;
   }
   op->state = FetchState::kFree;
-  // A fetch that another channel has taken over goes on there.
-  if (track_ != nullptr && !op->taken_over) {
+  if (track_ != nullptr && !op->untold) {
     ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
                             now_ns());
   }
@@ -271,6 +274,7 @@ bool FetchOps::HandOver(FetchOp* op) {
   next->state = op->state;
   Advance(op, FetchEvent::kHandOver);
   next->span.Enter(op->span.waits_for(), now_ns());
+  next->span.id = std::exchange(op->span.id, 0);  // It names what was asked for.
   next->order = op->order;
   slots_.Pass(op, next);
   next->send_request = std::exchange(op->send_request, false);
@@ -335,7 +339,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   taken->push_back(std::move(fetch));
   op->args = Args();
   op->done = nullptr;
-  op->reported = op->delivered = op->taken_over = true;
+  op->reported = op->delivered = op->untold = true;
   LastWord(op);
 }
 

@@ -77,6 +77,7 @@ void ServeChannel::GiveBack(ServeOp* op) {
   ++counters_.given_back;
   source_->GiveBack(op->request.body.step, op->request.key,
                     {op->source.tensor, op->is_dead, op->send_args, op->turn});
+  op->status = absl::CancelledError();  // So that its trace does not count it as accepted.
 }
 
 // The consumer no longer wants the tensor, and has not said whether it accepted it. If the tensor

@@ -464,8 +464,8 @@ void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
   }
 }
 
-// The producer remembers them for us as long as the link lasts. The next fetch makes another, unless
-// tensors are held that lie in its memory.
+// The producer remembers them for us as long as the link lasts. The next fetch makes another,
+// unless tensors are held that lie in its memory.
 void ShmFetchChannel::DropKeys() {
   if (!open() || link_.held->has_views() || !link_.words.empty()) return;
   (void)link_.Settle(slots_);

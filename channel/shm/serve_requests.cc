@@ -260,6 +260,8 @@ void ShmRequests::GiveUp(ShmServeOp* op) {
   const int64_t step = op->request.step;
   const TensorKey key = op->request.key;
   Taken taken = op->taken.ToGiveBack();
+  // So that its trace does not count it as accepted.
+  if (has_tensor) op->status = absl::CancelledError();
   Release(op);
   if (!has_tensor) return;
   ++link_->counters.given_back;
@@ -348,7 +350,9 @@ void ShmRequests::TakeFormer(ShmServeOp* op, Former* former) {
   const bool was_sent = op->state == ServeState::kSent || op->state == ServeState::kPulled;
   former->code = was_sent ? absl::StatusCode::kOk : absl::StatusCode::kCancelled;
   if (!op->status.ok()) former->code = op->status.code();
-  former->bytes = op->sent_bytes;
+  // Of strings, what they hold: the consumer traces that, too.
+  former->bytes =
+      op->encoded.empty() || op->sent_bytes == 0 ? op->sent_bytes : op->taken.tensor.bytes();
   former->tensor = std::move(op->taken.tensor);
   if (track_ != nullptr) {
     former->span = op->span;
