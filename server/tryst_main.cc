@@ -14,6 +14,7 @@
 #include "server/cli/ask_workers.h"
 #include "server/cli/bench.h"
 #include "server/cli/command_line.h"
+#include "server/cli/verify.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
 #include "server/grpc_log.h"
@@ -215,6 +216,7 @@ int Main(const std::vector<std::string>& args) {
   if (name == "explain") return RunExplain(*line);
   if (name == "waiting") return RunWaiting(*line);
   if (name == "trace") return RunTrace(*line);
+  if (name == "verify") return RunVerify(*line);
   if (name == "top") return RunTop(*line);
   if (name == "page") return RunPage(*line);
   if (name == "completion") return Print(CompletionScript(words[0]));

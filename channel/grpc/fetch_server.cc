@@ -449,7 +449,7 @@ void FetchServer::State::TraceEnd(const Entry& entry) {
   // A tensor that goes back was not accepted.
   const bool goes_back = entry.giving_back && answer == absl::StatusCode::kOk;
   options_.trace->End(entry.span, entry.peer->track, entry.step_id, entry.key,
-                      has_it ? entry.outcome->tensor.bytes() : 0,
+                      has_it ? entry.outcome->tensor.tensor_bytes() : 0,
                       goes_back ? absl::StatusCode::kCancelled : answer, alarms_->clock().NowNs());
 }
 

@@ -46,11 +46,12 @@ class Writer {
     for (const TraceDump& dump : dumps) {
       absl::StrAppendFormat(
           &other,
-          "%s%s:{\"clock_ahead_ns\":%d,\"clock_error_ns\":%d,\"incarnation\":\"%016x\","
+          "%s%s:{\"clock_ahead_ns\":%d,\"clock_error_ns\":%d,\"read_at\":%s,"
+          "\"incarnation\":\"%016x\","
           "\"operations_ended\":%d,\"kept\":%d,\"overwritten\":%d,\"passed_over\":%d}",
           other.empty() ? "" : ",", JsonText(dump.worker), dump.ahead_ns, dump.ahead_error_ns,
-          dump.incarnation, dump.counts.ended, dump.counts.kept, dump.counts.overwritten,
-          dump.counts.passed_over);
+          Ts(dump.now_ns - dump.ahead_ns), dump.incarnation, dump.counts.ended, dump.counts.kept,
+          dump.counts.overwritten, dump.counts.passed_over);
     }
     return absl::StrCat("{\"traceEvents\":[\n", events_,
                         "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{", other, "}}\n");
@@ -110,10 +111,13 @@ class Writer {
     const std::string edge = key.ok() ? std::string(key->edge()) : record.key;
     AddSlice(
         place.pid, place.tid, edge.empty() ? "(no key)" : edge, place.begin_ns, place.end_ns,
-        absl::StrFormat(R"("key":%s,"step":%d,"bytes":%d,"status":"%s","id":"%016x","path":%s)",
+        absl::StrFormat(R"("key":%s,"step":%d,"bytes":%d,"status":"%s","id":"%016x","path":%s,)"
+                        R"("role":"%s","peer":%s,"waits":"%s","lost":%d)",
                         JsonText(record.key), record.step, record.bytes,
                         record.end_ns == 0 ? "under way" : absl::StatusCodeToString(record.code),
-                        record.id, JsonText(track.path)));
+                        record.id, JsonText(track.path),
+                        track.role == TraceRole::kFetch ? "fetch" : "serve", JsonText(track.peer),
+                        Waits(record.span), record.span.lost()));
     int64_t until_ns = place.end_ns;
     for (size_t i = record.span.count(); i-- > 0;) {
       const TraceSpan::Stamp stamp = record.span.stamp(i);
@@ -126,6 +130,16 @@ class Writer {
     }
     if (record.id == 0) return;
     (track.role == TraceRole::kFetch ? ends_.fetches : ends_.serves)[record.id] = place;
+  }
+
+  // "slot 0 peer_send 1500": each with the nanoseconds since its begin.
+  static std::string Waits(const TraceSpan& span) {
+    std::string waits;
+    for (size_t i = 0; i < span.count(); ++i) {
+      absl::StrAppend(&waits, i == 0 ? "" : " ", WaitsForName(span.stamp(i).what), " ",
+                      span.stamp(i).at_ns - span.began_ns());
+    }
+    return waits;
   }
 
   void AddArrow(const std::string& id, const char* name, const Place& from, int64_t from_ns,

@@ -28,6 +28,7 @@ struct TraceDump {
   // How far its clock is ahead of the reader's; the reader fills it in.
   int64_t ahead_ns = 0;
   int64_t ahead_error_ns = 0;
+  int clock = 0;  // Which reader's clock that is, where dumps of several readers meet.
 };
 
 // Selects operations.
@@ -47,7 +48,9 @@ void FinishDump(const TraceFilter& filter, TraceDump* dump);
 // The dumps of several workers as one Chrome trace (JSON, for chrome://tracing and Perfetto). Each
 // operation is a slice, which contains a slice for each thing that it waited for. If both ends are
 // there, arrows lead from the consumer's slice to the producer's and back. Times are of the
-// reader's clock, from the earliest event on.
+// reader's clock, from the earliest event on. One event a line; the arguments of an operation's
+// slice say all that its record does, so that `tryst verify` reads dumps out of it
+// (server/cli/trace_file.h).
 std::string ChromeTrace(absl::Span<const TraceDump> dumps);
 
 // The same for a terminal: each operation with what both ends waited for, in order.

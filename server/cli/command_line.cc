@@ -42,11 +42,11 @@ struct ExitRow {
 constexpr ExitRow kExitRows[] = {
     {kExitDone, "the command did what it was asked to"},
     {kExitFailed,
-     "it failed: a worker did not answer, a file could not be read, `doctor` found a fault. "
-     "Standard "
-     "error says why"},
+     "it failed: a worker did not answer, a file could not be read, `doctor` found a fault, "
+     "`verify` "
+     "found what must not be. Standard error says why"},
     {kExitUsage, "the command line or a setting is wrong; nothing was tried"},
-    {kExitNothingFound, "`trace` found no such operation"},
+    {kExitNothingFound, "`trace` or `verify` found no such operation"},
 };
 
 constexpr char kWorkerShape[] = "/job:J/replica:0/task:T@host:port";
@@ -201,6 +201,14 @@ const std::vector<CommandRow>& CommandRows() {
        "Exit status 3: no such operation is recorded. Quick ones are sampled "
        "(trace_sample_every).\n",
        0, kAnyWords, Words::kWorkersAndText},
+      {"verify", "TRACE ...", "checks whether what was traced, at both ends, may have happened",
+       "TRACE is a file of `tryst trace --out`. What each operation waited for, and how it ended, "
+       "is\n"
+       "held against the tables of states; what its consumer says against what its producer says:\n"
+       "bytes, order, once, accepted when it had come. Says what broke, and when.\n"
+       "Exit status 1: something broke; 3: there was nothing to verify. What a clean answer\n"
+       "proves is in docs/STATES.md.\n",
+       1, kAnyWords, Words::kOther},
       {"top", "[WORKER ...]",
        "shows rates, operations under way and delays of each path, live; or of all members",
        "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
