@@ -10,8 +10,9 @@ their memory, files and threads must not grow, however many lives of the others 
 
 Fails when a byte is wrong, when a stream stands still for longer than a stop can explain
 (then tells what both ends wait for), when the history of what all lives sent and received breaks a
-promise (tests/history; then its folder is kept and named), when a goodbye does not end well, or when what was
-left alone has grown. Ends with a line that says all of it in figures, and a closing line.
+promise (tests/history; then its folder is kept and named), when what both ends traced breaks the
+tables of states (tryst verify), when a goodbye does not end well, or when what was left alone has
+grown. Ends with a line that says all of it in figures, and a closing line.
 """
 import argparse
 import ctypes
@@ -175,6 +176,21 @@ class Cluster:
         else:
             shutil.rmtree(self.history)
 
+    def verify(self):
+        """Holds what all ends keep of their last operations against the tables of states: docs/STATES.md."""
+        for life in self.lives.values():
+            life.send(signal.SIGCONT)
+        tryst = os.path.join(self.programs, "server/tryst")
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.json")
+            places = ["%s@%s" % place for place in self.places.items()]
+            subprocess.run([tryst, "trace", *places, "--insecure", "--timeout=10s", "--out=" + trace], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+            done = subprocess.run([tryst, "verify", trace], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print("traces: %s" % done.stdout.strip()[:4000], flush=True)
+        if done.returncode != 0:
+            self.fail("the traces of both ends break the tables")
+
     def start(self, name):
         self.begun += 1
         self.lives[name] = Life(self, name)
@@ -307,6 +323,7 @@ def main():
     cluster = Cluster(options.programs, random.Random(options.seed))
     try:
         trends = soak(cluster, options.seconds, options.calm)
+        cluster.verify()
     finally:
         cluster.end()
     cluster.judge()
