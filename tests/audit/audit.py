@@ -1,0 +1,521 @@
+#!/usr/bin/env python3
+"""Workers of Python and of C, each on what its users install, under faults, and judged from outside: ./run audit.
+
+    audit.py --wheel=FILE --sdk=FILE [--minutes N] [--seed S] [--keep]
+
+Six processes stand on two hosts, which are network namespaces on a wire of their own where this runs as root, and the
+loopback where not. They speak TLS. Pairs of them send to each other over shared memory, the software NIC and gRPC alone
+(client.py, client.c), stream after stream. Meanwhile they are killed and come back, are stopped, their wire is cut or slow,
+and half of the lives have limits so small that they are always reached. Two live through it all.
+
+Each client writes down what it did and saw, and this program what it did to them. Then checker.py, which knows nothing but
+these files, judges. The last line says how many of its rules held, by path. The folder is kept, and named, when one did not.
+"""
+import argparse
+import ctypes
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+LIBC = ctypes.CDLL(None)
+PATIENCE_S = 8  # The least over gRPC alone.
+KEEP_S = 20
+SLACK_S = 3
+GIVE_UP_S = 60  # A stream that takes longer, beside its faults, stands still.
+HELD_MS = 200
+INSIDE = "TRYST_AUDIT_INSIDE"  # Set where this process has a network namespace of its own.
+BASE_MIB = 128  # Of a process with its program and its connections, before any tensor.
+MIB = 1 << 20
+
+SHM, SOFT, GRPC = "shm", "rdma/soft-tls", "grpc"
+# By name: the host and what it is; the program; whether it is never killed; its own settings.
+WORKERS = {
+    "a.py": ("python", True, {}),
+    "a.c": ("c", False, {}),
+    "b.py": ("python", False, {}),
+    "b.c": ("c", True, {}),
+    "a.grpc": ("python", False, {"protocol": "grpc"}),
+    "b.grpc": ("c", False, {"protocol": "grpc"}),
+}
+PAIRS = [("a.py", "a.c", SHM), ("b.py", "b.c", SHM), ("a.py", "b.py", SOFT), ("a.c", "b.c", SOFT),
+         ("a.grpc", "b.c", GRPC), ("b.grpc", "a.py", GRPC), ("a.grpc", "a.c", GRPC)]
+USUAL = {"landing_bytes": 32, "shm_bytes": 32, "max_held_bytes": 32, "max_kept_bytes": 16}  # MiB
+SMALL = {"landing_bytes": 4, "shm_bytes": 16, "max_held_bytes": 3, "max_kept_bytes": 4}
+SMALL_TOO = {"offered_bytes": "64KiB"}  # Slots must be alike at both ends.
+LARGEST, LARGEST_OF_SMALL = 1_100_000, 262_145
+WAYS = ("fresh", "into", "view", "many", "ahead", "task", "steps")
+
+
+def now():
+    return time.monotonic_ns() // 1000
+
+
+def die_with_parent():
+    LIBC.prctl(1, signal.SIGKILL)
+
+
+def certificates(folder, addresses):
+    """An authority, and one certificate for all workers of the cluster."""
+    with open(os.path.join(folder, "names"), "w", encoding="ascii") as file:
+        file.write("subjectAltName=URI:tryst://tryst,%s\n" % ",".join("IP:" + one for one in addresses))
+    new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=audit"
+    for command in (new + " -x509 -keyout ca.key -out ca.crt", new + " -keyout worker.key -out worker.csr",
+                    "x509 -req -in worker.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out worker.crt -extfile names"):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    return {"certificate_file": folder + "/worker.crt", "key_file": folder + "/worker.key", "ca_file": folder + "/ca.crt"}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Wire:
+    """The two hosts and what is between them. Without root both are the loopback, and nothing can be cut."""
+
+    def __init__(self):
+        self.mine = False
+        self.other = None
+        if INSIDE not in os.environ:
+            return
+        try:
+            subprocess.run("ip link set lo up && ip link add w0 type veth peer name w1", shell=True, check=True, capture_output=True)
+        except (subprocess.CalledProcessError, OSError):
+            return
+        self.other = subprocess.Popen(["unshare", "-n", "sleep", "1000000"], preexec_fn=die_with_parent)
+        own = os.readlink("/proc/self/ns/net")
+        while os.readlink("/proc/%d/ns/net" % self.other.pid) == own:
+            time.sleep(0.01)
+        self.run("ip link set w1 netns %d" % self.other.pid)
+        self.run("ip addr add 10.91.0.1/24 dev w0")
+        self.run("ip link set w0 up")
+        self.run("nsenter -t %d -n ip link set lo up" % self.other.pid)
+        self.run("nsenter -t %d -n ip addr add 10.91.0.2/24 dev w1" % self.other.pid)
+        self.run("nsenter -t %d -n ip link set w1 up" % self.other.pid)
+        self.mine = True
+
+    @staticmethod
+    def run(command):
+        return subprocess.run(command.split(), check=False, capture_output=True).returncode == 0
+
+    def address(self, host):
+        if not self.mine:
+            return "127.0.0.1"
+        return "10.91.0.1" if host == "a" else "10.91.0.2"
+
+    def enter(self, host):
+        return ["nsenter", "-t", str(self.other.pid), "-n"] if self.mine and host == "b" else []
+
+    def cut(self):
+        return self.run("ip link set w0 down")
+
+    def heal(self):
+        return self.run("ip link set w0 up")
+
+    def slow(self):
+        """What does not fit into 50 Mbit/s waits, and is lost when it waited 100 ms."""
+        return self.run("tc qdisc add dev w0 root tbf rate 50mbit burst 64kb latency 100ms")
+
+    def fast(self):
+        return self.run("tc qdisc del dev w0 root")
+
+    def close(self):
+        if self.other is not None:
+            self.other.kill()
+            self.other.wait()
+
+
+class Life:
+    """One life of one worker."""
+
+    def __init__(self, audit, worker, number):
+        self.audit, self.worker, self.name = audit, worker, "%s-%d" % (worker, number)
+        self.program, _, own = WORKERS[worker]
+        self.small = audit.random.random() < 0.5
+        limits = SMALL if self.small else USUAL
+        settings = {"job": "w", "task": list(WORKERS).index(worker), **audit.settings, **own,
+                    "listen": audit.places[worker], **{name: "%dMiB" % mib for name, mib in limits.items()}}
+        if self.small and "protocol" not in own:
+            settings.update(SMALL_TOO)
+        if not audit.wire.mine and worker.startswith("b."):
+            settings["shm"] = "off"
+        if "protocol" in own:
+            settings.pop("shm", None)
+        self.limit_kib = (BASE_MIB + sum(limits.values())) << 10
+        self.ready = threading.Event()
+        self.incarnation = None
+        self.streams = {}
+        self.dead = self.stopped = False
+        host = worker[0]
+        environment = dict(os.environ, MALLOC_ARENA_MAX="2", PYTHONPATH=audit.site, LD_LIBRARY_PATH=audit.library)
+        command = [sys.executable, "-P", HERE + "/client.py"] if self.program == "python" else [audit.client]
+        self.log = open(audit.folder + "/%s.log" % self.name, "wb")
+        audit.write("life", self.name, worker, self.limit_kib)
+        self.process = subprocess.Popen(
+            [*audit.wire.enter(host), *command, self.name, audit.histories, *("%s=%s" % one for one in settings.items())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True,
+            preexec_fn=die_with_parent)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            words = line.split()
+            if words[0] == "ready":
+                self.incarnation = words[1]
+                self.ready.set()
+            elif len(words) == 2:
+                stream = self.audit.streams.get(words[1])
+                if stream is not None:
+                    stream.heard(self, words[0])
+
+    def tell(self, *words):
+        try:
+            self.process.stdin.write(" ".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError, OSError):
+            pass  # It has died; reap() will see.
+
+    def memory_kib(self):
+        with open("/proc/%d/status" % self.process.pid, encoding="ascii") as status:
+            rows = dict(line.split(":", 1) for line in status)
+        return int(rows["RssAnon"].split()[0]) + int(rows["RssShmem"].split()[0])
+
+
+class Stream:
+    """One way between two lives, from its begin until both have closed it."""
+
+    def __init__(self, audit, number, producer, consumer, path):
+        self.audit, self.name, self.path = audit, str(number), path
+        self.producer, self.consumer = producer, consumer
+        rng = audit.random
+        keys, count = rng.choice((1, 3, 4)), rng.choice((20, 40, 80))
+        pause = rng.choice((5, 10, 30))
+        self.way = rng.choice(WAYS)
+        largest = LARGEST_OF_SMALL if producer.small or consumer.small else LARGEST
+        self.begun = time.monotonic()
+        self.excuse = -audit.held_s
+        self.said = set()
+        self.over_at = {}  # By life: when it is told that the stream is over.
+        audit.write("stream", self.name, producer.name, consumer.name, path)
+        for life, other, word in ((consumer, producer, "consume"), (producer, consumer, "produce")):
+            task = list(WORKERS).index(other.worker)
+            life.streams[self.name] = self
+            life.tell(word, self.name, "/job:w/replica:0/task:%d" % task, other.incarnation, number * 1000, keys, count, largest,
+                      pause, self.way)
+
+    def heard(self, life, word):
+        if word == "hangs":
+            self.audit.write("stuck", self.name)
+            return
+        self.said.add((life.name, word))
+
+    def ends(self):
+        return (self.producer, self.consumer)
+
+    def close(self, life, after=0.0, with_path=False):
+        if life.name not in self.over_at:
+            self.over_at[life.name] = (time.monotonic() + after, life, with_path)
+
+    def step(self):
+        """What is due. Returns whether both have closed it."""
+        at = time.monotonic()
+        if (self.consumer.name, "got") in self.said:
+            self.close(self.consumer, with_path=True)
+            self.close(self.producer, after=0.1)
+        for life in self.ends():
+            if life.dead:  # The other one may see that for a while.
+                other = self.consumer if life is self.producer else self.producer
+                self.close(other, after=self.audit.random.choice((0, 1, PATIENCE_S + 4)))
+        if not self.over_at and at - self.begun - self.excuse - self.audit.held_s > GIVE_UP_S:
+            for life in self.ends():
+                life.tell("show")
+            time.sleep(0.5)
+            self.audit.write("stuck", self.name)
+            self.audit.note("stream %s (%s, %s to %s) stands still" %
+                            (self.name, self.way, self.producer.name, self.consumer.name))
+            for life in self.ends():
+                self.close(life)
+        for name, (when, life, with_path) in self.over_at.items():
+            if when is not None and when <= at and not life.stopped:
+                life.tell("over", self.name, *(["path"] if with_path else []))
+                self.over_at[name] = (None, life, with_path)
+        closed = all(life.dead or (life.name, "closed") in self.said for life in self.ends())
+        if closed:
+            for life in self.ends():
+                life.streams.pop(self.name, None)
+        return closed
+
+
+class Audit:
+    def __init__(self, arguments, folder):
+        self.random = random.Random(arguments.seed)
+        self.folder = folder
+        self.histories = folder + "/histories"
+        self.site, self.library, self.client = folder + "/site", folder + "/sdk/lib", folder + "/client"
+        os.makedirs(self.histories)
+        self.file = os.open(self.histories + "/audit.history", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.notes = []
+        self.make_programs(arguments)
+        self.wire = Wire()
+        hosts = {worker: worker[0] for worker in WORKERS}
+        self.places = {worker: "%s:%d" % (self.wire.address(host), 21000 + i if self.wire.mine else free_port())
+                       for i, (worker, host) in enumerate(hosts.items())}
+        os.makedirs(folder + "/secrets", mode=0o700)
+        self.settings = {
+            "cluster_spec": "w=" + ",".join(self.places.values()), "nic": "soft", "shm": "auto",
+            "patience": "%ds" % PATIENCE_S, "keep_for": "%ds" % KEEP_S, "stop_deadline": "5s", "protocol": "grpc+verbs",
+            **certificates(folder + "/secrets", ["127.0.0.1", "10.91.0.1", "10.91.0.2"])}
+        self.settings["shm"] = "on"
+        self.lives, self.numbers, self.streams = {}, dict.fromkeys(WORKERS, 0), {}
+        self.number = 0
+        self.faults = dict.fromkeys(("kill", "stop", "cut", "slow"), 0)
+        self.ends_at = []  # (when, what to do): the end of a fault.
+        self.cut = self.slowed = False
+        self.held_s = 0.0  # For how long the machine let nobody run.
+
+    def make_programs(self, arguments):
+        """What a user would have done: pip's unpacking of the wheel, and a compiler's call."""
+        with zipfile.ZipFile(arguments.wheel) as wheel:
+            wheel.extractall(self.site)
+        subprocess.run(["tar", "-xzf", arguments.sdk, "-C", self.folder], check=True)
+        (unpacked,) = [name for name in os.listdir(self.folder) if name.startswith("tryst-c-")]
+        os.rename(os.path.join(self.folder, unpacked), self.folder + "/sdk")
+        subprocess.run(["gcc", "-std=c11", "-O2", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic",
+                        "-I" + self.folder + "/sdk/include", HERE + "/client.c", "-L" + self.library, "-l:libtryst.so.1",
+                        "-pthread", "-o", self.client], check=True)
+
+    def write(self, *words):
+        os.write(self.file, (" ".join(map(str, (*words, now()))) + "\n").encode())
+
+    def note(self, text):
+        self.notes.append(text)
+        print("  %6.1f s  %s" % (time.monotonic() - self.begun, text), flush=True)
+
+    # ---- Lives ----
+
+    def start(self, worker):
+        self.numbers[worker] += 1
+        self.lives[worker] = Life(self, worker, self.numbers[worker])
+
+    def reap(self):
+        """Those that have ended, whoever ended them."""
+        for worker, life in self.lives.items():
+            if life.dead or life.process.poll() is None:
+                continue
+            life.dead = True
+            code = life.process.returncode
+            self.write("exit", life.name, code)
+            if code != -signal.SIGKILL:
+                self.note("%s ended by itself with %d: %s/%s.log" % (life.name, code, self.folder, life.name))
+            self.later(self.random.choice((0, 0.2, 2)), lambda worker=worker: self.start(worker))
+
+    def later(self, seconds, what):
+        self.ends_at.append((time.monotonic() + seconds, what))
+
+    def run_due(self, everything=False):
+        for due in [one for one in self.ends_at if everything or one[0] <= time.monotonic()]:
+            self.ends_at.remove(due)
+            due[1]()
+
+    # ---- Faults ----
+
+    def excuse(self, seconds, lives):
+        for stream in self.streams.values():
+            if any(life in lives for life in stream.ends()):
+                stream.excuse += seconds + PATIENCE_S
+
+    def strike(self):
+        rng = self.random
+        kind = rng.choices(("kill", "stop", "cut", "slow"), (4, 4, 3, 1) if self.wire.mine else (1, 1, 0, 0))[0]
+        up = [life for life in self.lives.values() if not life.dead and not life.stopped and life.ready.is_set()]
+        long = rng.random() < 0.15
+        if kind == "kill":
+            up = [life for life in up if not WORKERS[life.worker][1]]
+            if not up:
+                return
+            life = rng.choice(up)
+            self.write("kill", life.name)
+            life.process.kill()
+            life.process.wait()
+        elif kind == "stop":
+            if not up:
+                return
+            life, seconds = rng.choice(up), rng.uniform(10, 13) if long else rng.uniform(0.1, 3)
+            self.write("stop", life.name)
+            life.process.send_signal(signal.SIGSTOP)
+            life.stopped = True
+            self.excuse(seconds, [life])
+            self.later(seconds, lambda: self.resume(life))
+        elif kind == "cut" and not self.cut:
+            seconds = rng.uniform(10, 13) if long else rng.uniform(0.1, 4)
+            self.write("cut", "a", "b")
+            self.cut = self.wire.cut()
+            self.excuse(seconds, list(self.lives.values()))
+            self.later(seconds, self.heal)
+        elif kind == "slow" and not self.slowed:
+            self.write("slow", "a", "b")
+            self.slowed = self.wire.slow()
+            self.excuse(6, list(self.lives.values()))
+            self.later(6, self.speed_up)
+        else:
+            return
+        self.faults[kind] += 1
+
+    def resume(self, life):
+        if life.stopped and not life.dead:
+            life.process.send_signal(signal.SIGCONT)
+            self.write("cont", life.name)
+        life.stopped = False
+
+    def heal(self):
+        self.wire.heal()
+        self.write("heal", "a", "b")
+        self.cut = False
+
+    def speed_up(self):
+        self.wire.fast()
+        self.write("fast", "a", "b")
+        self.slowed = False
+
+    def pulse(self):
+        """Writes down when the machine is too busy to let a thread run that only wants to sleep for 20 ms."""
+        last = now()
+        while True:
+            time.sleep(0.02)
+            at = now()
+            if at - last > HELD_MS * 1000:
+                self.write("held", (at - last) // 1000)
+                self.held_s += (at - last) / 1e6
+            last = at
+
+    # ---- The run ----
+
+    def begin_streams(self):
+        busy = {(stream.producer.worker, stream.consumer.worker) for stream in self.streams.values()}
+        for one, other, path in PAIRS:
+            if not self.wire.mine and path == SHM and one[0] == "b":
+                path = SOFT
+            for producer, consumer in ((one, other), (other, one)):
+                lives = self.lives[producer], self.lives[consumer]
+                if (producer, consumer) in busy or any(life.dead or life.stopped or not life.ready.is_set() for life in lives):
+                    continue
+                self.number += 1
+                self.streams[str(self.number)] = Stream(self, self.number, *lives, path)
+
+    def step_streams(self):
+        for name, stream in list(self.streams.items()):
+            if stream.step():
+                del self.streams[name]
+
+    def sample(self):
+        for life in self.lives.values():
+            if not life.dead and life.process.poll() is None:
+                try:
+                    self.write("memory", life.name, life.memory_kib())
+                except (OSError, KeyError):
+                    pass  # It ends just now.
+
+    def run(self, seconds):
+        self.begun = time.monotonic()
+        threading.Thread(target=self.pulse, daemon=True).start()
+        self.write("allow", "slack_ms", SLACK_S * 1000)
+        self.write("allow", "patience_ms", PATIENCE_S * 1000)
+        self.write("allow", "keep_ms", KEEP_S * 1000)
+        for worker in WORKERS:
+            self.start(worker)
+        if not all(life.ready.wait(60) for life in self.lives.values()):
+            raise SystemExit("audit: not all workers started: look into " + self.folder)
+        until = time.monotonic() + seconds
+        strike_at, sample_at = time.monotonic() + 3, 0
+        while time.monotonic() < until:
+            time.sleep(0.02)
+            self.reap()
+            self.run_due()
+            self.begin_streams()
+            self.step_streams()
+            if time.monotonic() >= strike_at:
+                self.strike()
+                strike_at = time.monotonic() + self.random.uniform(1, 4)
+            if time.monotonic() >= sample_at:
+                self.sample()
+                sample_at = time.monotonic() + 1
+        self.finish()
+
+    def finish(self):
+        """No more faults; every stream ends, and then every process."""
+        self.run_due(everything=True)
+        until = time.monotonic() + GIVE_UP_S - self.held_s
+        while self.streams and time.monotonic() < until + self.held_s:
+            time.sleep(0.02)
+            self.reap()
+            self.run_due()
+            self.step_streams()
+        for stream in self.streams.values():
+            self.write("stuck", stream.name)
+            self.note("stream %s (%s, %s to %s) did not end" %
+                      (stream.name, stream.way, stream.producer.name, stream.consumer.name))
+            for life in stream.ends():
+                life.tell("show")
+        for life in self.lives.values():
+            life.ready.wait(20)
+            life.tell("bye")
+        for life in self.lives.values():
+            if life.dead:
+                continue
+            try:
+                code = life.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.note("%s does not end" % life.name)
+                life.process.kill()
+                code = "-1"
+            life.dead = True
+            self.write("exit", life.name, code)
+        self.write("end")
+        self.wire.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wheel", required=True)
+    parser.add_argument("--sdk", required=True)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true")
+    arguments = parser.parse_args()
+    if os.geteuid() == 0 and INSIDE not in os.environ:
+        alone = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0
+        if alone:
+            os.environ[INSIDE] = "1"
+            os.execvp("unshare", ["unshare", "-n", sys.executable, *sys.argv])
+    folder = tempfile.mkdtemp(prefix="tryst_audit_")
+    skipped = []
+    audit = Audit(arguments, folder)
+    if not audit.wire.mine:
+        skipped.append("cuts and slow wires need root and network namespaces")
+    audit.run(arguments.minutes * 60)
+    print("%.0f s, seed %d: %s" % (time.monotonic() - audit.begun, arguments.seed,
+                                   ", ".join("%d times %s" % (count, kind) for kind, count in audit.faults.items())), flush=True)
+    judged = subprocess.run([sys.executable, "-I", HERE + "/checker.py", audit.histories, *skipped], check=False,
+                            stdout=subprocess.PIPE, text=True)
+    *lines, closing = judged.stdout.rstrip().split("\n")
+    print("\n".join(lines))
+    if judged.returncode == 0 and not arguments.keep:
+        shutil.rmtree(folder)
+    else:
+        print("the histories are kept: %s/checker.py %s" % (HERE, audit.histories))
+    print(closing, flush=True)
+    sys.exit(judged.returncode)
+
+
+if __name__ == "__main__":
+    main()
