@@ -26,7 +26,7 @@ lanes='
 plain      | always | 22 | -      | .                                                                         | test
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
 guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
-previous   | 0      |  4 | -      | //tests/versions:peer tests/versions                                      | test --previous
+previous   | 0      | 12 | -      | //tests/versions:peer tests/versions                                      | test --previous
 engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 release    | 1      | 14 | -      | //python:_tryst.abi3.so //:sdk_c //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release
