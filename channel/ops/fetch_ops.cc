@@ -48,9 +48,12 @@ bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, cons
                          ManyDoneFn* done) {
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
   for (size_t i = 0; i < keys.size(); ++i) {
-    FetchOp* op = TakeOp();
-    op->step = step_id;
-    op->key = keys[i];
+    FetchOp* op = Foreseen(step_id, keys[i]);
+    if (op == nullptr) {
+      op = TakeOp();
+      op->step = step_id;
+      op->key = keys[i];
+    }
     if (!args.destinations.empty()) op->args.destination = args.destinations[i];
     op->join = join;
     op->index = i;
