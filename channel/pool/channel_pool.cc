@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kMaintenanceNs = 1'000'000'000;
 constexpr std::chrono::seconds kPollerPatience{2};
+constexpr size_t kMostIdleTasks = 1024;
 
 }  // namespace
 
@@ -95,9 +96,14 @@ ChannelPool::FetchTask* ChannelPool::TakeTask() {
   return task;
 }
 
+// A burst of calls made tasks faster than the poller could take them. They go with the last.
 void ChannelPool::GiveTask(FetchTask* task) {
+  std::vector<std::unique_ptr<FetchTask>> burst;  // Destroyed without the lock.
   MutexLock lock(&mu_);
   free_tasks_.push_back(task);
+  if (tasks_.size() <= kMostIdleTasks || free_tasks_.size() < tasks_.size()) return;
+  burst.swap(tasks_);
+  free_tasks_ = {};
 }
 
 // Fetches in the inbox were made earlier and go first. An abort ends only fetches made before it.
