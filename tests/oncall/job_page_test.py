@@ -139,9 +139,9 @@ class OfThree(unittest.TestCase):
         self.worker.tell("recv 17 gradients " + self.ps.name)
         self.assertTrue(eventually(lambda: "ps 0" in window.text("#members")))
         window.screenshot(os.path.join(SHOTS, "job_of_three.png"))
-        names = window.call("POST", "/elements", {"using": "css selector", "value": "#members button.link"})
         # The last by name.
-        window.call("POST", "/element/%s/click" % names[-1][browser.ELEMENT], {})
+        script = "[...document.querySelectorAll('#members button.link')].pop().click()"
+        window.call("POST", "/execute/sync", {"script": script, "args": []})
         self.assertTrue(eventually(lambda: self.worker.name in window.text("#drill-name")))
         self.assertTrue(eventually(lambda: "gradients" in window.text("#drill-ops")), window.text("#drill"))
         window.click("#drill-ops button.link")
@@ -204,10 +204,9 @@ class OfThreePaths(unittest.TestCase):
         self.assertEqual([text for text in painted if re.search(r"\de[-+]\d", text)], [])
         window.screenshot(os.path.join(SHOTS, "job_of_three_paths.png"))
         for name in (worker.name for worker in [self.ps, *self.consumers.values()]):
-            links = window.call("POST", "/elements", {"using": "css selector", "value": "#members button.link"})
-            link = [one for one in links if window.call("GET", "/element/%s/text" % one[browser.ELEMENT])
-                    == "%s 0" % name.split("/")[1][4:]][0]
-            window.call("POST", "/element/%s/click" % link[browser.ELEMENT], {})
+            # At once: the page draws its members anew every second.
+            script = "[...document.querySelectorAll('#members button.link')].find(one => one.textContent == arguments[0]).click()"
+            window.call("POST", "/execute/sync", {"script": script, "args": ["%s 0" % name.split("/")[1][4:]]})
             self.assertTrue(eventually(lambda: name in window.text("#drill-name") and "0" in window.text("#drill-paths")))
             self.assertEqual(window.call("POST", "/elements", {"using": "css selector", "value": "#drill-paths .bad"}),
                              [], window.text("#drill-paths"))
