@@ -29,8 +29,6 @@ guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests
 previous   | 0      | 12 | -      | //tests/versions:peer tests/versions                                      | test --previous
 engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
-release    | 1      | 14 | -      | //python:_tryst.abi3.so //:sdk_c //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release
-audit      | 1      | 12 | -      | //python/... //:sdk_c python tests/audit                                  | audit --minutes 2 --seed @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
 python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray
