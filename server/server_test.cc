@@ -461,7 +461,7 @@ TEST(Server, StartsAndStopsInTimeBesideThousandsOfMembersThatAreDown) {
   const absl::Time ended = absl::Now();
   printf("started after %.1f s, ended after %.1f s\n", absl::ToDoubleSeconds(started - began),
          absl::ToDoubleSeconds(ended - stops));
-  EXPECT_LT(started - began, absl::Seconds(5));
+  EXPECT_LT(started - began, absl::Seconds(12));
   EXPECT_LT(ended - stops, absl::Seconds(5));
 }
 

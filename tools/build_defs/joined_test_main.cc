@@ -22,22 +22,31 @@ bool IsOf(const testing::TestInfo& test, const std::string& name) {
   return file.substr(file.rfind('/') + 1) == name + ".cc";
 }
 
-// The tests of other sources, as a filter has them.
-std::string Others(const std::string& name, int* own) {
+// What a filter calls a source's tests, and those of the others: a suite by its name where all of
+// it is of one kind.
+struct Patterns {
+  std::string own, others;
+  static void Add(std::string* to, const std::string& pattern) {
+    *to += (to->empty() ? "" : ":") + pattern;
+  }
+};
+
+Patterns PatternsOf(const std::string& name) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
-  std::string others;
+  Patterns patterns;
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
     const testing::TestSuite& suite = *all.GetTestSuite(i);
+    std::string own, others;
     for (int j = 0; j < suite.total_test_count(); ++j) {
       const testing::TestInfo& test = *suite.GetTestInfo(j);
-      if (IsOf(test, name)) {
-        ++*own;
-      } else {
-        others += std::string(":") + suite.name() + "." + test.name();
-      }
+      const std::string pattern = std::string(suite.name()) + "." + test.name();
+      Patterns::Add(IsOf(test, name) ? &own : &others, pattern);
     }
+    const std::string whole = std::string(suite.name()) + ".*";
+    if (!own.empty()) Patterns::Add(&patterns.own, others.empty() ? whole : own);
+    if (!others.empty()) Patterns::Add(&patterns.others, own.empty() ? whole : others);
   }
-  return others;
+  return patterns;
 }
 
 }  // namespace
@@ -45,15 +54,16 @@ std::string Others(const std::string& name, int* own) {
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
   const std::string name = NameOf(argv[0]);
-  int own = 0;
-  const std::string others = Others(name, &own);
-  if (own == 0) {
+  const Patterns patterns = PatternsOf(name);
+  if (patterns.own.empty()) {
     std::cerr << "no test is in " << name << ".cc: call this program by a test's name\n";
     return 2;
   }
   std::string& filter = testing::GTEST_FLAG(filter);
-  if (!others.empty()) {
-    filter += filter.find('-') == std::string::npos ? "-" + others.substr(1) : others;
+  if (filter == "*") {
+    filter = patterns.own;
+  } else if (!patterns.others.empty()) {
+    filter += (filter.find('-') == std::string::npos ? "-" : ":") + patterns.others;
   }
   return RUN_ALL_TESTS();
 }
