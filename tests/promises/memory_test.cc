@@ -56,11 +56,13 @@ INSTANTIATE_TEST_SUITE_P(, Memory, testing::ValuesIn(TestedPaths()),
 TEST_P(Memory, ReceivesThatEndedLeaveNearlyNothing) {
   SKIP_IF_KNOWN();
   const int64_t count = TestFlag("receives", 100'000);
-  constexpr int64_t kMostLeft = 20 * kMiB;
+  // gRPC's own pages, which the tests before this one gave back, are touched again.
+  const bool is_grpc = std::string(GetParam().name) == "Grpc";
+  const int64_t most_left = (is_grpc ? 40 : 20) * kMiB;
   // A producer remembers the names of 65,536 keys for as long as its consumer is connected. Over
   // shared memory a consumer that does nothing ends the link.
   const bool remembers = std::string(GetParam().path) == "over rdma/soft";
-  const int64_t most_left_there = kMostLeft + (remembers ? 65'536 * 280 : 0);
+  const int64_t most_left_there = most_left + (remembers ? 65'536 * 280 : 0);
   const PromisePair pair(GetParam(), {"--grpc_idle=2s"});
   auto other = pair.Start("say memory");
   ASSERT_TRUE(other->AwaitReady());
@@ -98,7 +100,7 @@ TEST_P(Memory, ReceivesThatEndedLeaveNearlyNothing) {
     absl::SleepFor(absl::Milliseconds(500));
     after = ResidentBytes();
     other_after = others();
-  } while ((after - before > kMostLeft || other_after - other_before > most_left_there) &&
+  } while ((after - before > most_left || other_after - other_before > most_left_there) &&
            absl::Now() - over < kSlowness * absl::Seconds(40));
   std::printf(
       "{\"path\":\"%s\",\"receives\":%lld,\"consumer_mib\":{\"before\":%lld,\"waiting\":%lld,"
@@ -108,7 +110,7 @@ TEST_P(Memory, ReceivesThatEndedLeaveNearlyNothing) {
       static_cast<long long>(waiting / kMiB), static_cast<long long>(after / kMiB),
       static_cast<long long>(other_before / kMiB), static_cast<long long>(other_waiting / kMiB),
       static_cast<long long>(other_after / kMiB), absl::ToDoubleSeconds(absl::Now() - over));
-  EXPECT_LE(after - before, kMostLeft);
+  EXPECT_LE(after - before, most_left);
   EXPECT_LE(other_after - other_before, most_left_there);
 }
 

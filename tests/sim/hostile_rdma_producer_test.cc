@@ -847,7 +847,7 @@ class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
 };
 
 TEST_F(OwingAloneRdmaProducerTest, WhoNeverDialsEndsWhatWaits) {
-  ExpectEnds(Does::kNeverDials, "whether or not it answers hellos");
+  ExpectEnds(Does::kNeverDials, "though it may answer when a connection is opened");
 }
 
 TEST_F(OwingAloneRdmaProducerTest, WhoDialsAndIsSilentEndsWhatWaits) {
