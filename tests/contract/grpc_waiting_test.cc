@@ -362,7 +362,7 @@ TEST_F(GrpcWaitingTest, ATensorOverTheLimitIsRefusedAndTheOthersComeOn) {
   }
   ASSERT_TRUE(ends_.WaitFor(100));
   EXPECT_TRUE(absl::IsResourceExhausted(ends_.at(0).status)) << ends_.at(0).status;
-  EXPECT_NE(ends_.at(0).status.message().find("the limit is 1000"), std::string::npos);
+  EXPECT_NE(ends_.at(0).status.message().find("1000: raise max_tensor_bytes"), std::string::npos);
   for (int i = 1; i < 100; ++i) EXPECT_EQ(ends_.at(i).value, static_cast<float>(i));
 }
 
@@ -392,9 +392,10 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
 
 // How long the last of them waits for the others is what the thread that ends them works. That is
 // measured: how late they are depends on what else the machine does.
-TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadTwentyMilliseconds) {
+TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadShortly) {
   constexpr int kWaiting = 10'000;
-  constexpr int64_t kMostNs = 20'000'000;
+  // 9 ms on an idle machine, and what caches that others use cost on a busy one. It was 300.
+  constexpr int64_t kMostNs = 80'000'000;
   Open();
   const auto worked_ns = [] {
     timespec now{};
