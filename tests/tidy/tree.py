@@ -114,8 +114,9 @@ class Tree:
                     continue
                 keywords = {k.arg: k.value for k in call.keywords}
                 if call.func.id == "cc_tests":  # A target for each source.
+                    shared = self._strings(package, keywords.get("deps"), variables)
                     for key, value in zip(keywords["tests"].keys, keywords["tests"].values):
-                        strings = self._strings(package, value, variables) + [key.value + ".cc"]
+                        strings = shared + self._strings(package, value, variables) + [key.value + ".cc"]
                         yield Target(package, "cc_test", key.value, key.lineno, build, strings, True)
                     continue
                 name = (self._strings(package, keywords.get("name"), variables) or [""])[0]

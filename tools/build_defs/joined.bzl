@@ -85,12 +85,14 @@ _source_test = rule(
 
 _GTEST = ["@com_google_googletest//:gtest_main"]
 
-def cc_tests(name, tests):
+def cc_tests(name, tests, deps = [], size = None):
     """Tests of a folder that are compiled into one program. //folder:NAME_test is still a test of its own.
 
     Args:
       name: of the program.
       tests: {"x_test": what x_test.cc depends on besides googletest}, or dict(deps = ..., size = ..., data = ...).
+      deps: what all of them depend on.
+      size: of those that say none.
     """
     tests = {test: what if type(what) == type({}) else dict(deps = what) for test, what in tests.items()}
     _joined_source(
@@ -105,7 +107,7 @@ def cc_tests(name, tests):
         name = name,
         srcs = [name + "_joined_test"],
         tags = ["manual"],
-        deps = depset([dep for what in tests.values() for dep in what["deps"]] +
+        deps = depset(deps + [dep for what in tests.values() for dep in what["deps"]] +
                       ["//tools/build_defs:joined_test_main"]).to_list(),
     )
     for test, what in tests.items():
@@ -113,7 +115,7 @@ def cc_tests(name, tests):
             name = test + "_alone",
             srcs = [test + ".cc"],
             tags = ["manual"],
-            deps = what["deps"] + _GTEST,
+            deps = deps + what["deps"] + _GTEST,
         )
         _source_test(
             name = test,
@@ -121,5 +123,6 @@ def cc_tests(name, tests):
                 "//tools:separate": test + "_alone",
                 "//conditions:default": name,
             }),
-            **{key: value for key, value in what.items() if key != "deps"}
+            size = what.get("size", size),
+            **{key: value for key, value in what.items() if key not in ("deps", "size")}
         )
