@@ -394,8 +394,6 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
 // measured: how late they are depends on what else the machine does.
 TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadShortly) {
   constexpr int kWaiting = 10'000;
-  // 9 ms on an idle machine, and what caches that others use cost on a busy one. It was 300.
-  constexpr int64_t kMostNs = 80'000'000;
   Open();
   const auto worked_ns = [] {
     timespec now{};
@@ -434,7 +432,8 @@ TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadShortly
          kWaiting, static_cast<double>(took_ns) / 1e6,
          static_cast<double>(ended_ns - args.deadline.at_ns()) / 1e6);
 #ifdef NDEBUG
-  EXPECT_LE(took_ns, kMostNs);
+  // 9 ms on an idle machine, and what caches that others use cost on a busy one. It was 300.
+  EXPECT_LE(took_ns, 80'000'000);
 #endif
   EXPECT_TRUE(Eventually([&] { return world_->served().waiting == 0; }));
 }

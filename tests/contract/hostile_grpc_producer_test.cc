@@ -365,7 +365,7 @@ TEST_F(HostileGrpcProducerTest, AReceiveEndsWithItsPatienceThoughItHasNoDeadline
 TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
   GrpcChannelOptions options;
   options.patience = absl::Milliseconds(800);
-  options.max_tensor_bytes = uint64_t{20} << 30;
+  options.max_tensor_bytes = uint64_t{2} << 30;
   Open(options);
   End& begun = NewEnd();
   End& behind = NewEnd();
@@ -378,7 +378,7 @@ TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
   ASSERT_TRUE(call != nullptr && other != nullptr);
   HeldCall* const begins = call->request().key() < other->request().key() ? call : other;
   HeldCall* const waits = begins == call ? other : call;
-  begins->BeginTensor(uint64_t{10} << 30);
+  begins->BeginTensor(uint64_t{1} << 30);
   for (End* end : {&begun, &behind}) {
     const absl::Status status = end->Await();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -441,13 +441,13 @@ TEST_F(OwingGrpcProducerTest, WhoTakesTheAsksAndIsSilentAboutThemEndsWhatWaits) 
   EXPECT_GE(producer_.questions(), 1u);
 }
 
-// It opens a stream, claims ten gibibytes there and sends nothing more, anywhere.
+// It opens a stream, claims a gibibyte there and sends nothing more, anywhere.
 TEST_F(OwingGrpcProducerTest, WhoBeginsALargeTensorAndIsSilentEndsWhatWaits) {
   producer_.BeSilent();
   Ask();
   HeldCall* const call = producer_.AwaitCall(0);
   ASSERT_NE(call, nullptr);
-  call->BeginTensor(uint64_t{10} << 30);
+  call->BeginTensor(uint64_t{1} << 30);
   ExpectAllEnd();
 }
 

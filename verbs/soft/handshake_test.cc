@@ -90,6 +90,10 @@ TEST(HandshakeTest, HelloComesBackAsItWas) {
   hello.socket = 4;
   EncodeHello(hello, bytes);
   EXPECT_FALSE(DecodeHello(bytes, &decoded)) << "the fifth of four sockets";
+  hello.socket = 0;
+  hello.sockets = 1;
+  EncodeHello(hello, bytes);
+  EXPECT_TRUE(DecodeHello(bytes, &decoded)) << "the only socket";
 }
 
 TEST(HandshakeTest, TokensDifferInAnyByte) {
