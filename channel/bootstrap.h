@@ -12,7 +12,7 @@
 namespace tryst {
 
 // The versions of docs/WIRE.md that this build speaks.
-inline constexpr uint32_t kProtocolOldest = 1;
+inline constexpr uint32_t kProtocolOldest = 3;
 inline constexpr uint32_t kProtocolNewest = 3;
 
 // What two workers tell each other before a path opens: the consumer offers, and the producer

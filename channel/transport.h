@@ -98,7 +98,6 @@ struct TransportContext {
   TensorSource* source = nullptr;  // Asked for what peers fetch from us.
   std::string self;                // Our worker name.
   uint64_t incarnation = 0;
-  uint32_t protocol_newest = kProtocolNewest;
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
   Trace* trace = nullptr;                  // Of the poller; may be null.
   uint64_t seed = 0;                       // Of this transport alone.

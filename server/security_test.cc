@@ -232,8 +232,8 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   hello.set_peer(kPs);
   hello.set_worker("/job:worker/replica:0/task:0");
   hello.set_incarnation(9);
-  hello.set_protocol_oldest(1);
-  hello.set_protocol_newest(1);
+  hello.set_protocol_oldest(kProtocolOldest);
+  hello.set_protocol_newest(kProtocolNewest);
   hello.set_epoch(1);
   hello.set_path("rdma/none");
   hello.add_queue_pairs("any: without one it is a farewell");

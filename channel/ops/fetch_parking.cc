@@ -12,7 +12,7 @@ constexpr int64_t kParkAfterNs = 1'000'000;
 }  // namespace
 
 void FetchParking::Watch() {
-  if (!known || timer_.is_set() || !ops_->SomebodyWaits() || ops_->slots().free() != 0) return;
+  if (timer_.is_set() || !ops_->SomebodyWaits() || ops_->slots().free() != 0) return;
   ops_->poller()->SetTimer(&timer_, ops_->now_ns() + kParkAfterNs);
 }
 
@@ -33,7 +33,7 @@ void FetchParking::ParkWaiting() {
 bool FetchParking::MayPark(const FetchOp& op) const {
   const FetchSlots& slots = ops_->slots();
   const bool crowded = !ops_->lines().queued.empty() || 2 * slots.free() < slots.size();
-  return pressed_ && crowded && known && !op.here && !ops_->tickets_full();
+  return pressed_ && crowded && !op.here && !ops_->tickets_full();
 }
 
 void FetchParking::Stop() {

@@ -24,8 +24,6 @@ class FetchParking {
   // Call it when the connection ends.
   void Stop();
 
-  bool known = false;  // The peer's protocol version has parking.
-
  private:
   void ParkWaiting();
 

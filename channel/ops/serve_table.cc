@@ -1,6 +1,5 @@
 #include "channel/ops/serve_table.h"
 
-#include <array>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -11,69 +10,155 @@ namespace {
 struct ServeEntry {
   ServeState state;
   ServeEvent event;
+  ServeState next;
   ServeAction action;
+  const char* why;
 };
 
 constexpr ServeEntry kServeEntries[] = {
-    {ServeState::kFree, ServeEvent::kRequest, ServeAction::kTake},
-    {ServeState::kFree, ServeEvent::kRequestAnew, ServeAction::kTake},
-    {ServeState::kFree, ServeEvent::kRepeat, ServeAction::kTake},
-    {ServeState::kFree, ServeEvent::kWithRoom, ServeAction::kTake},
-    {ServeState::kFree, ServeEvent::kStale, ServeAction::kTake},
-    {ServeState::kTaking, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
-    {ServeState::kTaking, ServeEvent::kRepeat, ServeAction::kRenew},
-    {ServeState::kReady, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
-    {ServeState::kReady, ServeEvent::kRepeat, ServeAction::kAnswer},
-    {ServeState::kNeedsDestination, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
-    {ServeState::kNeedsDestination, ServeEvent::kRepeat, ServeAction::kAnswer},
-    {ServeState::kNeedsDestination, ServeEvent::kWithRoom, ServeAction::kAnswer},
-    {ServeState::kSent, ServeEvent::kRequest, ServeAction::kAcceptFirst},
-    {ServeState::kSent, ServeEvent::kRequestAnew, ServeAction::kAcceptFirst},
-    {ServeState::kSent, ServeEvent::kRepeat, ServeAction::kAnswer},
+    {ServeState::kFree, ServeEvent::kRequest, ServeState::kTaking, ServeAction::kTake,
+     "nothing is in its way"},
+    {ServeState::kFree, ServeEvent::kRequestAnew, ServeState::kTaking, ServeAction::kTake,
+     "nothing is in its way"},
+    {ServeState::kFree, ServeEvent::kRepeat, ServeState::kTaking, ServeAction::kTake,
+     "the request, or what it had met, was lost with the connection or went back"},
+    {ServeState::kFree, ServeEvent::kWithRoom, ServeState::kTaking, ServeAction::kTake,
+     "what it had met went back meanwhile"},
+    {ServeState::kFree, ServeEvent::kStale, ServeState::kTaking, ServeAction::kTake,
+     "generations begin anew with a consumer that has lost its slots"},
+    {ServeState::kTaking, ServeEvent::kRequestAnew, ServeState::kTaking, ServeAction::kGiveUpFirst,
+     "the CANCEL of the former use was lost with the connection"},
+    {ServeState::kTaking, ServeEvent::kRepeat, ServeState::kTaking, ServeAction::kRenew,
+     "after a break the destination may be another"},
+    {ServeState::kReady, ServeEvent::kRequestAnew, ServeState::kTaking, ServeAction::kGiveUpFirst,
+     "the CANCEL of the former use was lost with the connection"},
+    {ServeState::kReady, ServeEvent::kRepeat, ServeState::kReady, ServeAction::kAnswer,
+     "after a break nothing is answered before it is named"},
+    {ServeState::kNeedsDestination, ServeEvent::kRequestAnew, ServeState::kTaking,
+     ServeAction::kGiveUpFirst, "the CANCEL of the former use was lost with the connection"},
+    {ServeState::kNeedsDestination, ServeEvent::kRepeat, ServeState::kReady, ServeAction::kAnswer,
+     "NEED_DESTINATION may be lost"},
+    {ServeState::kNeedsDestination, ServeEvent::kWithRoom, ServeState::kReady, ServeAction::kAnswer,
+     "now there is room for it"},
+    {ServeState::kSent, ServeEvent::kRequest, ServeState::kTaking, ServeAction::kAcceptFirst,
+     "who uses a slot again has accepted what came on it"},
+    {ServeState::kSent, ServeEvent::kRequestAnew, ServeState::kTaking, ServeAction::kAcceptFirst,
+     "it was sent whole, so it may have been accepted"},
+    {ServeState::kSent, ServeEvent::kRepeat, ServeState::kReady, ServeAction::kAnswer,
+     "it was lost with the connection, or its bytes were changed on their way"},
 
-    {ServeState::kFree, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kTaking, ServeEvent::kPark, ServeAction::kPark},
-    {ServeState::kReady, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kNeedsDestination, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kStaging, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kInParts, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kPulled, ServeEvent::kPark, ServeAction::kNothing},
-    {ServeState::kSent, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kTaking, ServeEvent::kPark, ServeState::kTaking, ServeAction::kPark,
+     "a fetch that waits holds no slot; one whose tensor comes this moment stays"},
+    {ServeState::kTaking, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody wants it here"},
+    {ServeState::kReady, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "the next request of its key must find it"},
+    {ServeState::kNeedsDestination, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "the next request of its key must find it"},
+    {ServeState::kStaging, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "the next request of its key must find it"},
+    {ServeState::kInParts, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "the next request of its key must find it"},
+    {ServeState::kPulled, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "who cancels accepts nothing that comes later"},
+    {ServeState::kSent, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
+     "who cancels accepts nothing that comes later"},
+    {ServeState::kPulled, ServeEvent::kRefuse, ServeState::kFree, ServeAction::kGiveBack,
+     "another fetch of its key may want it"},
+    {ServeState::kSent, ServeEvent::kRefuse, ServeState::kFree, ServeAction::kGiveBack,
+     "another fetch of its key may want it"},
+    {ServeState::kPulled, ServeEvent::kRead, ServeState::kFree, ServeAction::kLetGo,
+     "the consumer has it"},
+    {ServeState::kPulled, ServeEvent::kNotRead, ServeState::kReady, ServeAction::kAnswer,
+     "the kernel forbids the read: it goes another way"},
+    {ServeState::kSent, ServeEvent::kAccepted, ServeState::kFree, ServeAction::kLetGo,
+     "the consumer has it"},
+    {ServeState::kPulled, ServeEvent::kAccepted, ServeState::kFree, ServeAction::kLetGo,
+     "the consumer had read it before the link ended"},
+    {ServeState::kTaking, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
+     "it is asked elsewhere"},
+    {ServeState::kReady, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
+     "it is asked elsewhere"},
+    {ServeState::kNeedsDestination, ServeEvent::kNotAccepted, ServeState::kFree,
+     ServeAction::kGiveBack, "it is asked elsewhere"},
+    {ServeState::kPulled, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
+     "it is asked elsewhere"},
+    {ServeState::kSent, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
+     "it is asked elsewhere"},
 
-    {ServeState::kFree, ServeEvent::kCancel, ServeAction::kNothing},
-    {ServeState::kTaking, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kReady, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kNeedsDestination, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kStaging, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kInParts, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kPulled, ServeEvent::kCancel, ServeAction::kGiveBack},
-    {ServeState::kSent, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kTaking, ServeEvent::kUnnamed, ServeState::kFree, ServeAction::kGiveBack,
+     "its CANCEL was lost with the connection"},
+    {ServeState::kReady, ServeEvent::kUnnamed, ServeState::kFree, ServeAction::kGiveBack,
+     "its CANCEL was lost with the connection"},
+    {ServeState::kNeedsDestination, ServeEvent::kUnnamed, ServeState::kFree, ServeAction::kGiveBack,
+     "its CANCEL was lost with the connection"},
+    {ServeState::kSent, ServeEvent::kUnnamed, ServeState::kFree, ServeAction::kLetGo,
+     "the consumer has it, or has given it up"},
+    {ServeState::kTaking, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody wants it here"},
+    {ServeState::kReady, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody has had it"},
+    {ServeState::kNeedsDestination, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody has had it"},
+    {ServeState::kStaging, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody has had it"},
+    {ServeState::kInParts, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
+     "nobody has had it"},
+    {ServeState::kPulled, ServeEvent::kLeft, ServeState::kFree, ServeAction::kLetGo,
+     "it may have been accepted, and nobody is left to say so"},
+    {ServeState::kSent, ServeEvent::kLeft, ServeState::kFree, ServeAction::kLetGo,
+     "it may have been accepted, and nobody is left to say so"},
 
-    {ServeState::kPulled, ServeEvent::kRefuse, ServeAction::kGiveBack},
-    {ServeState::kSent, ServeEvent::kRefuse, ServeAction::kGiveBack},
-    {ServeState::kPulled, ServeEvent::kRead, ServeAction::kAccept},
-    {ServeState::kPulled, ServeEvent::kNotRead, ServeAction::kAnswer},
+    {ServeState::kTaking, ServeEvent::kOutcome, ServeState::kReady, ServeAction::kAnswer,
+     "its Send has happened"},
+    {ServeState::kTaking, ServeEvent::kParked, ServeState::kFree, ServeAction::kNothing,
+     "the take waits under its ticket"},
+    {ServeState::kReady, ServeEvent::kAskRoom, ServeState::kNeedsDestination, ServeAction::kNothing,
+     "it is larger than the room that it was asked with"},
+    {ServeState::kReady, ServeEvent::kStage, ServeState::kStaging, ServeAction::kNothing,
+     "a turn copies a part of a large tensor, so that others get theirs"},
+    {ServeState::kStaging, ServeEvent::kStaged, ServeState::kReady, ServeAction::kAnswer,
+     "its bytes are in place"},
+    {ServeState::kReady, ServeEvent::kPart, ServeState::kInParts, ServeAction::kNothing,
+     "the room for parts is bounded"},
+    {ServeState::kReady, ServeEvent::kLend, ServeState::kPulled, ServeAction::kNothing,
+     "the consumer copies once, out of our memory"},
+    {ServeState::kReady, ServeEvent::kSay, ServeState::kSent, ServeAction::kNothing,
+     "it is kept, since the answer may be lost or refused"},
+    {ServeState::kInParts, ServeEvent::kSay, ServeState::kSent, ServeAction::kNothing,
+     "it is kept, since it may be refused"},
+    {ServeState::kReady, ServeEvent::kSayError, ServeState::kFree, ServeAction::kLetGo,
+     "shared memory loses no answer, and an error goes to nobody else"},
 };
 
-struct Matrix {
-  std::array<std::array<const ServeAction*, kServeEventCount>, kServeStateCount> actions{};
+// What changes nothing, in any state that has no other row for it.
+struct ServeIdle {
+  ServeEvent event;
+  const char* why;
+};
+constexpr ServeIdle kServeIdle[] = {
+    {ServeEvent::kPark, "its answer is under way, or is due"},
+    {ServeEvent::kLateCancel, "GONE is said of every CANCEL"},
 };
 
-constexpr Matrix MakeMatrix() {
-  Matrix matrix;
-  for (const ServeEntry& entry : kServeEntries) {
-    matrix.actions[static_cast<size_t>(entry.state)][static_cast<size_t>(entry.event)] =
-        &entry.action;
+constexpr ServeRows MakeServeRows() {
+  ServeRows rows{};
+  for (size_t state = 0; state < kServeStateCount; ++state) {
+    for (const ServeIdle& idle : kServeIdle) {
+      rows[state][static_cast<size_t>(idle.event)] = {static_cast<ServeState>(state),
+                                                      ServeAction::kNothing, true};
+    }
   }
-  return matrix;
+  for (const ServeEntry& entry : kServeEntries) {
+    ServeRow& row = rows[static_cast<size_t>(entry.state)][static_cast<size_t>(entry.event)];
+    row = {entry.next, entry.action, true};
+  }
+  return rows;
 }
-constexpr Matrix kMatrix = MakeMatrix();
 
 }  // namespace
 
-const ServeAction* FindServeAction(ServeState state, ServeEvent event) {
-  return kMatrix.actions[static_cast<size_t>(state)][static_cast<size_t>(event)];
-}
+constexpr ServeRows kServeRows = MakeServeRows();
 
 absl::Status OutOfPlace(ServeState state, ServeEvent event, uint32_t slot) {
   return absl::DataLossError(absl::StrCat("the consumer broke the protocol: it said ",
@@ -82,10 +167,13 @@ absl::Status OutOfPlace(ServeState state, ServeEvent event, uint32_t slot) {
 }
 
 std::string ServeTable() {
-  std::string table = "| a slot that | hears | and we |\n| --- | --- | --- |\n";
+  std::string table =
+      "| a slot that | hears or does | then | and we | because |\n"
+      "| --- | --- | --- | --- | --- |\n";
   for (const ServeEntry& entry : kServeEntries) {
     absl::StrAppend(&table, "| ", ServeStateName(entry.state), " | ", ServeEventName(entry.event),
-                    " | ", ServeActionName(entry.action), " |\n");
+                    " | ", ServeStateName(entry.next), " | ", ServeActionName(entry.action), " | ",
+                    entry.why, " |\n");
   }
   return table;
 }
@@ -114,9 +202,23 @@ const char* ServeEventName(ServeEvent event) {
       "REQUEST of a generation that is over",
       "PARK",
       "CANCEL",
+      "CANCEL of a generation that is over",
       "REFUSED",
       "PULLED",
       "PULLED, with failure",
+      "that it was accepted",
+      "that it was not accepted, of a link that is over",
+      "REPLAYED, without its name",
+      "that the consumer has gone, or we end the channel",
+      "the tensor is met, or an error",
+      "the take goes on without the slot",
+      "NEED_DESTINATION is said",
+      "a copy into shared memory begins",
+      "the copy into shared memory ends",
+      "a first part is sent",
+      "the consumer is told where to read it",
+      "the answer is sent",
+      "an error is sent that nobody accepts",
   };
   static_assert(std::size(kNames) == kServeEventCount, "one is missing");
   return kNames[static_cast<size_t>(event)];
@@ -140,7 +242,7 @@ const char* ServeActionName(ServeAction action) {
       return "park it and say PARKED";
     case ServeAction::kGiveBack:
       return "give it back";
-    case ServeAction::kAccept:
+    case ServeAction::kLetGo:
       return "let go of it";
   }
   return "";

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_OPS_SERVE_TABLE_H_
 #define TRYST_CHANNEL_OPS_SERVE_TABLE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -24,8 +25,8 @@ enum class ServeState : uint8_t {
 inline constexpr size_t kServeStateCount = static_cast<size_t>(ServeState::kSent) + 1;
 const char* ServeStateName(ServeState state);
 
-// What the consumer says.
 enum class ServeEvent : uint8_t {
+  // What the consumer says.
   kRequest,      // A new use of the slot.
   kRequestAnew,  // The same, but what the slot held was not requested again after a break.
   kRepeat,       // The same use once more, after a break or a wrong digest.
@@ -33,11 +34,26 @@ enum class ServeEvent : uint8_t {
   kStale,        // It names a use of the slot that has ended.
   kPark,
   kCancel,
-  kRefuse,   // The consumer cannot use what it was sent.
-  kRead,     // The consumer has read the bytes,
-  kNotRead,  // or could not read them.
+  kLateCancel,  // A cancel of a use that has ended.
+  kRefuse,      // The consumer cannot use what it was sent.
+  kRead,        // The consumer has read the bytes,
+  kNotRead,     // or could not read them.
+  kAccepted,
+  kNotAccepted,  // Said of a link that is over.
+  kUnnamed,      // After a break it has named all that it still wants, and not this.
+  // What happens here.
+  kLeft,      // The consumer has gone, or this channel ends.
+  kOutcome,   // The tensor was met, or an error in its place.
+  kParked,    // The take goes on without the slot.
+  kAskRoom,   // NEED_DESTINATION is said.
+  kStage,     // Its copy into shared memory begins,
+  kStaged,    // and ends.
+  kPart,      // Its first part is sent.
+  kLend,      // The consumer is told where to read it.
+  kSay,       // All of the answer is sent.
+  kSayError,  // The same, of an error that nobody has to accept.
 };
-inline constexpr size_t kServeEventCount = static_cast<size_t>(ServeEvent::kNotRead) + 1;
+inline constexpr size_t kServeEventCount = static_cast<size_t>(ServeEvent::kSayError) + 1;
 const char* ServeEventName(ServeEvent event);
 
 enum class ServeAction : uint8_t {
@@ -49,12 +65,24 @@ enum class ServeAction : uint8_t {
   kAnswer,       // The outcome is here: send it, or send it again.
   kPark,
   kGiveBack,
-  kAccept,
+  kLetGo,
 };
 const char* ServeActionName(ServeAction action);
 
-// Null: the event must not happen in that state, and closes the channel.
-const ServeAction* FindServeAction(ServeState state, ServeEvent event);
+struct alignas(4) ServeRow {
+  ServeState next;  // Once the action has been done.
+  ServeAction action;
+  bool exists = false;
+};
+using ServeRows = std::array<std::array<ServeRow, kServeEventCount>, kServeStateCount>;
+extern const ServeRows kServeRows;
+
+// Null: the event must not happen in that state. If the consumer said it, it closes the channel;
+// otherwise it is our bug.
+inline const ServeRow* FindServeRow(ServeState state, ServeEvent event) {
+  const ServeRow& row = kServeRows[static_cast<size_t>(state)][static_cast<size_t>(event)];
+  return row.exists ? &row : nullptr;
+}
 
 // kDataLoss: the consumer said something that is not allowed for such a slot.
 absl::Status OutOfPlace(ServeState state, ServeEvent event, uint32_t slot);

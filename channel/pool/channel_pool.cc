@@ -48,7 +48,6 @@ ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* sou
   context.source = source;
   context.self = options_.self;
   context.incarnation = options_.incarnation;
-  context.protocol_newest = options_.protocol_newest;
   context.max_tensor_bytes = options_.max_tensor_bytes;
   context.trace = options_.trace;
   context.place = options_.place;
@@ -243,10 +242,10 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     return std::move(done)(
         absl::InvalidArgumentError("a hello does not say which worker and incarnation it is from"));
   }
-  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > options_.protocol_newest) {
+  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > kProtocolNewest) {
     return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
-        " and this worker ", kProtocolOldest, " to ", options_.protocol_newest,
+        " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
         ": run the same release on both, or two that follow each other")));
   }
   StartMaintenance();

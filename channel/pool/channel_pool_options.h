@@ -11,10 +11,9 @@
 namespace tryst {
 
 struct ChannelPoolOptions {
-  std::string self;                            // "/job:worker/replica:0/task:1"
-  uint64_t incarnation = 0;                    // Not 0.
-  uint32_t protocol_newest = kProtocolNewest;  // Less: as an older worker.
-  uint64_t max_tensor_bytes = UINT64_MAX;      // Larger ones are refused, on every path.
+  std::string self;                        // "/job:worker/replica:0/task:1"
+  uint64_t incarnation = 0;                // Not 0.
+  uint64_t max_tensor_bytes = UINT64_MAX;  // Larger ones are refused, on every path.
   // How often a path that was left or turned down is tried again, from least to most.
   int64_t probe_ms = 1000;
   int64_t probe_ms_most = 30'000;

@@ -65,7 +65,6 @@ std::unique_ptr<ServeChannel> Consumers::Make(QueueHub* hub, const Hello& hello)
   options.write_bytes = options_->write_bytes;
   options.retain_ms = options_->retain_ms;
   options.max_parked = options_->max_waiting;
-  options.protocol_newest = context_->protocol_newest;
   options.trace = context_->trace;
   if (++next_session_ == 0) ++next_session_;
   return std::make_unique<ServeChannel>(hub, context_->source, std::move(options), hello,

@@ -40,7 +40,6 @@ void FetchChannel::Connect() {
   if (!link.ok()) return RetryLater(link.status());
   sender_.link = *std::move(link);
   Hello hello = connector_.NewHello();
-  hello.protocol_newest = options_.protocol_newest;
   sender_.link->DescribeTo(&hello, 0);
   connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
 }
@@ -79,11 +78,10 @@ bool FetchChannel::AskForLess(const absl::Status& refusal) {
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   const absl::Status ours = connector_.CheckAnswer(answer);
   if (!ours.ok()) return ours;
-  sender_.version = std::min(answer.protocol_newest, options_.protocol_newest);
-  if (sender_.version < std::max(answer.protocol_oldest, kProtocolOldest)) {
+  if (answer.protocol_newest < kProtocolOldest || answer.protocol_oldest > kProtocolNewest) {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.peer, " speaks protocol ", answer.protocol_oldest, " to ", answer.protocol_newest,
-        " and this worker ", kProtocolOldest, " to ", options_.protocol_newest,
+        " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
         ": run the same release on both, or two that follow each other"));
   }
   auto parameters = wire::DecodeParameters(answer.parameters);
@@ -103,7 +101,6 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   peer_incarnation_ = answer.incarnation;
   sender_.session = parameters->session;
   connector_.SetState(State::kOpen);
-  parking_.known = sender_.version >= 3;
   silence_.Stop();
   owed_.Begin();
   connector_.why = absl::OkStatus();

@@ -28,7 +28,6 @@ void FetchChannel::Leave() {
     }
   }
   Hello hello = connector_.NewHello();
-  hello.protocol_newest = options_.protocol_newest;
   hello.parameters = EncodeFarewell(farewell);
   connector_.Say(hello,
                  [this](absl::StatusOr<Hello> answer) { OnFarewellAnswer(std::move(answer)); });

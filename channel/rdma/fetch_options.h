@@ -42,7 +42,6 @@ struct FetchChannelOptions : ConnectorOptions {
   // The most standing receives at one time; never more than half the slots.
   uint32_t standing = 16;
   int64_t standing_ms = 30'000;  // How long one waits for its fetch.
-  uint32_t protocol_newest = kProtocolNewest;
 };
 
 struct FetchCounters : FetchCounts {

@@ -23,7 +23,6 @@ class FetchSender final : public FetchWords {
   std::unique_ptr<MessageLink> link;  // Null: there is none.
   uint64_t epoch = 0;                 // Of its hello.
   uint64_t session = 0;               // The peer's.
-  uint32_t version = 0;               // Of the protocol, in this epoch.
   bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
   bool ping_due = false;
   bool ping_out = false;  // The peer has not answered one that was sent.

@@ -69,8 +69,7 @@ void StandingReceives::ArmNext(const TensorKey& key) {
   FetchKey* known = ops_->keys()->Intern(key);
   const KeyHabits::Habit* entry = habits_->Of(*known);
   if (entry->regular < kRegular || (count_ > 0 && Of(*known) != nullptr)) return;
-  if (!asks_ahead_ || !ops_->open() || sender_->version < 2 || !ops_->lines().queued.empty())
-    return;
+  if (!asks_ahead_ || !ops_->open() || !ops_->lines().queued.empty()) return;
   if (count_ >= options_.standing || 2 * ops_->slots().free() <= ops_->slots().size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);

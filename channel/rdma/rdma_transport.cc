@@ -57,7 +57,6 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.max_parked = options_.max_waiting;
   options.standing = options_.standing;
   options.standing_ms = options_.standing_ms;
-  options.protocol_newest = context_.protocol_newest;
   auto channel = std::make_unique<FetchChannel>(hub_.get(), nic_->landings(), context_.bootstrap,
                                                 std::move(options));
   fetching_.push_back({channel.get(), user});

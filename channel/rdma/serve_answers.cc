@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,31 +9,11 @@
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
-namespace {
-
-constexpr uint64_t ServeCounters::*kServeCounters[] = {
-    &ServeCounters::requests, &ServeCounters::eager,
-    &ServeCounters::direct,   &ServeCounters::destinations_asked,
-    &ServeCounters::failed,   &ServeCounters::cancelled,
-    &ServeCounters::standing, &ServeCounters::given_back,
-    &ServeCounters::resent,   &ServeCounters::parked,
-    &ServeCounters::bytes,
-};
-static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kServeCounters),
-              "one is missing");
-
-}  // namespace
-
-ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
-  for (uint64_t ServeCounters::*field : kServeCounters) this->*field += other.*field;
-  return *this;
-}
-
 wire::Record ServeAnswers::Word(const ServeOp& op, wire::RecordType type) const {
   wire::Record record;
   record.type = type;
   record.slot = op.slot;
-  record.generation = op.request.generation;
+  record.generation = static_cast<uint16_t>(op.generation);
   return record;
 }
 
@@ -46,8 +25,8 @@ bool ServeAnswers::PutMeta(const wire::Record& record, const wire::TensorMeta& m
 bool ServeAnswers::Send(ServeOp* op) {
   if (!op->status.ok()) return SendFailed(op);
   wire::TensorMeta meta;
-  const void* payload = nullptr;
-  const Tensor& tensor = op->source.tensor;
+  ServePayload payload;
+  const Tensor& tensor = op->tensor;
   if (!op->is_dead) {
     if (!tensor.valid())
       return FailTaken(
@@ -59,27 +38,24 @@ bool ServeAnswers::Send(ServeOp* op) {
     meta.dtype = static_cast<uint8_t>(tensor.dtype());
     meta.rank = static_cast<uint8_t>(tensor.shape().rank());
     for (int i = 0; i < tensor.shape().rank(); ++i) meta.dims[i] = tensor.shape().dim(i);
-    const bool is_string = tensor.dtype() == DType::kString;
-    meta.bytes = is_string ? op->source.encoded.size() : tensor.bytes();
-    payload = is_string ? op->source.encoded.data() : tensor.data();
+    payload = PayloadOf(op);
+    meta.bytes = payload.bytes;
   }
   const uint64_t inside =
       std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
   const bool in_host = op->is_dead || tensor.on_host();
-  if (in_host && meta.bytes <= inside) return SendEager(op, meta, payload);
-  const ServeRequest& request = op->request;
-  if ((request.flags & wire::kHasDestination) != 0 &&
-      request.body.destination_bytes >= meta.bytes) {
-    return SendWrites(op, meta, payload);
+  if (in_host && meta.bytes <= inside) return SendEager(op, meta, payload.data);
+  const ServeSending& sending = *Of(*op);
+  if (op->has_destination && sending.body.destination_bytes >= meta.bytes) {
+    return SendWrites(op, meta, payload.data);
   }
   return SendNeedDestination(op, meta);
 }
 
 // The tensor cannot be sent, so it goes back and the consumer gets an error.
 bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
-  give_back_(op);
-  op->source = ServeSource();
-  op->status = why;
+  Of(*op)->source = ServeSource();
+  slots_->FailTaken(op, why);
   return SendFailed(op);
 }
 
@@ -90,7 +66,7 @@ bool ServeAnswers::SendFailed(ServeOp* op) {
   if (IsDerived(op->status)) record.flags |= wire::kDerived;
   if (!link_->Send(record)) return false;
   ++counters_->failed;
-  op->state = ServeState::kSent;
+  slots_->Said(op);
   return true;
 }
 
@@ -105,22 +81,22 @@ bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const vo
   if (!put) return false;
   // The message's checksum covers the payload, so it needs no digest.
   if (meta.bytes > 0) memcpy(into, payload, meta.bytes);
-  ++counters_->eager;
+  ++counters_->in_message;
   counters_->bytes += meta.bytes;
-  op->state = ServeState::kSent;
+  slots_->Said(op);
   return true;
 }
 
 bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
   if (!PutMeta(Word(*op, wire::RecordType::kNeedDestination), meta)) return false;
   ++counters_->destinations_asked;
-  op->state = ServeState::kNeedsDestination;
+  slots_->AskedRoom(op);
   return true;
 }
 
 // Writes as much as there is room for. True when all writes and the message that follows are out.
 bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
-  const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
+  const absl::Status prepared = PrepareSource(*op, payload, meta.bytes);
   if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
   // A device tensor without bytes comes here, too. It has no parts; LANDED announces it.
@@ -133,38 +109,38 @@ bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
                                           " writes, and over a NIC that does not keep them in "
                                           "order at most 65535 are possible: send it in pieces")));
   }
-  const bool bare = parts > 0 && IsBare(*op, meta);
+  const bool bare = parts > 0 && IsBare(*Of(*op), meta);
   bool all = true;
   for (size_t lane = 0; lane < parts; ++lane) {
     const uint64_t begin = lane * part_bytes;
-    all &= WritePart(op, lane, begin, std::min(begin + part_bytes, meta.bytes), bare || parts > 1);
+    all &= WritePart(*op, lane, begin, std::min(begin + part_bytes, meta.bytes), bare || parts > 1);
   }
   if (!all) return false;
   if (!bare) {
     wire::Record record = Word(*op, wire::RecordType::kLanded);
     meta.stripes = static_cast<uint16_t>(pieces);
-    meta.digest = op->digest;
-    if (op->has_digest) record.flags |= wire::kHasDigest;
+    meta.digest = Of(*op)->digest;
+    if (Of(*op)->has_digest) record.flags |= wire::kHasDigest;
     if (!PutMeta(record, meta)) return false;
   }
   ++counters_->direct;
   counters_->bytes += meta.bytes;
-  op->state = ServeState::kSent;
+  slots_->Said(op);
   return true;
 }
 
-absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
-  const bool in_host = op->source.tensor.on_host();
-  if (!op->source.region && bytes > 0) {
+absl::Status ServeAnswers::PrepareSource(const ServeOp& op, const void* payload, uint64_t bytes) {
+  ServeSending* sending = Of(op);
+  if (!sending->source.region && bytes > 0) {
     SourceRegions* const sources = hub_->sources();
-    auto region = op->source.tensor.dtype() == DType::kString ? sources->UseOnce(payload, bytes)
-                                                              : sources->Use(op->source.tensor);
+    auto region = op.tensor.dtype() == DType::kString ? sources->UseOnce(payload, bytes)
+                                                      : sources->Use(op.tensor);
     if (!region.ok()) return region.status();
-    op->source.region = *std::move(region);
+    sending->source.region = *std::move(region);
   }
-  if (digests_ && in_host && !op->has_digest) {
-    op->digest = Crc32c(0, payload, bytes);
-    op->has_digest = true;
+  if (digests_ && op.tensor.on_host() && !sending->has_digest) {
+    sending->digest = Crc32c(0, payload, bytes);
+    sending->has_digest = true;
   }
   return absl::OkStatus();
 }
@@ -188,28 +164,31 @@ uint64_t ServeAnswers::WorkBytes() const {
 }
 
 // Whether an immediate alone suffices: the consumer knows the shape, and needs nothing else.
-bool ServeAnswers::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
-  const wire::RequestBody& body = op.request.body;
+bool ServeAnswers::IsBare(const ServeSending& sending, const wire::TensorMeta& meta) const {
+  const wire::RequestBody& body = sending.body;
   return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
-         (op.request.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
+         (sending.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
          body.rank == meta.rank && body.destination_bytes == meta.bytes &&
          std::equal(meta.dims, meta.dims + meta.rank, body.dims);
 }
 
 // Writes [begin, end) of the payload on one queue pair, continuing where it stopped last time.
-bool ServeAnswers::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
+bool ServeAnswers::WritePart(const ServeOp& op, size_t lane, uint64_t begin, uint64_t end,
                              bool immediate) {
   const uint64_t work_bytes = WorkBytes();
-  ServeSource& source = op->source;
-  while (begin + source.written[lane] < end) {
+  ServeSending* sending = Of(op);
+  ServeSource& source = sending->source;
+  uint64_t& written = sending->written[lane];
+  while (begin + written < end) {
     if (link_->WriteRoom(lane) == 0) return false;
-    const uint64_t at = begin + source.written[lane];
+    const uint64_t at = begin + written;
     const uint64_t bytes = std::min(work_bytes, end - at);
-    source.tickets[lane] = link_->Write(
-        lane, Entry{source.region.address() + at, bytes, source.region.local_key()},
-        op->request.body.destination_address + at, op->request.body.destination_key,
-        !link_->ordered() || (immediate && at + bytes == end), op->slot, op->request.generation);
-    source.written[lane] += bytes;
+    source.tickets[lane] =
+        link_->Write(lane, Entry{source.region.address() + at, bytes, source.region.local_key()},
+                     sending->body.destination_address + at, sending->body.destination_key,
+                     !link_->ordered() || (immediate && at + bytes == end), op.slot,
+                     static_cast<uint16_t>(op.generation));
+    written += bytes;
   }
   return true;
 }

@@ -3,15 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
-#include "channel/bootstrap.h"
+#include "channel/ops/serve_slots.h"
+#include "channel/ops/slot_array.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/rdma/serve_op.h"
+#include "channel/rdma/serve_source.h"
 #include "channel/rdma/wire.h"
 #include "channel/trace/trace.h"
 
@@ -27,44 +26,37 @@ struct ServeChannelOptions {
   uint64_t stripe_bytes = 1 << 20;  // From this size on a tensor uses every queue pair.
   // The most that one work writes, so that completions show progress.
   uint64_t write_bytes = 16 << 20;
-  Trace* trace = nullptr;  // The poller's; may be null.
-  uint32_t protocol_newest = kProtocolNewest;
+  Trace* trace = nullptr;           // The poller's; may be null.
   int64_t retain_ms = 60'000;       // How long we wait for a consumer whose link broke.
   uint32_t max_parked = 1'000'000;  // Requests of the consumer that may wait here without a slot.
-};
-
-struct ServeCounters {
-  uint64_t requests = 0;
-  uint64_t eager = 0;
-  uint64_t direct = 0;  // Tensors written to a destination.
-  uint64_t destinations_asked = 0;
-  uint64_t failed = 0;
-  uint64_t cancelled = 0;
-  uint64_t standing = 0;    // Requests that were standing receives.
-  uint64_t given_back = 0;  // Tensors taken for a fetch that ended early.
-  uint64_t resent = 0;      // Tensors sent again after a break or a wrong digest.
-  uint64_t parked = 0;      // Requests that waited for their Send without a slot.
-  uint64_t bytes = 0;
-
-  ServeCounters& operator+=(const ServeCounters& other);
 };
 
 // How the producer answers over rdma: inside the message, with a write to the consumer's
 // destination, or with the size of the destination that it needs. Poller thread only.
 class ServeAnswers {
  public:
-  // The arguments outlive it. `give_back` gets each tensor that cannot be sent.
-  ServeAnswers(QueueHub* hub, const ServeChannelOptions* options, ServeCounters* counters,
-               std::function<void(ServeOp*)> give_back)
-      : hub_(hub), options_(*options), counters_(counters), give_back_(std::move(give_back)) {}
+  // The arguments outlive it.
+  ServeAnswers(QueueHub* hub, const ServeChannelOptions* options, ServeSlots* slots,
+               ServeCounters* counters)
+      : hub_(hub), options_(*options), slots_(slots), counters_(counters) {}
 
+  void Make(size_t slots) {
+    if (sending_.empty()) sending_.Make(slots);
+  }
+  ServeSending* Of(const ServeOp& op) { return &sending_[op.slot]; }
   // Answers go over `link` from now on.
   void Use(MessageLink* link, bool digests) {
     link_ = link;
     digests_ = digests;
   }
+  // Before the first Send() of an outcome, and of one that is sent again.
+  void Begin(const ServeOp& op) { Of(op)->written.fill(0); }
   // False: there is no room now.
   bool Send(ServeOp* op);
+  // No queue pair that knew the tickets of works is left.
+  void OnDrained() {
+    for (ServeSending& sending : sending_) sending.source.tickets.fill(0);
+  }
 
  private:
   bool SendFailed(ServeOp* op);
@@ -73,17 +65,18 @@ class ServeAnswers {
   bool SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload);
   bool PutMeta(const wire::Record& record, const wire::TensorMeta& meta);
   bool SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta);
-  absl::Status PrepareSource(ServeOp* op, const void* payload, uint64_t bytes);
+  absl::Status PrepareSource(const ServeOp& op, const void* payload, uint64_t bytes);
   uint64_t PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const;
   uint64_t WorkBytes() const;
-  bool IsBare(const ServeOp& op, const wire::TensorMeta& meta) const;
-  bool WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end, bool immediate);
+  bool IsBare(const ServeSending& sending, const wire::TensorMeta& meta) const;
+  bool WritePart(const ServeOp& op, size_t lane, uint64_t begin, uint64_t end, bool immediate);
   wire::Record Word(const ServeOp& op, wire::RecordType type) const;
 
   QueueHub* const hub_;
   const ServeChannelOptions& options_;
+  ServeSlots* const slots_;
   ServeCounters* const counters_;
-  const std::function<void(ServeOp*)> give_back_;
+  SlotArray<ServeSending> sending_;  // By slot.
   MessageLink* link_ = nullptr;
   bool digests_ = true;
 };

@@ -6,24 +6,41 @@
 #include "base/log.h"
 
 // What its owner uses. What follows is told by event: serve_connection.cc,
-// serve_receiving.cc, serve_take.cc, serve_parking.cc, serve_farewell.cc.
+// serve_receiving.cc, serve_sending.cc, serve_farewell.cc.
 namespace tryst {
+namespace {
+
+ServeSlotsOptions SlotsOf(const ServeChannelOptions& options, const std::string& consumer,
+                          const void* watched) {
+  ServeSlotsOptions slots;
+  slots.consumer = consumer;
+  slots.path = options.path;
+  slots.generation_bits = 16;
+  slots.max_parked = options.max_parked;
+  slots.max_keys = wire::kMaxKeys;
+  slots.max_key_bytes = wire::kMaxKeyBytes;
+  slots.max_keys_bytes = wire::kMaxKeysBytes;
+  slots.tickets_a_word = wire::kMaxTickets;
+  slots.trace = options.trace;
+  slots.watch = options.link.watch;
+  slots.watched = watched;
+  return slots;
+}
+
+}  // namespace
 
 ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
                            const Hello& consumer, uint64_t session)
     : hub_(hub),
-      source_(source),
       options_(std::move(options)),
       consumer_(consumer.worker),
       consumer_incarnation_(consumer.incarnation),
       session_(session),
-      track_(options_.trace == nullptr
-                 ? nullptr
-                 : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)),
-      keys_(consumer_, wire::kMaxKeys, wire::kMaxKeyBytes, wire::kMaxKeysBytes),
       leftovers_(hub->poller()),
-      answers_(hub, &options_, &counters_, [this](ServeOp* op) { GiveBack(op); }),
-      takes_(hub->poller(), source, this, consumer_, options_.max_parked, &counters_.given_back) {}
+      slots_(hub->poller(), source, this, SlotsOf(options_, consumer_, this), &counters_),
+      answers_(hub, &options_, &slots_, &counters_) {
+  slots_.set_trace_number(session);
+}
 
 ServeChannel::~ServeChannel() {
   TRYST_CHECK(Drained()) << Explain();
@@ -43,33 +60,12 @@ void ServeChannel::Close(const absl::Status& why) {
     farewell_.reset();
   }
   if (link_ != nullptr) link_->Break(why);
-  for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kFree) GiveUp(&op);
-  }
-  takes_.SetEpoch(0);
-  takes_.DropUnspoken();
+  slots_.StopWatching();
+  slots_.DropTakes();
+  slots_.EndAll();
 }
 
-bool ServeChannel::Drained() const { return closed_ && link_ == nullptr && takes_.idle(); }
-
-void ServeChannel::ListOps(LiveOps* ops) const {
-  for (const ServeOp& op : ops_) {
-    if (op.state == ServeState::kFree) continue;
-    LiveOp live;
-    live.role = TraceRole::kServe;
-    live.peer = consumer_;
-    live.path = options_.path;
-    live.step = op.request.body.step;
-    live.key = op.request.key;
-    live.span = op.span;
-    if (op.source.tensor.valid()) live.bytes = op.source.tensor.bytes();
-    ops->Add(std::move(live));
-  }
-  LiveOp parked;
-  parked.peer = consumer_;
-  parked.path = options_.path;
-  takes_.ListOps(parked, ops);
-}
+bool ServeChannel::Drained() const { return closed_ && link_ == nullptr && slots_.takes_idle(); }
 
 PathView ServeChannel::View() const {
   LiveOps ops(0);
@@ -92,20 +88,8 @@ PathView ServeChannel::View() const {
 }
 
 std::string ServeChannel::Explain() const {
-  size_t by_state[kServeStateCount] = {};
-  for (const ServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
-  std::string waiting;
-  for (size_t i = 1; i < kServeStateCount; ++i) {
-    if (by_state[i] == 0) continue;
-    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", by_state[i], " ",
-                    ServeStateName(static_cast<ServeState>(i)));
-  }
-  if (takes_.parked() > 0) {
-    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", takes_.parked(),
-                    " waits without a slot for the local Send");
-  }
   return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", View().state,
-                      ", epoch ", epoch_, waiting);
+                      ", epoch ", epoch_, slots_.Explain(": ", "; "));
 }
 
 }  // namespace tryst

@@ -7,34 +7,29 @@
 #include <utility>
 
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/ring_line.h"
-#include "channel/ops/slot_array.h"
-#include "channel/ops/slot_watch.h"
-#include "channel/ops/slot_words.h"
-#include "channel/ops/takes.h"
-#include "channel/ops/told_keys.h"
+#include "channel/ops/serve_slots.h"
 #include "channel/poller/poller.h"
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_answers.h"
 #include "channel/rdma/serve_leftovers.h"
-#include "channel/rdma/serve_op.h"
+#include "channel/rdma/serve_source.h"
 #include "channel/trace/live_ops.h"
 #include "channel/trace/path_view.h"
-#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
 
-// The producer's end of an rdma channel, for one life of one consumer. Takes each tensor
-// from the local rendezvous once and keeps it until the consumer has accepted it, over as
-// many connections as that takes.
+// The producer's end of an rdma channel, for one life of one consumer, over as many connections as
+// that takes: its hellos, messages and farewells. What its slots do is told by ServeSlots.
 //
 // Nothing of it is remotely readable or writable but its message ring and ack page.
 // Poller thread only.
-class ServeChannel final : private TakesUser, private MessageLink::Owner, private PollerTimer {
+class ServeChannel final : private ServeWire, private MessageLink::Owner, private PollerTimer {
  public:
   // `consumer` is the first hello.
   ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
@@ -56,20 +51,9 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   const ServeCounters& counters() const { return counters_; }
   PathView View() const;
   std::string Explain() const;
-  void ListOps(LiveOps* ops) const;
+  void ListOps(LiveOps* ops) const { slots_.ListOps(ops); }
 
  private:
-  void Watch(const ServeOp& op, ServeStep step) {
-    SlotWatch* const watch = options_.link.watch;
-    if (watch != nullptr && !closed_) watch->OnServeStep(this, op.slot, step);
-  }
-  void Watch(const ServeOp& op, ServeStep step, ServeEvent event) {
-    SlotWatch* const watch = options_.link.watch;
-    if (watch == nullptr || closed_) return;
-    watch->OnServeEvent(op.state, event);
-    watch->OnServeStep(this, op.slot, step);
-  }
-
   // serve_connection.cc
   absl::Status StartEpoch(const Hello& hello);
   void WaitForConsumer();
@@ -84,65 +68,46 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   void OnAccepted() override;
   absl::Status OnRequest(const wire::Record& record);
   absl::Status OnCancel(const wire::Record& record);
-  void OnReplayed();
-
-  // serve_take.cc
-  void StartTake(ServeOp* op, ToldKey* known);
-  void SetOutcome(ServeOp* op, Taken* taken);
-  void OnTakeEnded(TakingOp* base, ServeTake* take) override;
-  void OnHere() override;
-  void OnTakesIdle() override { FinishFarewell(); }
-  void MakeReady(ServeOp* op);
-  void GiveBack(ServeOp* op);
-  void GiveUp(ServeOp* op);
-  void Release(ServeOp* op);
-  void EndTrace(const ServeOp& op);
-
-  // serve_parking.cc
-  void ParkIfWaiting(ServeOp* op);
-  void Park(ServeOp* op, uint64_t ticket);
   absl::Status OnPark(const wire::Record& record);
   absl::Status OnWaits(const wire::Record& record);
   absl::Status OnUnwanted(const wire::Record& record);
-  bool SendWords();
+
+  // serve_sending.cc
+  void Answer(ServeOp* op) override;
+  void Forget(ServeOp* op) override;
+  void Retire(Tensor* tensor) override;
+  bool SaysGoneLater(const ServeOp& op) override;
+  bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override;
+  bool SayHere(absl::Span<const uint64_t> tickets) override;
+  void FlushSoon() override;
   void OnFlush() override;
+  void OnWritesDone() override;
+  void OnTakesIdle() override { FinishFarewell(); }
 
   // serve_farewell.cc
   void FinishFarewell();
 
-  void OnWritesDone() override {
-    if (leftovers_.OnWritesDone(*link_, &words_)) link_->FlushSoon();
-  }
-
   // Constant after construction.
   QueueHub* const hub_;
-  TensorSource* const source_;
   const ServeChannelOptions options_;
   const std::string consumer_;
   const uint64_t consumer_incarnation_;
   const uint64_t session_;
-  TraceTrack* const track_;  // Null without a trace.
 
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;
   uint64_t epoch_ = 0;
-  bool takes_packed_ = false;   // The consumer, from protocol 3 on.
   int64_t state_since_ns_ = 0;  // Of the link, or of its absence.
   bool closed_ = false;
   bool abandoned_ = false;
   bool pong_due_ = false;
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
   absl::optional<std::pair<Hello, HelloDone>> farewell_;    // Its answer waits for takes to end.
-  ToldKeys keys_;
-  SlotArray<ServeOp> ops_;  // By slot.
-  size_t slots_used_ = 0;   // From here on none has ever been.
-  Taken taken_;             // Empty between two takes.
   RingLine<ServeOp*> ready_line_;
-  SlotWords words_;
   ServeLeftovers leftovers_;
   ServeCounters counters_;
+  ServeSlots slots_;
   ServeAnswers answers_;
-  Takes takes_;
 };
 
 }  // namespace tryst

@@ -55,7 +55,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   const bool fits = hello.queue_pairs.size() >= 1 && hello.queue_pairs.size() <= kMaxLanes &&
                     parameters->slots <= options_.link.slots &&
                     parameters->message_bytes <= options_.link.message_bytes &&
-                    (ops_.empty() || ops_.size() == parameters->slots);
+                    (!slots_.made() || slots_.size() == parameters->slots);
   if (!fits) {
     return std::move(done)(absl::InvalidArgumentError(
         absl::StrCat("the consumer asks for a connection with ", parameters->slots,
@@ -75,18 +75,11 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return std::move(done)(connected);
   link_ = *std::move(link);
-  if (options_.link.watch != nullptr) options_.link.watch->OnServeEpoch(this);
-  takes_.SetEpoch(epoch_);
+  slots_.Connect(epoch_);
   state_since_ns_ = hub_->poller()->now_ns();
   answers_.Use(link_.get(), options_.link.digests || parameters->digests);
-  takes_packed_ = hello.protocol_newest >= 3;
-  keys_.clear();
-  if (ops_.empty()) {
-    ops_.Make(parameters->slots);
-    for (size_t slot = 0; slot < ops_.size(); ++slot) {
-      ops_[slot].slot = static_cast<uint16_t>(slot);
-    }
-  }
+  slots_.Make(parameters->slots);
+  answers_.Make(parameters->slots);
   hub_->poller()->CancelTimer(this);
   abandoned_ = false;
 
@@ -95,13 +88,12 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   answer.incarnation = options_.self_incarnation;
   answer.epoch = epoch_;
   answer.path = options_.path;
-  answer.protocol_newest = options_.protocol_newest;
   link_->DescribeTo(&answer, session_);
   std::move(done)(std::move(answer));
 }
 
 void ServeChannel::OnBroken(const absl::Status& why) {
-  const bool idle = std::all_of(ops_.begin(), ops_.end(), [](const ServeOp& op) {
+  const bool idle = std::all_of(slots_.begin(), slots_.end(), [](const ServeOp& op) {
     return op.state == ServeState::kFree || op.state == ServeState::kSent;
   });
   // The loss of an idle connection is not logged, because a consumer that stops causes it, too.
@@ -110,15 +102,9 @@ void ServeChannel::OnBroken(const absl::Status& why) {
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }
   state_since_ns_ = hub_->poller()->now_ns();
-  words_.clear();
-  takes_.SetEpoch(0);
+  slots_.Disconnect();
   pong_due_ = false;
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
-  for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kTaking && op.state != ServeState::kFree) {
-      op.span.Enter(WaitsFor::kConsumer, hub_->poller()->now_ns());
-    }
-  }
   ready_line_.clear();
   leftovers_.OnBroken();
 }
@@ -126,7 +112,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
 void ServeChannel::OnDrained() {
   link_.reset();
   leftovers_.OnDrained();
-  for (ServeOp& op : ops_) op.source.tickets.fill(0);
+  answers_.OnDrained();
   if (next_hello_) {
     std::pair<Hello, HelloDone> next = *std::move(next_hello_);
     next_hello_.reset();

@@ -26,34 +26,28 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
         consumer_, " has moved its fetches from this path to another: ", options_.path)));
   }
   if (options_.link.watch != nullptr) options_.link.watch->OnServeFarewell(this);
-  // Takes first, so that none of them meets what goes back.
-  for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kTaking) continue;
+  if (std::any_of(slots_.begin(), slots_.end(),
+                  [](const ServeOp& op) { return op.state == ServeState::kTaking; })) {
     TRYST_REACHED("sim: a farewell crosses a take");
-    Release(&op);
   }
-  takes_.SetEpoch(0);
-  takes_.DropUnspoken();  // Nobody has had any of them.
+  slots_.DropTakes();
   for (const Farewell::Wanted& wanted : farewell.wanted) {
-    if (farewell.session != session_ || wanted.slot >= ops_.size()) {
+    if (farewell.session != session_ || wanted.slot >= slots_.size()) {
       TRYST_REACHED("rare: a farewell of another session");
       continue;
     }
-    ServeOp* op = &ops_[wanted.slot];
-    if (op->state == ServeState::kFree || op->request.generation != wanted.generation) continue;
+    ServeOp* op = slots_.at(wanted.slot);
+    if (op->state == ServeState::kFree || op->generation != wanted.generation) continue;
     TRYST_REACHED("sim: a farewell wants back what was taken for it");
-    GiveBack(op);
-    Release(op);
+    slots_.End(op, ServeEvent::kNotAccepted);
   }
-  for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kFree) GiveUp(&op);  // It has landed, or was given up.
-  }
+  slots_.EndAll();  // The rest has landed, or was given up.
   FinishFarewell();
 }
 
 // When no take is under way any more: what one of them has met is back, too.
 void ServeChannel::FinishFarewell() {
-  if (!farewell_ || !takes_.idle()) {
+  if (!farewell_ || !slots_.takes_idle()) {
     if (farewell_) TRYST_REACHED("rare: a farewell waits for takes");
     return;
   }

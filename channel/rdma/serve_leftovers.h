@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "channel/ops/ring_line.h"
-#include "channel/ops/slot_words.h"
+#include "channel/ops/serve_slots.h"
 #include "channel/poller/poller.h"
 #include "channel/rdma/message_link.h"
-#include "channel/rdma/serve_op.h"
+#include "channel/rdma/serve_source.h"
 
 namespace tryst {
 
@@ -31,18 +31,18 @@ class ServeLeftovers final : private PollerFlush {
   }
   size_t gone_due() const { return gone_after_.size(); }
   // Call it when writes have completed. True: there is more to send.
-  bool OnWritesDone(const MessageLink& link, SlotWords* words) {
+  bool OnWritesDone(const MessageLink& link, ServeSlots* slots) {
     while (!lingering_.empty() && AllDone(link, lingering_.front().tickets)) lingering_.pop_front();
     bool says = false;
     for (; !gone_after_.empty() && AllDone(link, gone_after_.front().tickets);
          gone_after_.pop_front()) {
-      words->Gone(gone_after_.front().slot, gone_after_.front().generation);
+      slots->SayGone(gone_after_.front().slot, gone_after_.front().generation);
       says = true;
     }
     return says;
   }
   // The tensor was accepted. It is released after this turn's answers have been sent.
-  void Retire(Tensor tensor) { retired_.push_back(std::move(tensor)); }
+  void Retire(Tensor&& tensor) { retired_.push_back(std::move(tensor)); }
   void OnAnswersSent() {
     if (!retired_.empty())
       // The flush releases it after the answers.

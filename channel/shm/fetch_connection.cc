@@ -253,7 +253,6 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   if (link_.producer_process.valid()) link_.hub->Watch(link_.producer_process.get(), this);
 
   slots_.Reset(packet.sizes.slots);
-  parking_.known = link_.version >= shm_wire::kLinkParks;
   receiver_.Reset();
   connector_.StopWaiting();
   poller_->CancelTimer(&patience_timer_);
@@ -263,7 +262,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   ++counters_.links;
   owed_.Begin();
   cells_seen_ = 0;
-  if (probing_ && link_.version >= shm_wire::kLinkParks) {
+  if (probing_) {
     AskForSign();
   } else {
     NoteOpen();
@@ -280,8 +279,7 @@ void ShmFetchChannel::NoteOpen() {
 
 // It is called from time to time, because a look at each cell would cost every fetch.
 void ShmFetchChannel::NoteWords() {
-  const bool speaks = link_.version >= shm_wire::kLinkParks;
-  if (speaks && link_.replies.taken() == cells_seen_) return;
+  if (link_.replies.taken() == cells_seen_) return;
   cells_seen_ = link_.replies.taken();
   owed_.NoteWord();
   const uint64_t brought = counters_.ended_ok + link_.parts_taken;
@@ -293,8 +291,7 @@ void ShmFetchChannel::NoteWords() {
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
   *cells = link_.replies.taken();
-  return connector_.state() == State::kOpen && (pool_.live() > 0 || probing_) &&
-         link_.version >= shm_wire::kLinkParks;
+  return connector_.state() == State::kOpen && (pool_.live() > 0 || probing_);
 }
 
 void ShmFetchChannel::AskForSign() {
@@ -359,11 +356,10 @@ void ShmFetchChannel::OnProducerGone() {
   if (connector_.state() != State::kOpen) return;
   // The kernel closes the socket of a process that has ended without a message.
   const shm_wire::LinkHeader& header = *link_.held->view().header;
-  const bool settles = link_.version >= shm_wire::kLinkSettles;
-  const bool waits = settles && header.producer_left.load(std::memory_order_acquire) != 0 &&
+  const bool waits = header.producer_left.load(std::memory_order_acquire) != 0 &&
                      header.settlement.load(std::memory_order_acquire) != shm_wire::kNotKept;
   while (connector_.state() == State::kOpen && receiver_.copies()) {
-    if (receiver_.pulls_next() && settles && !waits) {
+    if (receiver_.pulls_next() && !waits) {
       receiver_.ForgetNextCopy();  // It would read memory that may belong to another process now.
     } else {
       receiver_.RunCopy();

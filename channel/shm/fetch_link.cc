@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/shm/asleep_flag.h"
 
@@ -57,6 +58,11 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
     return absl::DataLossError(
         "the producer broke the protocol: it made the shared memory larger than it was asked to");
   }
+  if (packet.version < shm_wire::kLinkVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the producer speaks version ", packet.version, " of shared memory, and ",
+                     shm_wire::kLinkVersion, " is needed: run Tryst 0.2.0 or a later one there"));
+  }
   auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
                                   /*writable=*/true);
   if (!memory.ok()) return memory.status();
@@ -70,10 +76,9 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
   peer_memory =
       PeerMemory::Probe(options.allow_pull && packet.probe_address != 0 ? socket->peer_pid() : 0,
                         packet.probe_address, packet.probe, sizeof(packet.probe));
-  version = std::min(packet.version, options.link_newest);
   Packet ready;
   ready.type = PacketType::kReady;
-  ready.version = version;
+  ready.version = shm_wire::kLinkVersion;
   ready.pulls = peer_memory->status().ok() ? 1 : 0;
   FillSecret(ready.token.data(), sizeof(view.header->proof));
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
@@ -209,7 +214,6 @@ void ShmFetchLink::NoteRefused(const FetchOp* op) {
 }
 
 bool ShmFetchLink::Settle(const FetchSlots& slots) {
-  if (version < shm_wire::kLinkSettles) return false;
   shm_wire::LinkHeader* header = held->view().header;
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     const uint32_t next = slots.generation(slot);

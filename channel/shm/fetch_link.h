@@ -48,7 +48,6 @@ struct ShmFetchOptions : ConnectorOptions {
   int64_t patience_ms = 60'000;
   // The most fetches that wait at the producer without a slot; further ones wait here.
   uint32_t max_waiting = 1'000'000;
-  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
 struct ShmFetchCounters : FetchCounts {
@@ -91,8 +90,7 @@ struct ShmFetchLink final : public FetchWords {
   std::unique_ptr<PeerMemory> peer_memory;
   RingWriter<shm_wire::kRequestCellBytes> requests;
   RingReader<shm_wire::kReplyCellBytes> replies;
-  uint64_t number = 0;  // Both ends know the link by it, in traces.
-  uint32_t version = 0;
+  uint64_t number = 0;       // Both ends know the link by it, in traces.
   uint64_t parts_taken = 0;  // Of tensors that come in parts, on all links.
   ProducerWatch watch;
   RingLine<Word> words;

@@ -100,11 +100,6 @@ absl::Status ShmReceiver::OnWord(ShmFetchOp* op, FetchEvent event, const ReplyCe
   }
 }
 
-// Before version 3, an answer that crosses a CANCEL is also the answer to that CANCEL.
-bool ShmReceiver::CountsAsGone(const FetchOp& op) const {
-  return op.state == FetchState::kLeaving && link_->version < shm_wire::kLinkParks;
-}
-
 // Begins an error text. Its length and its bytes follow as the body.
 absl::Status ShmReceiver::StartFailedText(ShmFetchOp* op, const ReplyCell& cell) {
   if (FindFetchRow(op->state, FetchEvent::kFailed) == nullptr) {
@@ -130,9 +125,7 @@ absl::Status ShmReceiver::OnFailedText(const uint8_t* text, size_t bytes) {
   ShmFetchOp* op = ShmFetchOp::Of(ops_->slots().at(failed_head_.slot));
   // It may have been cancelled, or have ended, between the parts of the text.
   if (op == nullptr || op->generation != failed_head_.generation) return absl::OkStatus();
-  if (CountsAsGone(*op)) {
-    Complete(op, op->end_status, Tensor(), false);
-  } else if (op->state == FetchState::kAsked) {
+  if (op->state == FetchState::kAsked) {
     Complete(op,
              FailureTold(failed_head_.number, failed_text_,
                          (failed_head_.flags & shm_wire::kDerived) != 0),
@@ -189,10 +182,7 @@ absl::Status ShmReceiver::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     return absl::DataLossError(
         "the producer broke the protocol: a tensor is larger than the answer that it lies in");
   }
-  if (op->state == FetchState::kLeaving) {
-    if (CountsAsGone(*op)) Complete(op, op->end_status, Tensor(), false);
-    return absl::OkStatus();
-  }
+  if (op->state == FetchState::kLeaving) return absl::OkStatus();
   if ((cell.head.flags & shm_wire::kIsDead) != 0) {
     Complete(op, absl::OkStatus(), Tensor(), true);
     return absl::OkStatus();
@@ -254,8 +244,6 @@ absl::Status ShmReceiver::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   }
   if (op->state == FetchState::kLeaving) {
     op->into = Tensor();
-    const bool last = !is_part || placed->position + placed->piece_bytes == placed->bytes;
-    if (last && CountsAsGone(*op)) Complete(op, op->end_status, Tensor(), false);
     return absl::OkStatus();
   }
   const bool has_digest = (cell.head.flags & shm_wire::kHasDigest) != 0;
@@ -457,7 +445,7 @@ void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {
     ops_->Advance(op, FetchEvent::kRetry);
     return;
   }
-  if (op->pulls && status.ok() && link_->version >= shm_wire::kLinkSettles) {
+  if (op->pulls && status.ok()) {
     // The bytes that we read are the tensor only if the producer still kept them afterwards. An RMW
     // of +0 orders our earlier reads before this check. If the producer no longer kept them, it has
     // ended the link, and the socket says so; that end will reach this fetch, too.

@@ -55,7 +55,6 @@ class ShmReceiver {
   static constexpr uint64_t kHelpedTurnBytes = 16 << 20;
 
   absl::Status OnWord(ShmFetchOp* op, FetchEvent event, const shm_wire::ReplyCell& cell);
-  bool CountsAsGone(const FetchOp& op) const;
   absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnReference(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view);

@@ -6,7 +6,6 @@
 
 #include "channel/crc32c.h"
 #include "channel/shm/stream_copy.h"
-#include "channel/string_codec.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
@@ -31,7 +30,7 @@ using shm_wire::CellType;
 using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
-void ShmAnswers::Answer(ShmServeOp* op) {
+void ShmAnswers::Answer(ServeOp* op) {
   // Answers that wait go first.
   if (ready_line_.empty() && TryAnswer(op)) return link_->FlushSoon();
   if (op->state == ServeState::kStaging || op->in_ready_line) return;
@@ -42,7 +41,7 @@ void ShmAnswers::Answer(ShmServeOp* op) {
 void ShmAnswers::AnswerWaiting() {
   // An answer that lacks room lets smaller ones pass.
   for (size_t i = 0; i < ready_line_.size();) {
-    ShmServeOp* op = ready_line_[i];
+    ServeOp* op = ready_line_[i];
     if (!link_->replies.HasRoom(1)) return;
     const bool answered = TryAnswer(op);
     link_->FlushSoon();
@@ -61,20 +60,21 @@ void ShmAnswers::AnswerWaiting() {
 
 bool ShmAnswers::CopySome() {
   if (stage_line_.empty()) return false;
-  ShmServeOp* op = stage_line_.front();
+  ServeOp* op = stage_line_.front();
   if (CopyToStage(op, kTurnBytes)) {
     stage_line_.pop_front();
-    staging_bytes_ -= op->stage->bytes();
-    op->state = ServeState::kReady;
+    staging_bytes_ -= Of(*op)->stage->bytes();
+    slots_->Staged(op);
     Answer(op);
   }
   return true;
 }
 
-void ShmAnswers::Forget(ShmServeOp* op, bool accepted) {
-  if (op->gauge != nullptr) {
-    std::exchange(op->gauge, nullptr)
-        ->End(op->trip, accepted ? op->sent_bytes : 0, link_->now_ns());
+void ShmAnswers::Forget(ServeOp* op) {
+  Sending* const sending = Of(*op);
+  if (sending->gauge != nullptr) {
+    std::exchange(sending->gauge, nullptr)
+        ->End(sending->trip, ServeSlots::Answered(*op) ? sending->sent_bytes : 0, link_->now_ns());
   }
   if (op->in_ready_line) {
     ready_line_.Remove(op);
@@ -82,72 +82,79 @@ void ShmAnswers::Forget(ShmServeOp* op, bool accepted) {
   }
   if (op->state == ServeState::kStaging) {
     stage_line_.Remove(op);
-    staging_bytes_ -= op->stage->bytes();
+    staging_bytes_ -= sending->stage->bytes();
+  }
+  if (sending->stage) sending->stage = StorageRef();
+}
+
+// The tensor was sent. It is kept until it cannot come back.
+void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
+  link_->counters.bytes += Of(*op)->sent_bytes = bytes;
+  slots_->Said(op);
+  if (sent_line_.size() >= 4 * slots_->size()) ForgetMovedOn();
+  sent_line_.push_back({op, op->generation, link_->replies.written()});
+}
+
+// While every turn finds requests, acceptances are not read, and slots may be used again many
+// times.
+void ShmAnswers::ForgetMovedOn() {
+  for (size_t count = sent_line_.size(); count > 0; --count) {
+    const SentCell sent = sent_line_.front();
+    sent_line_.pop_front();
+    if (!MovedOn(sent)) sent_line_.push_back(sent);
   }
 }
 
-const void* ShmAnswers::Payload(const ShmServeOp& op, uint64_t* bytes) const {
-  if (op.taken.tensor.dtype() == DType::kString) {
-    *bytes = op.encoded.size();
-    return op.encoded.data();
-  }
-  *bytes = op.taken.tensor.bytes();
-  return op.taken.tensor.data();
-}
-
-bool ShmAnswers::TryAnswer(ShmServeOp* op) {
+bool ShmAnswers::TryAnswer(ServeOp* op) {
   if (!link_->replies.HasRoom(1)) return false;
   if (!op->status.ok()) return AnswerFailed(op);
-  if (op->taken.is_dead) {
+  if (op->is_dead) {
     AnswerInline(op, nullptr, 0);
     return true;
   }
-  if (op->stage) return AnswerStaged(op);
+  if (Of(*op)->stage) return AnswerStaged(op);
   if (op->state == ServeState::kInParts) return AnswerInParts(op);
-  if (op->taken.tensor.dtype() == DType::kString && op->encoded.empty()) {
-    op->encoded = EncodeStrings(op->taken.tensor);
-  } else if (!op->taken.tensor.on_host()) {
-    op->status = absl::UnimplementedError("shared memory carries tensors of host memory only");
+  if (!op->tensor.on_host()) {
+    slots_->FailTaken(
+        op, absl::UnimplementedError("shared memory carries tensors of host memory only"));
     return AnswerFailed(op);
   }
-  uint64_t bytes;
-  const void* payload = Payload(*op, &bytes);
-  if (bytes <= shm_wire::InlineRoom(op->taken.tensor.shape().rank())) {
+  const auto [payload, bytes] = PayloadOf(op);
+  if (bytes <= shm_wire::InlineRoom(op->tensor.shape().rank())) {
     AnswerInline(op, payload, bytes);
     return true;
   }
   return AnswerResident(op) || AnswerByCopy(op, payload, bytes);
 }
 
-void ShmAnswers::PutReply(CellType type, uint8_t flags, const ShmServeOp& op, uint32_t number,
+void ShmAnswers::PutReply(CellType type, uint8_t flags, const ServeOp& op, uint32_t number,
                           ReplyCell* cell) {
   cell->head.type = type;
   cell->head.flags = flags;
   cell->head.slot = op.slot;
-  cell->head.generation = op.request.generation;
+  cell->head.generation = op.generation;
   cell->head.number = number;
 }
 
 // Fields are written straight into the ring and never read back; the sequence number comes last.
-void ShmAnswers::AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes) {
+void ShmAnswers::AnswerInline(ServeOp* op, const void* payload, uint64_t bytes) {
   ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
-  PutReply(CellType::kInline, op->taken.is_dead ? shm_wire::kIsDead : 0, *op,
+  PutReply(CellType::kInline, op->is_dead ? shm_wire::kIsDead : 0, *op,
            static_cast<uint32_t>(bytes), cell);
-  const TensorShape& shape = op->taken.tensor.shape();
+  const TensorShape& shape = op->tensor.shape();
   const size_t rank = static_cast<size_t>(shape.rank());
-  cell->body[0] = static_cast<uint8_t>(op->taken.tensor.dtype());
+  cell->body[0] = static_cast<uint8_t>(op->tensor.dtype());
   cell->body[1] = static_cast<uint8_t>(rank);
   shm_wire::CopyDims(shape.dims().data(), rank, cell->body + 2);
   if (bytes > 0) memcpy(cell->body + 2 + 8 * rank, payload, bytes);
   const size_t used = offsetof(ReplyCell, body) + 2 + 8 * rank + bytes;
   cell->is_long = used > kCacheLine ? 1 : 0;
   link_->replies.Publish();
-  ++link_->counters.in_cells;
-  link_->counters.bytes += op->sent_bytes = bytes;
-  user_->OnSent(op);
+  ++link_->counters.in_message;
+  OnSent(op, bytes);
 }
 
-bool ShmAnswers::AnswerFailed(ShmServeOp* op) {
+bool ShmAnswers::AnswerFailed(ServeOp* op) {
   const absl::string_view text = op->status.message().substr(0, shm_wire::kMaxErrorBytes);
   constexpr size_t kRoom = sizeof(ReplyCell::body);
   const size_t cells = 1 + (text.size() + 2) / kRoom;
@@ -168,22 +175,21 @@ bool ShmAnswers::AnswerFailed(ShmServeOp* op) {
     link_->replies.Publish();
   }
   ++link_->counters.failed;
-  user_->OnFailureSent(op);
+  slots_->SaidError(op);
   return true;
 }
 
-Placed ShmAnswers::Describe(const ShmServeOp& op, uint64_t bytes) const {
+Placed ShmAnswers::Describe(const ServeOp& op, uint64_t bytes) {
   Placed placed;
-  placed.dtype = static_cast<uint8_t>(op.taken.tensor.dtype());
-  placed.rank = static_cast<uint8_t>(op.taken.tensor.shape().rank());
+  placed.dtype = static_cast<uint8_t>(op.tensor.dtype());
+  placed.rank = static_cast<uint8_t>(op.tensor.shape().rank());
   placed.bytes = bytes;
-  placed.digest = op.digest;
-  std::copy(op.taken.tensor.shape().dims().begin(), op.taken.tensor.shape().dims().end(),
-            placed.dims);
+  placed.digest = Of(op)->digest;
+  std::copy(op.tensor.shape().dims().begin(), op.tensor.shape().dims().end(), placed.dims);
   return placed;
 }
 
-void ShmAnswers::PutPlaced(CellType type, const ShmServeOp& op, const Placed& placed) {
+void ShmAnswers::PutPlaced(CellType type, const ServeOp& op, const Placed& placed) {
   ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
   PutReply(type, link_->digests ? shm_wire::kHasDigest : 0, op, 0, cell);
   WritePlaced(placed, cell);
@@ -241,32 +247,28 @@ void ShmAnswers::TellGoneSegments() {
 
 // ---- Without a copy ----
 
-bool ShmAnswers::AnswerResident(ShmServeOp* op) {
-  if (link_->apart || op->taken.tensor.dtype() == DType::kString) return false;
-  const MemorySpace space = op->taken.tensor.space();
+bool ShmAnswers::AnswerResident(ServeOp* op) {
+  if (link_->apart || op->tensor.dtype() == DType::kString) return false;
+  const MemorySpace space = op->tensor.space();
   if (space.kind != MemorySpace::Kind::kShared || !link_->given->HasFree(false)) return false;
   const std::shared_ptr<SharedMemory> memory = link_->hub->arena()->FindSegment(space.segment_id);
   // A segment's id is not enough: the tensor's bytes must really lie in that segment.
-  if (memory == nullptr || memory->data() + space.segment_offset != op->taken.tensor.data())
-    return false;
-  Placed placed = Describe(*op, op->taken.tensor.bytes());
+  if (memory == nullptr || memory->data() + space.segment_offset != op->tensor.data()) return false;
+  Placed placed = Describe(*op, op->tensor.bytes());
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
-  if (link_->digests) placed.digest = Crc32c(0, op->taken.tensor.data(), placed.bytes);
+  if (link_->digests) placed.digest = Crc32c(0, op->tensor.data(), placed.bytes);
   placed.offset = space.segment_offset;
-  link_->given->Give(op->taken.tensor.storage(), 0, &placed.reference,
-                     &placed.reference_generation);
+  link_->given->Give(op->tensor.storage(), 0, &placed.reference, &placed.reference_generation);
   PutPlaced(CellType::kReference, *op, placed);
   ++link_->counters.by_reference;
-  link_->counters.bytes += op->sent_bytes = placed.bytes;
-  user_->OnSent(op);
+  OnSent(op, placed.bytes);
   return true;
 }
 
 // ---- With a copy ----
 
-bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
-  const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
-  if (has_destination) {
+bool ShmAnswers::AnswerByCopy(ServeOp* op, const void* payload, uint64_t bytes) {
+  if (op->has_destination) {
     if (!ConsumerReads(op, bytes)) return AnswerInParts(op);
     AnswerPull(op, payload, bytes);
     return true;
@@ -279,15 +281,15 @@ bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t byte
 
 // Whether the consumer reads the tensor from our memory, in one copy, or both sides copy it in
 // parts.
-bool ShmAnswers::ConsumerReads(ShmServeOp* op, uint64_t bytes) {
+bool ShmAnswers::ConsumerReads(ServeOp* op, uint64_t bytes) {
   if (!link_->can_pull) return false;
   ReadGauge* const gauge = GaugeOf(bytes);
   if (gauge == nullptr) {
     return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
   }
   const bool reads = gauge->Next() == ReadGauge::Mode::kRead;
-  op->gauge = gauge;
-  op->trip = gauge->Begin(link_->now_ns());
+  Of(*op)->gauge = gauge;
+  Of(*op)->trip = gauge->Begin(link_->now_ns());
   return reads;
 }
 
@@ -303,67 +305,68 @@ ReadGauge* ShmAnswers::GaugeOf(uint64_t bytes) {
 }
 
 // Copies a small tensor at once; it is then in state kReady. A large one gets into the line.
-bool ShmAnswers::StartStage(ShmServeOp* op, uint64_t bytes) {
+bool ShmAnswers::StartStage(ServeOp* op, uint64_t bytes) {
   if (link_->apart || !link_->given->HasFree(false)) return false;
   if (link_->given->charged_bytes() + staging_bytes_ + bytes > link_->options.stage_bytes)
     return false;
   auto stage = link_->hub->arena()->Allocate(bytes);
   if (!stage.ok()) return false;
-  op->stage = *std::move(stage);
-  op->position = 0;
+  Sending* const sending = Of(*op);
+  sending->stage = *std::move(stage);
+  sending->position = 0;
+  sending->digest = 0;
   if (bytes <= kTurnBytes) {
     CopyToStage(op, kTurnBytes);
     return true;
   }
-  op->state = ServeState::kStaging;
-  op->span.Enter(WaitsFor::kCopy, link_->now_ns());
-  staging_bytes_ += op->stage->bytes();
+  slots_->Stages(op);
+  staging_bytes_ += sending->stage->bytes();
   stage_line_.push_back(op);
   return true;
 }
 
-bool ShmAnswers::CopyToStage(ShmServeOp* op, uint64_t most) {
-  uint64_t bytes;
-  const uint8_t* payload = static_cast<const uint8_t*>(Payload(*op, &bytes)) + op->position;
-  uint8_t* to = static_cast<uint8_t*>(op->stage->data()) + op->position;
-  const uint64_t part = std::min(most, bytes - op->position);
+bool ShmAnswers::CopyToStage(ServeOp* op, uint64_t most) {
+  const auto [data, bytes] = PayloadOf(op);
+  Sending* const sending = Of(*op);
+  const uint8_t* payload = static_cast<const uint8_t*>(data) + sending->position;
+  uint8_t* to = static_cast<uint8_t*>(sending->stage->data()) + sending->position;
+  const uint64_t part = std::min(most, bytes - sending->position);
   if (link_->digests) {
-    op->digest = CopyCrc32c(op->digest, to, payload, part);
+    sending->digest = CopyCrc32c(sending->digest, to, payload, part);
   } else if (bytes >= kAroundCachesBytes) {
     CrewCopy(link_->hub->crew(), to, payload, part, /*streaming=*/true);
   } else {
     CopyForReader(to, payload, part);
   }
-  op->position += part;
-  return op->position == bytes;
+  sending->position += part;
+  return sending->position == bytes;
 }
 
-bool ShmAnswers::AnswerStaged(ShmServeOp* op) {
+bool ShmAnswers::AnswerStaged(ServeOp* op) {
   // References may have run out during the copy.
   if (!link_->given->HasFree(false)) return false;
-  uint64_t bytes;
-  Payload(*op, &bytes);
+  const uint64_t bytes = PayloadOf(op).bytes;
+  Sending* const sending = Of(*op);
   Placed placed = Describe(*op, bytes);
-  const MemorySpace space = op->stage->space();
+  const MemorySpace space = sending->stage->space();
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
   placed.offset = space.segment_offset;
-  const uint64_t charge = op->stage->bytes();
-  link_->given->Give(std::move(op->stage), charge, &placed.reference, &placed.reference_generation);
+  const uint64_t charge = sending->stage->bytes();
+  link_->given->Give(std::move(sending->stage), charge, &placed.reference,
+                     &placed.reference_generation);
   PutPlaced(CellType::kReference, *op, placed);
   ++link_->counters.staged;
-  link_->counters.bytes += op->sent_bytes = bytes;
-  user_->OnSent(op);
+  OnSent(op, bytes);
   return true;
 }
 
-void ShmAnswers::AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes) {
-  if (link_->digests) op->digest = Crc32c(0, payload, bytes);
+void ShmAnswers::AnswerPull(ServeOp* op, const void* payload, uint64_t bytes) {
+  if (link_->digests) Of(*op)->digest = Crc32c(0, payload, bytes);
   Placed placed = Describe(*op, bytes);
   placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(payload));
   PutPlaced(CellType::kPull, *op, placed);
-  link_->counters.bytes += op->sent_bytes = bytes;
-  op->state = ServeState::kPulled;
-  op->span.Enter(WaitsFor::kAcceptance, link_->now_ns());
+  link_->counters.bytes += Of(*op)->sent_bytes = bytes;
+  slots_->Lent(op);
 }
 
 // Copies into memory that another process reads next.
@@ -395,15 +398,16 @@ bool ShmAnswers::OpenPartsRoom() {
 }
 
 // Sends as many parts as there is room for; true: the last one was sent.
-bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
+bool ShmAnswers::AnswerInParts(ServeOp* op) {
+  Sending* const sending = Of(*op);
   if (op->state != ServeState::kInParts) {
-    op->state = ServeState::kInParts;
-    op->position = 0;
+    slots_->SendsParts(op);
+    sending->position = 0;
     ++link_->counters.in_parts;
   }
   if (!OpenPartsRoom()) return false;
-  uint64_t bytes;
-  const uint8_t* payload = static_cast<const uint8_t*>(Payload(*op, &bytes));
+  const auto [data, bytes] = PayloadOf(op);
+  const uint8_t* payload = static_cast<const uint8_t*>(data);
   Placed placed = Describe(*op, bytes);
   const MemorySpace space = parts_block_->space();
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
@@ -412,28 +416,27 @@ bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
   const uint64_t quarter = (bytes / 4 + PartsRoom::kGranule - 1) & ~(PartsRoom::kGranule - 1);
   const uint64_t part =
       link_->requests.Ready() ? kPartBytes : std::clamp(quarter, kLeastPartBytes, kPartBytes);
-  for (bool first = true; op->position < bytes; first = false) {
+  for (bool first = true; sending->position < bytes; first = false) {
     if (!link_->replies.HasRoom(1) || !link_->given->HasFree(true)) return false;
-    placed.position = op->position;
-    placed.piece_bytes = static_cast<uint32_t>(std::min(part, bytes - op->position));
+    placed.position = sending->position;
+    placed.piece_bytes = static_cast<uint32_t>(std::min(part, bytes - sending->position));
     const uint64_t offset = parts_room_.Find(placed.piece_bytes, *link_->given);
     if (offset == PartsRoom::kNone) return false;
     uint8_t* to = static_cast<uint8_t*>(parts_block_->data()) + offset;
     if (link_->digests) {
-      placed.digest = CopyCrc32c(0, to, payload + op->position, placed.piece_bytes);
+      placed.digest = CopyCrc32c(0, to, payload + sending->position, placed.piece_bytes);
     } else {
-      CopyForReader(to, payload + op->position, placed.piece_bytes);
+      CopyForReader(to, payload + sending->position, placed.piece_bytes);
     }
     placed.offset = space.segment_offset + offset;
     link_->given->GivePart(parts_block_, &placed.reference, &placed.reference_generation);
     parts_room_.Gave(offset, placed.piece_bytes, placed.reference, placed.reference_generation);
     PutPlaced(CellType::kChunk, *op, placed);
-    op->position += placed.piece_bytes;
-    if (first && op->position < bytes)
+    sending->position += placed.piece_bytes;
+    if (first && sending->position < bytes)
       link_->WakeConsumer();  // It copies at the same time, if it is awake.
   }
-  link_->counters.bytes += op->sent_bytes = bytes;
-  user_->OnSent(op);
+  OnSent(op, bytes);
   return true;
 }
 

@@ -8,11 +8,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "channel/arena/arena.h"
 #include "channel/ops/ring_line.h"
+#include "channel/ops/serve_slots.h"
+#include "channel/ops/slot_array.h"
 #include "channel/shm/copy_gauge.h"
 #include "channel/shm/parts_room.h"
 #include "channel/shm/read_gauge.h"
 #include "channel/shm/serve_link.h"
-#include "channel/shm/serve_op.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -21,56 +22,72 @@ namespace tryst {
 // Poller thread only.
 class ShmAnswers {
  public:
-  class User {
-   public:
-    virtual ~User() = default;
-    // The tensor was sent. The user keeps it until it cannot come back.
-    virtual void OnSent(ShmServeOp* op) = 0;
-    virtual void OnFailureSent(ShmServeOp* op) = 0;
-  };
   // Both outlive it.
-  ShmAnswers(ShmServeLink* link, User* user) : link_(link), user_(user) {}
+  ShmAnswers(ShmServeLink* link, ServeSlots* slots) : link_(link), slots_(slots) {}
 
+  void Make(size_t slots) { sending_.Make(slots); }
   // Answers now, or when there is room. REQUIRES: the outcome is known (kReady).
-  void Answer(ShmServeOp* op);
+  void Answer(ServeOp* op);
   // Sends waiting answers, as far as there is room, and copies a bounded amount.
   void AnswerWaiting();
-  bool CopySome();  // False: there is nothing to copy.
-  // `op` ends. `accepted`: the consumer has its tensor.
-  void Forget(ShmServeOp* op, bool accepted);
+  bool CopySome();           // False: there is nothing to copy.
+  void Forget(ServeOp* op);  // It ends.
   bool any_wait() const { return !ready_line_.empty(); }
+  // Those whose cell the consumer accepts by reading on.
+  struct SentCell {
+    ServeOp* op;
+    uint32_t generation;
+    uint32_t cell;  // After which it counts as accepted.
+  };
+  RingLine<SentCell>* sent_line() { return &sent_line_; }
+  static bool MovedOn(const SentCell& sent) {
+    return sent.op->state != ServeState::kSent || sent.op->generation != sent.generation;
+  }
   // The arena has given segments back to the system. They are really gone only when the consumer
   // unmaps them, too, so it is told.
   void TellGoneSegments();
 
  private:
+  // What shared memory needs of a slot, beside ServeOp.
+  struct Sending {
+    StorageRef stage;  // Where the bytes are copied to.
+    uint64_t position = 0;
+    uint64_t sent_bytes = 0;
+    uint32_t digest = 0;
+    ReadGauge* gauge = nullptr;  // Measures its way; null: nobody does.
+    ReadGauge::Trip trip;
+  };
+  Sending* Of(const ServeOp& op) { return &sending_[op.slot]; }
+  void OnSent(ServeOp* op, uint64_t bytes);
+  void ForgetMovedOn();
   // Each returns false if there is no room now.
-  bool TryAnswer(ShmServeOp* op);
-  bool AnswerFailed(ShmServeOp* op);
-  void AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes);
-  bool AnswerResident(ShmServeOp* op);
-  bool AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes);
-  bool ConsumerReads(ShmServeOp* op, uint64_t bytes);
+  bool TryAnswer(ServeOp* op);
+  bool AnswerFailed(ServeOp* op);
+  void AnswerInline(ServeOp* op, const void* payload, uint64_t bytes);
+  bool AnswerResident(ServeOp* op);
+  bool AnswerByCopy(ServeOp* op, const void* payload, uint64_t bytes);
+  bool ConsumerReads(ServeOp* op, uint64_t bytes);
   ReadGauge* GaugeOf(uint64_t bytes);
-  bool StartStage(ShmServeOp* op, uint64_t bytes);
-  bool CopyToStage(ShmServeOp* op, uint64_t most);
-  bool AnswerStaged(ShmServeOp* op);
-  void AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes);
-  bool AnswerInParts(ShmServeOp* op);
+  bool StartStage(ServeOp* op, uint64_t bytes);
+  bool CopyToStage(ServeOp* op, uint64_t most);
+  bool AnswerStaged(ServeOp* op);
+  void AnswerPull(ServeOp* op, const void* payload, uint64_t bytes);
+  bool AnswerInParts(ServeOp* op);
   bool OpenPartsRoom();
   void CopyForReader(void* to, const void* from, uint64_t bytes);
   bool SegmentIndex(uint64_t segment_id, uint16_t* index);
-  shm_wire::Placed Describe(const ShmServeOp& op, uint64_t bytes) const;
-  const void* Payload(const ShmServeOp& op, uint64_t* bytes) const;
-  void PutReply(shm_wire::CellType type, uint8_t flags, const ShmServeOp& op, uint32_t number,
+  shm_wire::Placed Describe(const ServeOp& op, uint64_t bytes);
+  void PutReply(shm_wire::CellType type, uint8_t flags, const ServeOp& op, uint32_t number,
                 shm_wire::ReplyCell* cell);
-  void PutPlaced(shm_wire::CellType type, const ShmServeOp& op, const shm_wire::Placed& placed);
+  void PutPlaced(shm_wire::CellType type, const ServeOp& op, const shm_wire::Placed& placed);
 
   ShmServeLink* const link_;
-  User* const user_;
-  RingLine<ShmServeOp*> ready_line_;  // In states kReady and kInParts.
-  RingLine<ShmServeOp*> stage_line_;  // In state kStaging.
-  uint64_t staging_bytes_ = 0;        // The bytes of the ops in stage_line_.
+  ServeSlots* const slots_;
+  SlotArray<Sending> sending_;     // By slot.
+  RingLine<SentCell> sent_line_;   // In state kSent, and some whose slot has moved on.
+  RingLine<ServeOp*> ready_line_;  // In states kReady and kInParts.
+  RingLine<ServeOp*> stage_line_;  // In state kStaging.
+  uint64_t staging_bytes_ = 0;     // The bytes of the ops in stage_line_.
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
   std::vector<uint64_t> segment_ids_;  // By index; 0: the segment is gone.
   std::vector<uint16_t> gone_segments_;

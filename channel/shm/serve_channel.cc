@@ -84,7 +84,7 @@ absl::Status ShmServeChannel::Welcome() {
   FillSecret(proof_.data(), proof_.size());
   Packet packet;
   packet.type = PacketType::kWelcome;
-  packet.version = link_.options.link_newest;
+  packet.version = shm_wire::kLinkVersion;
   packet.sizes = link_.sizes;
   packet.digests = link_.digests ? 1 : 0;
   packet.probe_address = link_.options.allow_pull
@@ -133,6 +133,11 @@ bool ShmServeChannel::HearPacket() {
 }
 
 absl::Status ShmServeChannel::OnReady(const Packet& packet) {
+  if (packet.version != shm_wire::kLinkVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the consumer speaks version ", packet.version, " of shared memory, and ",
+                     shm_wire::kLinkVersion, " is needed: run Tryst 0.2.0 or a later one there"));
+  }
   // The consumer has written these bytes into the memory: so both map the same memory.
   uint8_t seen[sizeof(shm_wire::LinkHeader::proof)];
   memcpy(seen, link_.given->view().header->proof, sizeof(seen));
@@ -141,7 +146,6 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
         "the consumer broke the protocol: it has not mapped the memory that it was sent");
   }
   memcpy(&link_.number, seen, sizeof(link_.number));
-  link_.version = std::min(packet.version, link_.options.link_newest);
   link_.can_pull = packet.pulls != 0 && link_.options.allow_pull;
   requests_.Open(epoch_);
   SetState(State::kOpen);
@@ -222,7 +226,7 @@ bool ShmServeChannel::Settle(Ending how) {
       settlement.compare_exchange_strong(state, shm_wire::kNotKept)) {
     state = shm_wire::kNotKept;
   }
-  if (state == shm_wire::kSettled && link_.version >= shm_wire::kLinkSettles) {
+  if (state == shm_wire::kSettled) {
     requests_.SettleByWord();
     return true;
   }

@@ -51,8 +51,8 @@ class ShmServeChannel final : private ShmHub::Host,
 
   const std::string& consumer() const { return consumer_; }
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
-  ShmServeCounters counters() const {
-    ShmServeCounters now = link_.counters;
+  ServeCounters counters() const {
+    ServeCounters now = link_.counters;
     now.messages += link_.replies.written();
     return now;
   }

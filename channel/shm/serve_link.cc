@@ -4,21 +4,6 @@
 
 namespace tryst {
 
-ShmServeCounters& ShmServeCounters::operator+=(const ShmServeCounters& other) {
-  requests += other.requests;
-  in_cells += other.in_cells;
-  by_reference += other.by_reference;
-  staged += other.staged;
-  pulled += other.pulled;
-  in_parts += other.in_parts;
-  failed += other.failed;
-  cancelled += other.cancelled;
-  given_back += other.given_back;
-  bytes += other.bytes;
-  messages += other.messages;
-  return *this;
-}
-
 bool ShmServeLink::Say(shm_wire::CellType type, uint16_t slot, uint32_t generation,
                        uint32_t about) {
   if (!replies.HasRoom(1)) return false;

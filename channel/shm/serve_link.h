@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "channel/ops/serve_op.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/references.h"
@@ -36,27 +37,10 @@ struct ShmServeOptions {
   // The consumer gets only copies, in memory of its own link, because in our segments it could read
   // tensors that are for others. A process of another user is always treated so.
   bool apart = false;
-  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
-  std::function<void()> on_drained;              // Called after its end. May be null.
-  Trace* trace = nullptr;                        // The poller's; may be null.
+  std::function<void()> on_drained;  // Called after its end. May be null.
+  Trace* trace = nullptr;            // The poller's; may be null.
   // For tests: called after the requests were read and before the acceptances are.
   std::function<void()> before_accepted;
-};
-
-struct ShmServeCounters {
-  uint64_t requests = 0;
-  uint64_t in_cells = 0;      // Sent inside the message.
-  uint64_t by_reference = 0;  // Sent without a copy.
-  uint64_t staged = 0;        // Sent with one copy, into the arena.
-  uint64_t pulled = 0;        // Sent with one copy, by the consumer.
-  uint64_t in_parts = 0;      // Sent with two copies.
-  uint64_t failed = 0;
-  uint64_t cancelled = 0;
-  uint64_t given_back = 0;
-  uint64_t bytes = 0;
-  uint64_t messages = 0;  // Cells written.
-
-  ShmServeCounters& operator+=(const ShmServeCounters& other);
 };
 
 // A shared-memory link as its producer sees it: what the connection (ShmServeChannel), the requests
@@ -73,14 +57,13 @@ struct ShmServeLink {
   bool digests = false;
   bool open = false;    // The consumer is connected.
   uint64_t number = 0;  // Identifies the link to both ends, for traces.
-  uint32_t version = 0;
   bool can_pull = false;
   bool apart = true;  // ShmServeOptions::apart, or another user's process.
   std::shared_ptr<LocalSocket> socket;
   std::shared_ptr<GivenReferences> given;
   RingReader<shm_wire::kRequestCellBytes> requests;
   RingWriter<shm_wire::kReplyCellBytes> replies;
-  ShmServeCounters counters;
+  ServeCounters counters;
 
   int64_t now_ns() const { return hub->poller()->now_ns(); }
   void FlushSoon() { hub->poller()->FlushThisTurn(flush); }

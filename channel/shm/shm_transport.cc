@@ -55,7 +55,6 @@ std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
   options.on_left = std::move(on_left);
   options.trace = context_.trace;
   options.max_tensor_bytes = context_.max_tensor_bytes;
-  options.link_newest = options_.link_newest;
   options.patience_ms = options_.patience_ms;
   options.join_timeout_ms = options_.join_timeout_ms;
   options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
@@ -140,7 +139,6 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
   serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.apart = options_.apart;
-  serve.link_newest = options_.link_newest;
   serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
   auto channel = std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve),
                                                    hello, offer);
@@ -251,8 +249,8 @@ ShmFetchCounters ShmTransport::fetch_counters() const {
   return sum;
 }
 
-ShmServeCounters ShmTransport::serve_counters() const {
-  ShmServeCounters sum = counters_;
+ServeCounters ShmTransport::serve_counters() const {
+  ServeCounters sum = counters_;
   for (const auto& channel : serving_) sum += channel->counters();
   return sum;
 }

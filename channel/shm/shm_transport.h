@@ -32,10 +32,9 @@ struct ShmOptions {
   int64_t give_up_ms = 2000;     // How long it may fail to connect, if there is another path.
   // How long a consumer waits for the welcome, after the producer's answer to its hello.
   int64_t join_timeout_ms = 5000;
-  uint32_t max_waiting = 1'000'000;  // Fetches that may wait at one producer without a slot.
-  std::shared_ptr<Crew> crew;        // Helps with large copies. Null: nobody does.
-  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
-  std::function<void()> before_accepted;         // ShmServeOptions'; for tests.
+  uint32_t max_waiting = 1'000'000;       // Fetches that may wait at one producer without a slot.
+  std::shared_ptr<Crew> crew;             // Helps with large copies. Null: nobody does.
+  std::function<void()> before_accepted;  // ShmServeOptions'; for tests.
 };
 
 // The path over shared memory between the workers of this process and others on this host. Makes
@@ -67,7 +66,7 @@ class ShmTransport final : public Transport, private PollerFlush {
   void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   ShmFetchCounters fetch_counters() const;
-  ShmServeCounters serve_counters() const;
+  ServeCounters serve_counters() const;
   const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
@@ -95,7 +94,7 @@ class ShmTransport final : public Transport, private PollerFlush {
   uint64_t seed_;
   std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
-  ShmServeCounters counters_;  // Of those that are gone.
+  ServeCounters counters_;  // Of those that are gone.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;

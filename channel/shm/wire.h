@@ -21,12 +21,9 @@ namespace tryst {
 namespace shm_wire {
 
 inline constexpr uint32_t kVersion = 1;  // Of the hello's messages and of kJoin.
-// The version of a link: kWelcome holds the newest that the producer speaks, kReady the one that is
-// used.
-inline constexpr uint32_t kLinkNewest = 3;
-inline constexpr uint32_t kLinkSettles = 2;  // From this version on, a link's end is settled.
-// From this version on, every CANCEL is answered with kGone, and waiting fetches need no slot.
-inline constexpr uint32_t kLinkParks = 3;
+// The version of a link, the only one that both ends speak. kWelcome holds the newest that the
+// producer speaks, kReady the one that is used.
+inline constexpr uint32_t kLinkVersion = 3;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
@@ -46,9 +43,8 @@ inline constexpr uint32_t kMaxParked = 1u << 20;                // Of one consum
 enum class CellType : uint8_t {
   kMore = 1,  // Continues the text of the cell before it.
   // Consumer to producer.
-  kKey = 2,  // number: key id; slot: the length of the text, which begins in the body.
-  kRequest =
-      3,  // number: key id. Body: the step, 8 bytes; from version 3 on also a ticket or 0, 8 bytes.
+  kKey = 2,      // number: key id; slot: the length of the text, which begins in the body.
+  kRequest = 3,  // number: key id. Body: the step, 8 bytes; a ticket or 0, 8 bytes.
   kCancel = 4,
   kPulled = 5,    // Answers kPull: the producer may release the bytes.
   kRefused = 6,   // Refuses an answer: the tensor was not delivered, and goes back to the producer.
@@ -181,7 +177,7 @@ struct LinkHeader {
   // How many cells of the reply ring hold nothing that could still be refused.
   alignas(128) std::atomic<uint32_t> replies_accepted;
   alignas(128) std::atomic<uint32_t> releases_written;
-  // From version 2 on, for the end of the link.
+  // For the end of the link.
   // Not 0: the producer ended the link on purpose, and its process lives on.
   alignas(128) std::atomic<uint32_t> producer_left;
   std::atomic<uint32_t> settlement;

@@ -71,21 +71,6 @@ inline std::string ChannelContractName(const ::testing::TestParamInfo<ChannelCon
   return info.param.name;
 }
 
-// For paths on which a waiting receive holds a slot, and ends its own take when it ends.
-inline std::vector<std::pair<std::string, std::string>> SkipsWhereWaitingHoldsSlots() {
-  std::vector<std::pair<std::string, std::string>> skips = {
-      {"CancelsAndDeadlinesLeaveTheOrderAsItWas",
-       "a receive that ends may give its tensor back behind others here"}};
-  for (const char* test :
-       {"WhatIsThereComesAtOnceHoweverManyWait", "AnAbortedStepEndsAllThatWaitForIt",
-        "ATensorThatIsThereComesWhileManyWait", "WhatWaitsComesInTheOrderOfSends",
-        "FetchesThatWaitForEachOtherAllCome", "CancelsAmongManyThatWaitConsumeNothing",
-        "WhatWaitsOutlivesABrokenLink", "WhatWaitsFailsWhenTheProducerIsRestarted"}) {
-    skips.emplace_back(test, "a receive that waits holds a slot here");
-  }
-  return skips;
-}
-
 class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
  protected:
   struct Result {

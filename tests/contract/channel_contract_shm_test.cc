@@ -54,25 +54,6 @@ void MakeSmall(TransportsOptions* pool) {
   pool->shm.stage_bytes = 1 << 20;
 }
 
-// Both ends use the version before "wants".
-ChannelContract Version2() {
-  ChannelContract contract = Contract("Version2", 256 << 20, [](TransportsOptions* pool) {
-    pool->shm.link_newest = shm_wire::kLinkSettles;
-  });
-  contract.skips = SkipsWhereWaitingHoldsSlots();
-  return contract;
-}
-
-// The consumer uses that version, the producer the present one.
-ChannelContract OlderConsumer() {
-  ChannelContract contract = Contract("OlderConsumer", 256 << 20, [](TransportsOptions* pool) {
-    if (pool->self.find("worker") == std::string::npos) return;
-    pool->shm.link_newest = shm_wire::kLinkSettles;
-  });
-  contract.skips = SkipsWhereWaitingHoldsSlots();
-  return contract;
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Shm, ChannelContractTest,
     ::testing::Values(
@@ -100,8 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
                    pool->shm.stage_bytes = 0;
                    pool->shm.crew = std::make_shared<Crew>(2, &Crew::Never);
                  }),
-        Contract("Apart", 256 << 20, [](TransportsOptions* pool) { pool->shm.apart = true; }),
-        Version2(), OlderConsumer()),
+        Contract("Apart", 256 << 20, [](TransportsOptions* pool) { pool->shm.apart = true; })),
     ChannelContractName);
 
 // ---- A refusal does not last for ever ----

@@ -292,7 +292,7 @@ TEST_F(TrustTest, WhoIsKeptApartGetsCopiesOfItsOwnTensorsAlone) {
       EXPECT_EQ(got->data_as<uint8_t>()[bytes - 1], 5);
     }
   }
-  const ShmServeCounters served = ShmServed(*pair_->producer());
+  const ServeCounters served = ShmServed(*pair_->producer());
   EXPECT_EQ(served.by_reference, 0u);
   EXPECT_EQ(served.staged, 0u);
   EXPECT_EQ(served.in_parts, 4u);

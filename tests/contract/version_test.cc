@@ -1,6 +1,5 @@
 // Workers of neighbouring protocol versions: what each may ask of the other.
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,40 +34,6 @@ absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key
   return result;
 }
 
-// Runs ten steps of a recurring key between workers that speak up to these versions. Returns how
-// many standing receives the producer got.
-uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
-  WorkerPairOptions options;
-  options.open_nic = OpenNic;
-  options.adjust = [=](TransportsOptions* pool) {
-    const bool is_producer = pool->self.find("/job:ps") == 0;
-    pool->protocol_newest = is_producer ? producer_newest : consumer_newest;
-  };
-  WorkerPair pair(options);
-  Args args;
-  args.recurring = true;
-  for (int step = 0; step < 10; ++step) {
-    for (const int64_t elements : {100, 100'000}) {
-      const TensorKey key = WorkerPair::Key(elements == 100 ? "small" : "large");
-      const Tensor source = *Tensor::Allocate(DType::kUint8, {elements});
-      EXPECT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
-      Tensor got;
-      EXPECT_EQ(FetchFrom(pair.consumer(), step, key, args, &got), absl::OkStatus());
-      EXPECT_TRUE(got.valid() && got.shape() == source.shape());
-    }
-  }
-  // The last requests may still be on their way when the fetches have ended.
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  uint64_t asked;
-  uint64_t heard;
-  do {
-    asked = Ask(pair.consumer(), &RdmaFetched).standing;
-    heard = Ask(pair.producer(), &RdmaServed).standing;
-  } while (heard != asked && std::chrono::steady_clock::now() < until);
-  EXPECT_EQ(heard, asked);
-  return asked;
-}
-
 // An older producer, or one with a lower setting, refuses messages of our size.
 TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
   WorkerPairOptions options;
@@ -89,13 +54,6 @@ TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
   EXPECT_EQ(Ask(pair.consumer(), &RdmaFetched).ended_ok, 3u);  // By no other path.
 }
 
-TEST(VersionTest, BothSpeakTheNewest) { EXPECT_GT(AskedAhead(2, 2), 0u); }
-
-// It could not give back what a standing receive had taken.
-TEST(VersionTest, OlderProducerIsNotAskedAhead) { EXPECT_EQ(AskedAhead(1, 2), 0u); }
-
-TEST(VersionTest, OlderConsumerIsServed) { EXPECT_EQ(AskedAhead(2, 1), 0u); }
-
 TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   WorkerPairOptions options;
   options.open_nic = OpenNic;
@@ -104,7 +62,7 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   hello.worker = "/job:worker/replica:0/task:7";
   hello.incarnation = 7;
   hello.path = "rdma/pair";
-  for (const uint32_t only : {uint32_t{0}, kProtocolNewest + 1}) {
+  for (const uint32_t only : {kProtocolOldest - 1, kProtocolNewest + 1}) {
     hello.protocol_oldest = hello.protocol_newest = only;
     Moment answered;
     absl::Status status;
@@ -114,7 +72,7 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
     });
     ASSERT_TRUE(answered.Wait());
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(status.message().find("this worker 1 to 3"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("this worker 3 to 3"), std::string::npos) << status;
   }
 }
 
@@ -142,7 +100,7 @@ TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
   poller.Start();
   const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), Args(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("speaks protocol 4 to 5 and this worker 1 to 3"),
+  EXPECT_NE(status.message().find("speaks protocol 4 to 5 and this worker 3 to 3"),
             std::string::npos)
       << status;
   EXPECT_TRUE(pool->Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());

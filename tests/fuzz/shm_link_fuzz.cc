@@ -353,7 +353,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   static tryst::World* const world = new tryst::World();
   tryst::Input in(data, bytes);
   const uint8_t how = in.Byte();
-  const uint32_t version = how < 128 ? tryst::shm_wire::kLinkNewest : how >> 1 & 3;
+  const uint32_t version = how < 250 ? tryst::shm_wire::kLinkVersion : how >> 1 & 3;
   if (how % 2 == 0) {
     tryst::AttackProducer(&in, version, world);
   } else {

@@ -63,18 +63,18 @@ TEST_P(ShmHopBudgetTest, IsKept) {
     move();
     if (HasFatalFailure()) return;
   }
-  const ShmServeCounters served = ShmServed(*pair->producer());
+  const ServeCounters served = ShmServed(*pair->producer());
   const ShmFetchCounters fetched = ShmFetched(*pair->consumer());
   const uint64_t tasks = pair->consumer_tasks();
   const uint64_t allocations = AllocationsSoFar();
   for (int i = 0; i < kCounted; ++i) move();
   const double allocated = static_cast<double>(AllocationsSoFar() - allocations);
-  const ShmServeCounters serves = ShmServed(*pair->producer());
+  const ServeCounters serves = ShmServed(*pair->producer());
   const ShmFetchCounters fetches = ShmFetched(*pair->consumer());
   const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
   EXPECT_DOUBLE_EQ(each(serves.messages - served.messages + fetches.messages - fetched.messages),
                    row.messages);
-  EXPECT_DOUBLE_EQ(each(serves.in_cells - served.in_cells + serves.staged - served.staged +
+  EXPECT_DOUBLE_EQ(each(serves.in_message - served.in_message + serves.staged - served.staged +
                         serves.in_parts - served.in_parts),
                    row.copies_at_producer);
   EXPECT_DOUBLE_EQ(each(fetches.in_cells - fetched.in_cells + fetches.copied - fetched.copied +

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "channel/ops/fetch_op.h"
 #include "tests/model/slot_model.h"
 
@@ -72,30 +73,52 @@ Ask Coarse(Ask state) {
   }
 }
 
-ServeDeed DeedOf(ServeStep step) {
-  switch (step) {
-    case ServeStep::kRequest:
+// What the model calls it; nothing: the model does not tell it apart from what comes next, or hears
+// of it otherwise (OnServeFarewell).
+absl::optional<ServeDeed> DeedOf(ServeEvent event) {
+  switch (event) {
+    case ServeEvent::kRequest:
+    case ServeEvent::kRequestAnew:
+    case ServeEvent::kStale:
       return ServeDeed::kHearsRequest;
-    case ServeStep::kRepeat:
+    case ServeEvent::kRepeat:
+    case ServeEvent::kWithRoom:
       return ServeDeed::kHearsAgain;
-    case ServeStep::kCancel:
+    case ServeEvent::kCancel:
       return ServeDeed::kHearsCancel;
-    case ServeStep::kLateCancel:
+    case ServeEvent::kLateCancel:
       return ServeDeed::kHearsLateCancel;
-    case ServeStep::kAccepted:
+    case ServeEvent::kAccepted:
       return ServeDeed::kHearsAccepted;
-    case ServeStep::kMet:
+    case ServeEvent::kOutcome:
       return ServeDeed::kMeets;
-    case ServeStep::kAnswered:
+    case ServeEvent::kSay:
       return ServeDeed::kAnswers;
-    case ServeStep::kAskedRoom:
+    case ServeEvent::kAskRoom:
       return ServeDeed::kAsksForRoom;
-    case ServeStep::kParked:
+    case ServeEvent::kParked:
       return ServeDeed::kParks;
-    case ServeStep::kGivenUp:
+    case ServeEvent::kUnnamed:
       return ServeDeed::kGivesUp;
+    default:
+      return absl::nullopt;
   }
-  return ServeDeed::kLetsGo;
+}
+
+// The model's state for the code's state.
+Serve ServeOf(ServeState state) {
+  switch (state) {
+    case ServeState::kFree:
+      return Serve::kFree;
+    case ServeState::kTaking:
+      return Serve::kTaking;
+    case ServeState::kNeedsDestination:
+      return Serve::kNeeds;
+    case ServeState::kSent:
+      return Serve::kSent;
+    default:
+      return Serve::kReady;
+  }
 }
 
 }  // namespace
@@ -203,34 +226,20 @@ void SlotReplay::OnSlotFreed(const void* end, uint16_t slot) {
   }
 }
 
-void SlotReplay::OnServeStep(const void* end, uint16_t slot, ServeStep step) {
+// The table of the code says where an event leads, so the model judges the table.
+void SlotReplay::OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) {
+  const absl::optional<ServeDeed> deed = DeedOf(event);
+  if (!deed) return;
   Place* const place = &serving_[end][slot];
-  const Serve from = static_cast<Serve>(place->state);
-  Serve to = Serve::kFree;
-  switch (step) {
-    case ServeStep::kRequest:
-      to = Serve::kTaking;
-      break;
-    case ServeStep::kRepeat:
-      to = from == Serve::kFree || from == Serve::kTaking ? Serve::kTaking : Serve::kReady;
-      break;
-    case ServeStep::kMet:
-      to = Serve::kReady;
-      break;
-    case ServeStep::kAnswered:
-      to = Serve::kSent;
-      break;
-    case ServeStep::kAskedRoom:
-      to = Serve::kNeeds;
-      break;
-    case ServeStep::kLateCancel:
-      to = from;
-      break;
-    default:
-      break;
+  const Serve now = static_cast<Serve>(place->state);
+  if (ServeOf(from) != now) {
+    Say(slot, *place,
+        absl::StrCat("the code's slot ", ServeStateName(from), ", and the model's is ",
+                     ServeName(now)));
   }
-  Take(slot, place, Edge(from, place->named, DeedOf(step), to));
-  if (step == ServeStep::kRequest || step == ServeStep::kRepeat) place->named = true;
+  const Serve to = ServeOf(FindServeRow(from, event)->next);
+  Take(slot, place, Edge(now, place->named, *deed, to));
+  if (*deed == ServeDeed::kHearsRequest || *deed == ServeDeed::kHearsAgain) place->named = true;
 }
 
 void SlotReplay::OnServeEpoch(const void* end) {

@@ -31,8 +31,7 @@ class SlotReplay final : public SlotWatch {
 
   void OnFetchEvent(const void* end, const FetchOp& op, FetchState from, FetchEvent event) override;
   void OnSlotFreed(const void* end, uint16_t slot) override;
-  void OnServeStep(const void* end, uint16_t slot, ServeStep step) override;
-  void OnServeEvent(ServeState, ServeEvent) override {}
+  void OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) override;
   void OnServeEpoch(const void* end) override;
   void OnServeFarewell(const void* end) override;
   void OnEndGone(const void* end) override;

@@ -29,7 +29,7 @@ inline ServeCounters RdmaServed(const ChannelPool& pool) {
 inline ShmFetchCounters ShmFetched(const ChannelPool& pool) {
   return SumOver(pool, &ShmTransport::fetch_counters);
 }
-inline ShmServeCounters ShmServed(const ChannelPool& pool) {
+inline ServeCounters ShmServed(const ChannelPool& pool) {
   return SumOver(pool, &ShmTransport::serve_counters);
 }
 // How many bytes peers may write: now, and at most so far.

@@ -100,7 +100,7 @@ class HostileConsumerTest : public ::testing::Test {
     requests_ = RingWriter<shm_wire::kRequestCellBytes>(view_.requests, packet.sizes.cells,
                                                         &view_.header->requests_read);
     packet.type = shm_wire::PacketType::kReady;
-    packet.version = shm_wire::kLinkNewest;
+    packet.version = shm_wire::kLinkVersion;
     memcpy(view_.header->proof, packet.token.data(), sizeof(view_.header->proof));
     socket_->Send(packet);
     Turn();
@@ -295,7 +295,7 @@ class EveryGuardIsReached : public ::testing::Environment {
       ++guards;
       EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
     });
-    EXPECT_GE(guards, 2u);
+    EXPECT_GE(guards, 1u);
   }
 };
 const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);

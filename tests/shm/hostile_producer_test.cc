@@ -84,7 +84,7 @@ class HostileProducerTest : public ::testing::Test {
     }
   }
   void Open() {
-    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkNewest, *segment_,
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkVersion, *segment_,
                [this] { Turn(); });
     ASSERT_NE(link_.socket, nullptr);
     Turn();
@@ -289,7 +289,7 @@ class OwingProducerTest : public HostileProducerTest {
     if (does == Does::kNeverWelcomes) {
       return HostileLink::Invite(&hellos_, door_name_, kProducer, 7);
     }
-    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkNewest, *segment_,
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkVersion, *segment_,
                [this] { Turn(); });
     Turn();
     if (does != Does::kHangsUp || link_.socket == nullptr) return;

@@ -95,14 +95,12 @@ struct Fetched {
 
 class SettlementTest : public ::testing::Test {
  protected:
-  void Open(const ShmOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest,
+  void Open(const ShmOptions& options,
             std::function<void(std::vector<WaitingFetch>)> on_left = nullptr) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
-    ShmOptions consumer = options;
-    consumer.link_newest = consumer_speaks;
-    consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, consumer);
+    consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, options);
     channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr, nullptr, std::move(on_left));
   }
   void Close() {
@@ -583,14 +581,12 @@ TEST_F(SettlementTest, WhatWasRefusedIsNotAcceptedByTheEndOfTheLink) {
 // with it.
 class OneReadTest : public SettlementTest {
  protected:
-  void StartRead(uint32_t consumer_speaks = shm_wire::kLinkNewest,
-                 uint32_t producer_speaks = shm_wire::kLinkNewest) {
+  void StartRead() {
     ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
-    options.link_newest = producer_speaks;
     options.parts_bytes = 1 << 20;
-    Open(options, consumer_speaks);
+    Open(options);
     Send(Key("edge"), kBytes, 1, false);
     Fetch(Key("edge"), kBytes, &fetched_);
     const auto reads = [&] {
@@ -681,31 +677,6 @@ TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
   EXPECT_TRUE(fetched_.status.ok()) << fetched_.status;
   EXPECT_EQ(fetched_.number, 1);
   EXPECT_EQ(Left(Key("edge")), std::vector<int>());
-}
-
-// An end of version 1 does not settle links, so requested fetches end with the link.
-TEST_F(OneReadTest, WithAnEndOfVersion1NothingIsAskedAgainNorHadTwice) {
-  const std::pair<uint32_t, uint32_t> kSpoken[] = {{1, 2}, {2, 1}};
-  for (const LinkSide liar : {LinkSide::kConsumer, LinkSide::kProducer}) {
-    for (const auto& [consumer, producer] : kSpoken) {
-      SCOPED_TRACE(absl::StrCat("consumer ", consumer, ", producer ", producer, ", liar ",
-                                liar == LinkSide::kConsumer ? "consumer" : "producer"));
-      fetched_ = Fetched();
-      StartRead(consumer, producer);
-      SayNonsense(liar);
-      ASSERT_TRUE(RunToEnd());
-      for (int i = 0; i < 20; ++i) Turn();
-      EXPECT_EQ(channel_->counters().asked_again, 0u);
-      EXPECT_EQ(Left(Key("edge")), std::vector<int>());
-      // The next link works.
-      fetched_ = Fetched();
-      Send(Key("next"), kBytes, 2, false);
-      Fetch(Key("next"), kBytes, &fetched_);
-      ASSERT_TRUE(RunToEnd());
-      EXPECT_EQ(fetched_.number, 2) << fetched_.status;
-      Close();
-    }
-  }
 }
 
 TEST_F(OneReadTest, AHelloOfAnEarlierAttemptDoesNotEndTheLink) {
@@ -816,7 +787,7 @@ class LeftPathTest : public SettlementTest {
   void OpenFull() {
     ShmOptions options;
     options.give_up_ms = kGiveUpMs;
-    Open(options, shm_wire::kLinkNewest, [this](std::vector<WaitingFetch> fetches) {
+    Open(options, [this](std::vector<WaitingFetch> fetches) {
       for (WaitingFetch& one : fetches) left_.push_back(std::move(one));
     });
     hellos_.full = true;

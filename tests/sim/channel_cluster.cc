@@ -190,7 +190,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
-  if (cluster->Chance(15)) options.protocol_newest = 1;
+  (void)cluster->Chance(15);  // The pinned seeds were found with this draw.
   pools = MakeChannelPools(turned, {}, &cluster->wire_, &source, std::move(paths),
                            std::move(fallback), options);
   const absl::Status opened = pools->Open();

@@ -29,7 +29,7 @@ struct PinnedSeed {
 constexpr PinnedSeed kPinned[] = {
     {1003456, "sim: a hello of an older epoch"},
     {38, "sim: a farewell crosses a take"},
-    {38, "sim: a landing is refused registration"},
+    {53, "sim: a landing is refused registration"},
     {11, "sim: a wrong digest"},
     // Its digest is wrong when there is no more room for it: it is announced once more.
     {74, "sim: a wrong digest"},
@@ -38,7 +38,7 @@ constexpr PinnedSeed kPinned[] = {
     {2180006329, "sim: a fetch has ended before its queue pair has drained"},
     {2530000065, "sim: works of a broken queue pair do not come back"},
     {2014001718, "sim: a work of before the peace would flip a bit unseen"},
-    {2031001933, "sim: a registration was still to fail when peace came"},
+    {26, "sim: a registration was still to fail when peace came"},
     {2023001044, "sim: a fetch waits behind an abort"},
 };
 

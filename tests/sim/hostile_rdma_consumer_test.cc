@@ -34,7 +34,10 @@ class Nothing final : public TensorSource {
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey&, Taken taken) override { back.push_back(taken.turn); }
+  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
+    back.push_back(taken.turn);
+    back_keys.emplace_back(key.text());
+  }
   size_t asked() const { return waiting_.size(); }
   void Meet(size_t which, Tensor tensor) {
     std::move(waiting_[which])(absl::OkStatus(), Args(), Args(), std::move(tensor), false);
@@ -45,7 +48,8 @@ class Nothing final : public TensorSource {
       if (done) std::move(done)(absl::CancelledError("over"), Args(), Args(), Tensor(), false);
     }
   }
-  std::vector<uint64_t> back;  // The turns of what was given back.
+  std::vector<uint64_t> back;          // The turns of what was given back,
+  std::vector<std::string> back_keys;  // and its keys.
 
  private:
   std::vector<DoneFn> waiting_;
@@ -318,6 +322,20 @@ TEST_F(HostileRdmaConsumerTest, WhatIsNotAskedForAgainGoesBackInItsTurn) {
   Meet(1, One());
   EXPECT_EQ(liar_.tensors, 1);
   EXPECT_EQ(source_.asked(), 2u);
+}
+
+// Else the producer would give back a tensor under a key that it was not sent under.
+TEST_F(HostileRdmaConsumerTest, ARequestIsRepeatedWithTheSameKeyAlone) {
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  ASSERT_TRUE(SayRequest(0, 5));
+  JoinAgain(2);
+  Meet(0, One());
+  ASSERT_TRUE(SayKey(0, KeyOf(1, 200)));
+  (void)SayRequest(0, 5, wire::kReplay);
+  EXPECT_FALSE(IsServed());
+  JoinAgain(3);
+  ASSERT_TRUE(SayReplayed());
+  EXPECT_EQ(source_.back_keys, std::vector<std::string>{KeyOf(0, 200)});
 }
 
 TEST_F(HostileRdmaConsumerTest, AFarewellOfAnotherSessionWantsNothingBack) {

@@ -20,7 +20,8 @@ bool IsOfSharedMemory(FetchState state, FetchEvent event) {
 bool IsOfSharedMemory(ServeState state, ServeEvent event) {
   return state == ServeState::kStaging || state == ServeState::kInParts ||
          state == ServeState::kPulled || event == ServeEvent::kRefuse ||
-         event == ServeEvent::kRead || event == ServeEvent::kNotRead;
+         event == ServeEvent::kStage || event == ServeEvent::kPart || event == ServeEvent::kLend ||
+         event == ServeEvent::kSayError;
 }
 
 template <typename State>
@@ -47,9 +48,9 @@ void TableWatch::OnFetchEvent(const void* end, const FetchOp& op, FetchState fro
   next_->OnFetchEvent(end, op, from, event);
 }
 
-void TableWatch::OnServeEvent(ServeState from, ServeEvent event) {
+void TableWatch::OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) {
   ++counts_.serve[static_cast<size_t>(from)][static_cast<size_t>(event)];
-  next_->OnServeEvent(from, event);
+  next_->OnServeEvent(end, slot, from, event);
 }
 
 SimCoverage::SimCoverage() {
@@ -65,7 +66,7 @@ SimCoverage::SimCoverage() {
     for (size_t e = 0; e < kServeEventCount; ++e) {
       const auto state = static_cast<ServeState>(s);
       const auto event = static_cast<ServeEvent>(e);
-      if (FindServeAction(state, event) == nullptr || IsOfSharedMemory(state, event)) continue;
+      if (FindServeRow(state, event) == nullptr || IsOfSharedMemory(state, event)) continue;
       goals_[ServeRowName(state, event)].kind = Kind::kServe;
     }
   }

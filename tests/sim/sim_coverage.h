@@ -28,10 +28,7 @@ class TableWatch final : public SlotWatch {
 
   void OnFetchEvent(const void* end, const FetchOp& op, FetchState from, FetchEvent event) override;
   void OnSlotFreed(const void* end, uint16_t slot) override { next_->OnSlotFreed(end, slot); }
-  void OnServeStep(const void* end, uint16_t slot, ServeStep step) override {
-    next_->OnServeStep(end, slot, step);
-  }
-  void OnServeEvent(ServeState from, ServeEvent event) override;
+  void OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) override;
   void OnServeEpoch(const void* end) override { next_->OnServeEpoch(end); }
   void OnServeFarewell(const void* end) override { next_->OnServeFarewell(end); }
   void OnEndGone(const void* end) override { next_->OnEndGone(end); }

@@ -1,0 +1,242 @@
+#ifndef TRYST_CHANNEL_OPS_SERVE_SLOTS_H_
+#define TRYST_CHANNEL_OPS_SERVE_SLOTS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "channel/ops/serve_op.h"
+#include "channel/ops/serve_table.h"
+#include "channel/ops/slot_array.h"
+#include "channel/ops/slot_watch.h"
+#include "channel/ops/slot_words.h"
+#include "channel/ops/takes.h"
+#include "channel/ops/told_keys.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+// What carries the answers of ServeSlots, which calls it.
+class ServeWire {
+ public:
+  virtual ~ServeWire() = default;
+  // The outcome of `op` is here, and the consumer waits for it: answers it now, or when there is
+  // room. It calls Said() or one of its neighbours then.
+  virtual void Answer(ServeOp* op) = 0;
+  // `op` ends, and is in its last state still. The wire lets go of what it keeps for it. It may
+  // move the tensor away if that is still read.
+  virtual void Forget(ServeOp* op) = 0;
+  // A tensor that was accepted may be destroyed, after the answers of this turn.
+  virtual void Retire(Tensor* /*tensor*/) {}
+  // Whether GONE of `op` must wait, because bytes of it are on their way that it could overtake. If
+  // so, the wire says it later.
+  virtual bool SaysGoneLater(const ServeOp& /*op*/) { return false; }
+  // Says a word of a slot, or HERE; false: there is no room.
+  virtual bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) = 0;
+  virtual bool SayHere(absl::Span<const uint64_t> tickets) = 0;
+  // Has SayWords() called at the end of this turn.
+  virtual void FlushSoon() = 0;
+  virtual void OnTakesIdle() = 0;
+};
+
+struct ServeSlotsOptions {
+  std::string consumer;
+  std::string path;
+  int generation_bits = 16;  // After so many bits a generation begins anew.
+  uint32_t max_parked = 0;   // Requests of the consumer that may wait without a slot.
+  // Bounds of the keys that it names: how many, the bytes of one, and of all.
+  uint32_t max_keys = 0;
+  size_t max_key_bytes = 0;
+  uint64_t max_keys_bytes = 0;
+  size_t tickets_a_word = 1;      // That fit into one HERE.
+  Trace* trace = nullptr;         // The poller's; may be null.
+  SlotWatch* watch = nullptr;     // May be null.
+  const void* watched = nullptr;  // The end that the watch is told of.
+};
+
+struct ServeRequest {
+  uint16_t slot = 0;
+  uint32_t generation = 0;
+  uint32_t key = 0;    // Its number.
+  bool again = false;  // A replay, or asked for once more because of its digest.
+  bool has_destination = false;
+  bool may_park = false;  // It need not keep its slot while it waits for its Send.
+  int64_t step = 0;
+  uint64_t ticket = 0;  // 0: none.
+};
+
+// The serving side of a channel, whatever carries it: the slots of one consumer, from its requests
+// to its acceptances. Takes each tensor from the local rendezvous once, and keeps it until it was
+// accepted or is given back. docs/STATES.md has the table that it follows. Poller thread only.
+class ServeSlots final : private TakesUser {
+ public:
+  // The arguments outlive it.
+  ServeSlots(Poller* poller, TensorSource* source, ServeWire* wire, ServeSlotsOptions options,
+             ServeCounters* counters);
+
+  // So many slots. The first time, and whenever `size` is the same.
+  void Make(size_t size);
+  bool made() const { return !ops_.empty(); }
+  size_t size() const { return ops_.size(); }
+  ServeOp* at(size_t slot) { return &ops_[slot]; }
+  const ServeOp* begin() const { return ops_.begin(); }
+  const ServeOp* end() const { return ops_.end(); }
+  size_t used() const { return used_; }  // From here on no slot has ever been used.
+
+  // A connection begins. What is not requested again over it, is not answered.
+  void Connect(uint64_t epoch);
+  void Disconnect();
+  // By which both ends name their operations in traces.
+  void set_trace_number(uint64_t number) { trace_number_ = number; }
+  void StopWatching() { options_.watch = nullptr; }
+
+  // ---- The consumer's words. kDataLoss: it broke the protocol. ----
+  absl::Status MayHearMore() const { return words_.MayHearMore(ops_.size()); }
+  absl::Status OnKey(uint32_t number, absl::string_view text) { return keys_.Tell(number, text); }
+  absl::Status OnRequest(const ServeRequest& request);
+  absl::Status OnCancel(uint16_t slot, uint32_t generation);
+  absl::Status OnPark(uint16_t slot, uint32_t generation, uint64_t ticket);
+  absl::Status OnWaits(uint64_t ticket, int64_t step, uint32_t key);
+  void OnUnwanted(absl::Span<const uint64_t> tickets);
+  absl::Status OnRefused(uint16_t slot, uint32_t generation);
+  absl::Status OnRead(uint16_t slot, uint32_t generation, bool failed);
+  // It has repeated all requests that it still wants; the others it has received or given up.
+  void OnReplayed();
+  void OnAccepted(ServeOp* op) { End(op, ServeEvent::kAccepted); }
+
+  // ---- What the wire has done with an answer ----
+  void Said(ServeOp* op) { Advance(op, ServeEvent::kSay, WaitsFor::kAcceptance); }
+  void SaidError(ServeOp* op) { End(op, ServeEvent::kSayError); }
+  void AskedRoom(ServeOp* op) { Advance(op, ServeEvent::kAskRoom, WaitsFor::kDestination); }
+  void Lent(ServeOp* op) { Advance(op, ServeEvent::kLend, WaitsFor::kAcceptance); }
+  void Stages(ServeOp* op) { Advance(op, ServeEvent::kStage, WaitsFor::kCopy); }
+  void Staged(ServeOp* op) { Advance(op, ServeEvent::kStaged, WaitsFor::kCopy); }
+  void SendsParts(ServeOp* op) { Advance(op, ServeEvent::kPart, WaitsFor::kWireRoom); }
+  // It cannot be sent: its tensor goes back, and the consumer is to get an error.
+  void FailTaken(ServeOp* op, const absl::Status& why);
+
+  // Says which slots are parked or free, and which tickets have their outcome; false: there was no
+  // room for all.
+  bool SayWords();
+  bool has_slot_words() const { return !words_.empty(); }
+  bool has_words() const { return !words_.empty() || takes_.has_here(); }
+  void SayGone(uint16_t slot, uint32_t generation) { words_.Gone(slot, generation); }
+
+  // ---- The end of a link, or of all ----
+  // Takes first: what is given back must not be met by another of them.
+  void DropTakes();
+  // Whether the consumer has been sent the answer of `op`.
+  static bool Answered(const ServeOp& op) {
+    return op.state == ServeState::kSent || op.state == ServeState::kPulled;
+  }
+  // Ends those that are not free and that `which` chooses.
+  template <typename Which>
+  void EndThose(ServeEvent event, Which which) {
+    for (ServeOp& op : ops_) {
+      if (op.state != ServeState::kFree && which(op)) End(&op, event);
+    }
+  }
+  void EndUnanswered() {
+    EndThose(ServeEvent::kLeft, [](const ServeOp& op) { return !Answered(op); });
+  }
+  void EndAll() {
+    EndThose(ServeEvent::kLeft, [](const ServeOp&) { return true; });
+  }
+  void End(ServeOp* op, ServeEvent event);
+
+  bool takes_idle() const { return takes_.idle(); }
+  size_t told_keys() const { return keys_.size(); }
+  std::string Explain(absl::string_view before, absl::string_view between) const;
+  void ListOps(LiveOps* ops) const;
+
+ private:
+  // What is left of an answer when its slot is free.
+  struct Former {
+    bool was = false;
+    absl::StatusCode code = absl::StatusCode::kOk;
+    uint64_t bytes = 0;
+    int64_t step = 0;
+    TensorKey key;
+    TraceSpan span;
+    Tensor tensor;
+  };
+
+  static void Enter(ServeOp* op, const ServeRow& row) { op->state = row.next; }
+  // Every pull passes here some times.
+  const ServeRow* Hear(const ServeOp& op, ServeEvent event) const {
+    const ServeRow* const row = FindServeRow(op.state, event);
+    if (ABSL_PREDICT_FALSE(options_.watch != nullptr) && row != nullptr) {
+      options_.watch->OnServeEvent(options_.watched, op.slot, op.state, event);
+    }
+    return row;
+  }
+  // What we do, for which there must be a row.
+  const ServeRow& Do(const ServeOp& op, ServeEvent event) const {
+    const ServeRow* const row = Hear(op, event);
+    if (ABSL_PREDICT_FALSE(row == nullptr)) HasNoRow(op, event);
+    return *row;
+  }
+  [[noreturn]] static void HasNoRow(const ServeOp& op, ServeEvent event);
+  void Advance(ServeOp* op, ServeEvent event, WaitsFor what) {
+    Enter(op, Do(*op, event));
+    op->span.Enter(what, poller_->now_ns());
+  }
+  ServeEvent EventOf(const ServeOp& op, const ServeRequest& request) const;
+  absl::Status OnSlot(uint16_t slot, const char* does, ServeOp** op);
+  void Finish(ServeOp* op, const ServeRow& row);
+  void TakeFormer(ServeOp* op, bool goes_back, Former* former);
+  void EndTrace(const Former& former) {
+    if (track_ != nullptr) TraceFormer(former);
+  }
+  void TraceFormer(const Former& former);
+  void StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known);
+  void Park(ServeOp* op, uint64_t ticket);
+  void OnTakeEnded(TakingOp* base, ServeTake* take) override;
+  void KeepOutcome(ServeOp* op, Taken* taken);
+  void AnswerIfAsked(ServeOp* op);
+  void OnHere() override { wire_->FlushSoon(); }
+  void OnTakesIdle() override { wire_->OnTakesIdle(); }
+  uint64_t IdOf(const ServeOp& op) const {
+    return TraceId(trace_number_, uint64_t{op.slot} << options_.generation_bits | op.generation,
+                   op.step);
+  }
+
+  Poller* const poller_;
+  TensorSource* const source_;
+  ServeWire* const wire_;
+  ServeSlotsOptions options_;
+  ServeCounters* const counters_;
+  TraceTrack* const track_;  // Null without a trace.
+
+  uint64_t epoch_ = 0;  // 0: there is no connection.
+  uint64_t trace_number_ = 0;
+  SlotArray<ServeOp> ops_;  // By slot.
+  size_t used_ = 0;
+  ToldKeys keys_;
+  Taken taken_;  // Empty between two takes.
+  SlotWords words_;
+  Takes takes_;
+};
+
+// The bytes of what `op` has met, in host memory if the tensor is.
+struct ServePayload {
+  const void* data = nullptr;
+  uint64_t bytes = 0;
+};
+ServePayload StringsOf(ServeOp* op);
+inline ServePayload PayloadOf(ServeOp* op) {
+  if (ABSL_PREDICT_FALSE(op->tensor.dtype() == DType::kString)) return StringsOf(op);
+  return {op->tensor.data(), op->tensor.bytes()};
+}
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_SERVE_SLOTS_H_
