@@ -340,6 +340,7 @@ class RulesTest(unittest.TestCase):
         self.expect(rules.decisions, tree_with("yes", "0002", whole + "Superseded by [0003](0003-c.md).\n"),
                     "0001-a.md: superseded by 0003")
         self.expect(rules.decisions, tree_with("no: [0003](0003-c.md)", "0002"), "0001-a.md: superseded by none")
+        self.expect(rules.decisions, tree_with("no: [0003](0003-c.md)", "0002", "Superseded by [0003](0003-c.md).\n"))
 
     def test_doc_tables(self):
         doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"
