@@ -12,10 +12,10 @@ namespace tryst {
 // escape codes.
 std::string Printable(absl::string_view text);
 
-// The same of a text of several lines, as a worker answers to `tryst explain`: line ends stay.
+// Like Printable(), but line ends stay: what a worker answers to `tryst explain` has several lines.
 std::string PrintableLines(absl::string_view text);
 
-// The same of a JSON document: line ends stay, and characters of UTF-8 that no terminal obeys.
+// Like PrintableLines(), for a JSON document: characters of UTF-8 that no terminal obeys stay, too.
 std::string PrintableJson(absl::string_view document);
 
 }  // namespace tryst

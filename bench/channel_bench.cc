@@ -91,7 +91,7 @@ class Load {
     return Now() - begin;
   }
 
-  // The same in seconds of processor time; this thread turns both ends.
+  // Returns seconds of processor time; this thread turns both ends.
   double RunHere(int count) {
     Send(count);
     const double begin = ProcessorTime();
@@ -156,7 +156,7 @@ WorkerPairOptions PairOver(const OpenNic& open, std::function<void(TransportsOpt
   return options;
 }
 
-// The same over raw sockets, with a spinning thread for each end.
+// Raw sockets instead of channels, with a spinning thread for each end.
 class Raw {
  public:
   explicit Raw(uint64_t bytes) : bytes_(bytes), sockets_(RawSockets::Kind::kTcp) {

@@ -363,7 +363,7 @@ class Bench {
     MustWork(waiter->status);
   }
 
-  // Of the copies since the last call, those that the kernel which stands by has made.
+  // The share of the copies since the last call that the standing kernel has made.
   double StandbyShare() {
     CopierCounters now;
     end_->RunOnPoller([&] { now = end_->proxy()->engine(gpu_->ordinal())->copier()->counters(); });

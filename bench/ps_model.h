@@ -22,7 +22,7 @@ struct PsJob {
 };
 
 struct PsCosts {
-  LinkModel link;  // Of every NIC, in each direction.
+  LinkModel link;  // Every NIC has it, in each direction.
   int64_t request_bytes = 128;
   // On the consumer's processor: for a request, and for a message that lands. Fused tensors are
   // one message.

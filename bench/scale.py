@@ -22,7 +22,7 @@ import figures  # noqa: E402
 import systems  # noqa: E402
 
 SIM_PEERS, SOFT_PEERS = (1, 16, 128, 1024), (16, 64, 256, 1024)
-# Of peers_bench's; the rest are sums and ratios of these.
+# What peers_bench prints; the rest are sums and ratios of these.
 SOFT_FIGURES = ("connect", "idle_peer_resident", "fetch_one_peer", "fetch_one_among_idle", "fetch_few_in_turn",
                 "fetch_each_in_turn")
 # A pull costs three times a message's overhead: to ask, to answer, to take what has landed.

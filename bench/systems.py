@@ -99,7 +99,7 @@ SYSTEMS = [
     system("grpc_tuned_uds", "grpc", "bytes-uds", ALL, waits=True),
     system("grpc_tuned_spin_tcp", "grpc", "bytes-tcp-spin", ("pull",)),
 ]
-# Of libraries' own tools: not the same work (no key is looked up, one hot buffer).
+# The libraries' own tools do other work: no key is looked up, and one buffer stays hot.
 TOOLS = {"ucx_perftest_shm": "posix,sysv,cma,self", "ucx_perftest_tcp": "tcp,self",
          "fi_pingpong_shm": "shm", "fi_pingpong_tcp": "tcp;ofi_rxm", "fi_pingpong_udp": "udp;ofi_rxd"}
 

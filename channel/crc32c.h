@@ -10,7 +10,7 @@ namespace tryst {
 // instruction if there is one.
 uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
 
-// The same while copying: one pass over the memory instead of two.
+// Copies the bytes as well: one pass over the memory instead of two.
 uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes);
 
 // The table version, for processors without the instruction, and for tests.

@@ -87,7 +87,7 @@ class Transport {
   virtual void ExplainServing(const std::string& /*peer*/, std::string* /*out*/) const {}
   virtual void View(const std::string& /*peer*/, std::vector<PathView>* /*views*/) const {}
   virtual void ListOps(LiveOps* /*ops*/) const {}
-  // Of both directions, its channels included.
+  // Adds those of both directions, its channels included.
   virtual void AddCounters(Counters* /*counters*/) const {}
 };
 
@@ -99,8 +99,8 @@ struct TransportContext {
   std::string self;                // Our worker name.
   uint64_t incarnation = 0;
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
-  Trace* trace = nullptr;                  // Of the poller; may be null.
-  uint64_t seed = 0;                       // Of this transport alone.
+  Trace* trace = nullptr;                  // The poller's; may be null.
+  uint64_t seed = 0;                       // No other transport has this one.
   // Which of the server's pollers it is. For what they share, the first one speaks.
   size_t place = 0;
 };

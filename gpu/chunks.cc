@@ -46,7 +46,7 @@ absl::StatusOr<ChunkExporter::Identity> ChunkExporter::Look(cuda::Address addres
       driver.Check("cuPointerGetAttribute",
                    calls.cuPointerGetAttribute(&buffer, cuda::kPointerBufferId, address));
   if (!status.ok()) return status;
-  // Of the physical memory; an older driver does not know it.
+  // The physical memory's number; an older driver does not know it.
   uint64_t block = 0;
   if (calls.cuPointerGetAttribute(&block, cuda::kPointerBlockId, address) != cuda::kSuccess) {
     block = 0;

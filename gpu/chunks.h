@@ -58,9 +58,9 @@ struct OfferedChunk {
 
 // The chunks that one tensor lies in.
 struct ChunkLayout {
-  uint64_t id = 0;         // The same for the same chunks at the same place; never used for others.
-  cuda::Address base = 0;  // Of the first chunk.
-  uint64_t bytes = 0;      // Of all.
+  uint64_t id = 0;         // Stays with these chunks at this place; never used for others.
+  cuda::Address base = 0;  // The first chunk's.
+  uint64_t bytes = 0;      // All of them together.
   std::vector<MemoryChunk> chunks;
 };
 

@@ -212,7 +212,7 @@ absl::Status Copier::EnqueueAll(Lane* lane, Batch* batch) {
       batch->gathered.Reserve(gpu_, static_cast<uint32_t>(batch->copies.size())).ok();
   for (const Copy& copy : batch->copies) {
     for (const GpuEvent* event : copy.after) {
-      if (event == nullptr || batch->copies.size() > 1) continue;  // Of several, all are there.
+      if (event == nullptr || batch->copies.size() > 1) continue;  // All of several are there.
       status = driver.Check("cuStreamWaitEvent",
                             gpu_->calls().cuStreamWaitEvent(stream, event->get(), 0));
       if (!status.ok()) return status;

@@ -178,7 +178,7 @@ TEST_F(CopierTest, ManyPiecesAreOneSubmission) {
   copier_->Start(Direction::kToHost, At(back), into.address(), kPieces * kSpan, {}, Count());
   RunAll();
   EXPECT_EQ(memcmp(back.data(), want.data(), want.size()), 0);
-  // The same as one list.
+  // Now the same copies go as one list.
   copier_->Start(Direction::kToDevice, into.address(), At(poison), kPieces * kSpan, {}, Count());
   RunAll();
   std::vector<GatherPiece> pieces;

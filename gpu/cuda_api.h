@@ -33,7 +33,7 @@ inline constexpr Result kNotReady = 600;
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kPeerAccessAlreadyEnabled = 704;
 inline constexpr Result kHostMemoryAlreadyRegistered = 712;
-// Of calls that are not allowed while a graph is captured, perhaps by another thread.
+// A call that is not allowed while a graph is captured, perhaps by another thread, returns this.
 inline constexpr Result kCaptureUnsupported = 900;
 inline constexpr Result kCaptureImplicit = 906;
 inline constexpr Result kNotPermitted = 800;

@@ -17,7 +17,7 @@ struct GpuDevice {
   int ordinal = 0;
   std::string name;
   std::string pci_bus_id;  // "0000:3b:00.0", lower case: what sysfs calls it.
-  cuda::Uuid uuid{};       // The same in every process of the host.
+  cuda::Uuid uuid{};       // Every process of the host sees this one.
   int compute_major = 0;
   int compute_minor = 0;
   uint64_t memory_bytes = 0;

@@ -46,7 +46,7 @@ constexpr int kNotReady = 600;
 constexpr int kFirstDevice = 40;
 constexpr int kMostDevices = 4;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kGranularity = 16 * kPage;  // Of virtual memory.
+constexpr uint64_t kGranularity = 16 * kPage;  // Virtual memory has it.
 constexpr intptr_t kGatherFunction = 0x78;
 constexpr intptr_t kCopyFunction = 0x79;
 constexpr intptr_t kStandbyFunction = 0x7a;
@@ -63,7 +63,7 @@ struct Memory {
   bool legacy = true;  // Has an IPC handle.
   bool imported = false;
   bool pooled = false;
-  Allocation allocation = 0;  // Of virtual memory: what is mapped there.
+  Allocation allocation = 0;  // What is mapped there, if it is virtual memory.
   bool accessible = true;     // Virtual memory is not, until somebody says so.
 };
 

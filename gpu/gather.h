@@ -51,7 +51,7 @@ class GatherKernel {
   // What a launch of the kernel that stands by (Standby) is told.
   struct StandbyLaunch {
     StandbyWords* words;   // Pinned.
-    cuda::Address blocks;  // Of StandbyBlocks, in the GPU's memory.
+    cuda::Address blocks;  // StandbyBlocks, in the GPU's memory.
     uint64_t next;         // The number of the first copy.
     uint64_t launch;       // Its own, which it writes to words->came and to words->left.
     uint64_t linger_ns;

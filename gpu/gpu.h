@@ -83,7 +83,7 @@ class Gpu {
 
  private:
   friend class GpuEvent;
-  // Of a question about work: whether it has ended.
+  // Answers a question about work: whether it has ended.
   absl::StatusOr<bool> Answer(const char* call, cuda::Result result) const;
 
   Gpu(const CudaDriver* driver, GpuDevice device) : driver_(driver), device_(std::move(device)) {}

@@ -19,10 +19,10 @@ namespace tryst {
 
 // Where memory of this process's GPU lies; for another process of the same host.
 struct IpcReference {
-  cuda::IpcHandle handle{};    // Of the allocation; memory in chunks has none.
+  cuda::IpcHandle handle{};    // The allocation's; memory in chunks has none.
   uint32_t chunks = 0;         // Not 0: virtual memory, whose chunks the reader must ask for.
   uint64_t allocation_id = 0;  // Never used again in the exporting process.
-  uint64_t offset = 0;         // Of the tensor in the allocation, or in its chunks.
+  uint64_t offset = 0;         // Where the tensor begins in the allocation, or in its chunks.
   uint64_t allocation_bytes = 0;
   cuda::Address allocation_at = 0;  // In the exporting process.
 };

@@ -34,7 +34,7 @@ class PinnedMemory {
   bool valid() const { return gpu_ != nullptr; }
   void* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
-  int fd() const { return fd_; }  // Of AllocateShared; else -1.
+  int fd() const { return fd_; }  // AllocateShared() made it; else -1.
 
  private:
   enum class Kind { kAllocated, kRegistered };

@@ -16,7 +16,7 @@ class Allocator {
   // At least `bytes`, aligned to 64, or to a page from 4 KiB on; not cleared.
   // kResourceExhausted: the cap, or no memory.
   virtual absl::StatusOr<StorageRef> Allocate(uint64_t bytes) = 0;
-  // The same as a tensor. kInvalidArgument: a type without fixed size, overflow.
+  // A tensor in such memory. kInvalidArgument: a type without fixed size, overflow.
   virtual absl::StatusOr<Tensor> AllocateTensor(DType dtype, const TensorShape& shape) = 0;
   // For runtimes with reference counts of their own: memory that stays until Free(); null if there
   // is none. Tensor::Adopt() makes a tensor of it, in the space that SpaceOf() returns.

@@ -33,7 +33,7 @@ class CancellationState {
  private:
   struct Slot {
     Callback callback;
-    uint32_t generation = 1;  // Of the callback in the slot, or of the next one.
+    uint32_t generation = 1;  // The callback in the slot has it, or the next one will.
     bool used = false;
     // In the order of registration; of the free ones, `next` alone.
     uint32_t next = 0;

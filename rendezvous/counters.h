@@ -32,7 +32,7 @@ struct RendezvousCounters {
   int64_t waiting_sends = 0;
   int64_t waiting_receives = 0;
   int64_t waiting_fetches = 0;
-  int64_t held_bytes = 0;  // Of waiting sends.
+  int64_t held_bytes = 0;  // Waiting sends hold them.
   int64_t steps = 0;
   int64_t tombstones = 0;
 

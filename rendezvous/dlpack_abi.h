@@ -73,7 +73,7 @@ struct DLManagedTensorVersioned {
 // `__dlpack_c_exchange_api__` (DLPack 1.2). Each returns 0, or else leaves a Python exception.
 struct DLExchangeApi {
   DLPackVersion version;
-  const void* previous;  // The same of an older version; null: there is none.
+  const void* previous;  // An older version's table; null: there is none.
   int (*managed_tensor_allocator)(DLTensor* prototype, DLManagedTensorVersioned** out,
                                   void* error_context,
                                   void (*set_error)(void* error_context, const char* kind,

@@ -34,7 +34,7 @@ class LocalRendezvous final : public Rendezvous {
 
   struct Options {
     int shards = 8;              // 1 to 1024; rounded up to a power of two.
-    int64_t max_held_bytes = 0;  // Of sends that wait; 0: no cap.
+    int64_t max_held_bytes = 0;  // Waiting sends may hold so much; 0: no cap.
     // A tensor whose bytes have changed between Send and its receive ends the receive
     // with kFailedPrecondition. Reads every waiting tensor twice.
     bool check_immutable = kDebug;
@@ -53,7 +53,7 @@ class LocalRendezvous final : public Rendezvous {
   ~LocalRendezvous() override;
 
   absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
-  // The same; takes `*tensor`.
+  // Like Send(); takes `*tensor`.
   absl::Status SendFrom(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead);
   // Refused over a cap when the items together would not fit, although receives may
   // already wait for some.

@@ -54,7 +54,7 @@ class MatchCore {
     // Bytes taken from the memory caps in advance, so that small sends of several threads do not
     // all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
-    uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
+    uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // The last of the sends that were given away.
     // Used by the aborting thread alone: the items that it has taken out of the table and not ended
     // yet, linked by `next`, and the bytes that they held of the memory caps.
     Item* emptied = nullptr;

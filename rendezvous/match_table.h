@@ -105,7 +105,7 @@ class MatchTable {
   void Free(Item* item);
   // Puts `item` at the end of the queue at `*head`, which Find(item->key) returned.
   void Append(Item** head, Item* item);
-  // The same for a send that was given back: before sends with a later turn or without one.
+  // Inserts a send that was given back: before sends with a later turn or without one.
   void InsertByTurn(Item** head, WaitingSend* item);
   // Removes the head of a queue that Find() returned.
   Item* PopHead(Item** head);

@@ -36,8 +36,8 @@ class DeviceContext {
   // its stream. Both tensors are kept until `done` has run: exactly once, never in here.
   virtual void StartCopy(const Tensor& from, const Tensor& into,
                          absl::AnyInvocable<void(absl::Status) &&> done) = 0;
-  // Of a send: runs `fn` once the bytes of its tensor are there, perhaps in here. `receiver` may be
-  // null; if its work may use them before that, it is made to wait for them.
+  // For a send: runs `fn` once the bytes of its tensor are there, perhaps in here. `receiver` may
+  // be null; if its work may use them before that, it is made to wait for them.
   virtual void WhenSent(const DeviceContext* receiver,
                         absl::AnyInvocable<void(absl::Status) &&> fn) {
     static_cast<void>(receiver);

@@ -48,7 +48,7 @@ struct RoutingRendezvous::Fetching {
   Fetching* next = nullptr;
   Fetching* prev = nullptr;
   std::shared_ptr<RoutingRendezvous> step;
-  TensorKey key;                // Of a fetch of one,
+  TensorKey key;                // The key of a fetch of one,
   std::vector<TensorKey> keys;  // or of many.
   size_t count() const { return keys.empty() ? 1 : keys.size(); }
   int64_t since_ns = 0;

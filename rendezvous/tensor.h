@@ -107,7 +107,7 @@ class TensorShape {
   uint8_t rank_ = 0;
   union {
     int64_t near_[kMaxRank] = {};
-    FarDims* far_;  // Of a rank over kMaxRank.
+    FarDims* far_;  // A rank over kMaxRank has its dimensions there.
   };
 };
 
@@ -225,7 +225,7 @@ class Tensor {
   // Runs once, on whichever thread drops the last tensor that shares the bytes.
   using Deleter = absl::AnyInvocable<void() &&>;
 
-  Tensor() = default;  // Of type kInvalid: what a dead item carries.
+  Tensor() = default;  // Its type is kInvalid: what a dead item carries.
   Tensor(const Tensor&) = default;
   Tensor& operator=(const Tensor&) = default;
   // Leaves an invalid tensor behind.
@@ -265,7 +265,7 @@ class Tensor {
   // Rows [begin, end) of the outermost dimension. Shares the bytes.
   // kInvalidArgument (scalar), kOutOfRange.
   absl::StatusOr<Tensor> Slice(int64_t begin, int64_t end) const;
-  // The same elements in another shape. kInvalidArgument.
+  // Shows the elements in another shape. kInvalidArgument.
   absl::StatusOr<Tensor> Reshape(const TensorShape& shape) const;
 
   // As if it had been moved from: lets go of the bytes.

@@ -80,7 +80,7 @@ class TensorKey {
   // Whether both are copies of one key, and not merely equal.
   bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
 
-  // Of a process's own secret: a peer that chooses keys cannot choose which ones collide.
+  // A process's own secret goes into it: a peer that chooses keys cannot choose which collide.
   uint64_t hash() const { return rep_ == nullptr ? 0 : rep_->hash; }
   friend bool operator==(const TensorKey& a, const TensorKey& b) {
     return a.rep_ == b.rep_ || (a.hash() == b.hash() && a.text() == b.text());

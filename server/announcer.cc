@@ -208,7 +208,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Call> to_call_ ABSL_GUARDED_BY(mu_);
   std::deque<Call> to_call_again_ ABSL_GUARDED_BY(mu_);
-  int announcing_ ABSL_GUARDED_BY(mu_) = 0;    // Of those under way.
+  int announcing_ ABSL_GUARDED_BY(mu_) = 0;    // How many are under way.
   bool calling_ ABSL_GUARDED_BY(mu_) = false;  // A thread is in CallSome().
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);

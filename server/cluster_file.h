@@ -11,7 +11,7 @@
 
 namespace tryst {
 
-// Of a cluster's description: some 100,000 workers.
+// A cluster's description of some 100,000 workers has so many.
 inline constexpr size_t kMostClusterFileBytes = 16 << 20;
 
 // Reads the cluster's file every `period`, and tells Membership which workers came, went or moved.

@@ -164,7 +164,7 @@ struct Sum {
 };
 constexpr uint64_t kLeastShmBytes = 16 << 20;
 constexpr int64_t kMostCallbackThreads = 1024;
-// The same limits as in channel/rdma; settings_test compares them.
+// channel/rdma has the same limits; settings_test compares them.
 constexpr int64_t kMostSlots = 4096;
 constexpr int64_t kMostRingSlots = 1024;
 constexpr int64_t kMostQueuePairs = 8;

@@ -20,7 +20,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMostEtcdEndpoints = 64;
-// Of a thousand peers. The table takes the kernel 32 KiB.
+// A thousand peers take so many. The table takes the kernel 32 KiB.
 constexpr int kDescriptors = 4096;
 
 constexpr size_t kMostFileBytes = 1 << 20;

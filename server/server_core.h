@@ -136,8 +136,8 @@ class ServerCore {
   std::unique_ptr<PeerCalls::HeartbeatsOn> heartbeats_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
-  uint64_t bursts_given_back_ = 0;  // Of upkeep_'s calls.
-  bool gives_back_again_ = false;   // The same.
+  uint64_t bursts_given_back_ = 0;  // Only upkeep_ uses it,
+  bool gives_back_again_ = false;   // and this.
   std::unique_ptr<Repeating> upkeep_;
   bool drained_ = true;
 

@@ -20,7 +20,7 @@ std::string WhyUnreachable(const std::string& worker, const std::string& address
                            const SecurityOptions& options, const std::string& cluster,
                            absl::Duration timeout);
 
-// The same on a thread of its own, for callers that cannot wait. Thread-safe.
+// Asks WhyUnreachable() on a thread of its own, for callers that cannot wait. Thread-safe.
 class UnreachablePeers {
  public:
   UnreachablePeers(SecurityOptions options, std::string cluster);

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LICENSES = {  # Of what is linked from a source package of Debian's; the whole texts are in THIRD_PARTY.
+LICENSES = {  # What is linked from a source package of Debian's; the whole texts are in THIRD_PARTY.
     "abseil": "Apache-2.0", "grpc": "Apache-2.0 AND BSD-3-Clause", "protobuf": "BSD-3-Clause", "re2": "BSD-3-Clause",
     "openssl": "Apache-2.0", "c-ares": "MIT", "zlib": "Zlib", "libmicrohttpd": "LGPL-2.1-or-later",
     "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1", "gcc-12-cross": "GPL-3.0-or-later WITH GCC-exception-3.1"}

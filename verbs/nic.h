@@ -25,9 +25,9 @@
 namespace tryst {
 
 struct NicLimits {
-  uint64_t max_message_bytes = 0;     // Of one work, over all its entries.
+  uint64_t max_message_bytes = 0;     // What one work may have, over all its entries.
   uint32_t max_entries = 0;           // Scatter or gather entries of one work.
-  uint32_t max_inline_bytes = 0;      // Of one send; 0: no inline sends.
+  uint32_t max_inline_bytes = 0;      // What one send may have; 0: no inline sends.
   uint32_t max_send_depth = 0;        // Per queue pair.
   uint32_t max_receive_depth = 0;     // Per queue pair.
   uint32_t max_completion_depth = 0;  // Per completion queue.
@@ -203,7 +203,7 @@ enum class QueuePairState : uint8_t {
 };
 
 struct QueuePairOptions {
-  CompletionQueue* completions = nullptr;  // Of the same Nic.
+  CompletionQueue* completions = nullptr;  // A queue of the Nic that makes the queue pair.
   uint32_t send_depth = 128;
   uint32_t receive_depth = 128;
   uint32_t max_entries = 1;

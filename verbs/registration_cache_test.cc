@@ -217,7 +217,7 @@ TEST(RegistrationCacheTest, NicIsCalledWithoutTheLock) {
   EXPECT_EQ(calls, 8);
 }
 
-// The same rules, by brute force.
+// Follows the rules by brute force.
 struct Model {
   struct Kept {
     uint64_t begin;

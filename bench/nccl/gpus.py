@@ -173,7 +173,7 @@ def reduce_until_it_fails(torch, dist):
     try:
         while True:
             dist.all_reduce(data, async_op=True).wait()
-    except Exception as error:  # Of whichever type this PyTorch has.
+    except Exception as error:  # The type differs between releases of PyTorch.
         print("the rank's own error: " + str(error).replace("\n", " "), flush=True)
     os._exit(0)
 

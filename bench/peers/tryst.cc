@@ -29,7 +29,7 @@
 namespace tryst {
 namespace {
 
-// Of "soft-pollers4": 4.
+// "soft-pollers4" gives 4.
 int NumberAfter(const std::string& variant, const char* word) {
   return atoi(variant.c_str() + variant.find(word) + strlen(word));
 }
@@ -169,7 +169,7 @@ class TrystConsumer : public ConsumerEnd {
 
  protected:
   int64_t step() const { return step_; }
-  // The same memory for every tensor of this size.
+  // All tensors of one size share a destination.
   const Tensor& DestinationOf(int slot, char* into, size_t bytes) {
     Tensor& destination = destinations_[slot];
     if (!destination.valid() || destination.bytes() != bytes) {

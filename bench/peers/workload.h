@@ -13,7 +13,7 @@ namespace tryst {
 
 struct Workload {
   std::string name;
-  std::vector<size_t> sizes;  // Of the producer's tensors.
+  std::vector<size_t> sizes;  // The producer's tensors.
   int slots = 1;              // The most keys outstanding.
   int64_t warm_up = 0;        // Tensors.
   int64_t at_least = 1;       // Tensors in a round, at least,

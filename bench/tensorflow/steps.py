@@ -175,7 +175,7 @@ def compare(workers, rounds, steps):
     for side in sides.values():  # Once for nothing.
         side.ask("steps", 2)
         side.ask("large")
-    seconds = dict.fromkeys(sides, 0)  # Of processors, in the parameter servers and the workers.
+    seconds = dict.fromkeys(sides, 0)  # Processor time of the parameter servers and the workers.
     for _ in range(rounds):
         for protocol, side in sides.items():
             before = side.ask("cpu")

@@ -25,9 +25,9 @@
 namespace tryst {
 
 struct ArenaOptions {
-  uint64_t cap_bytes = uint64_t{1} << 30;  // Of all segments together.
+  uint64_t cap_bytes = uint64_t{1} << 30;  // All segments together.
   uint64_t segment_bytes = uint64_t{64}
-                           << 20;  // Of one segment at most, unless one tensor is larger.
+                           << 20;  // One segment has at most this, unless one tensor is larger.
   // The first segment's size; each further one is twice as large.
   uint64_t first_segment_bytes = 4 << 20;
   uint64_t seed = 1;  // For the segments' ids.
@@ -39,7 +39,7 @@ struct ArenaCounters {
   uint64_t used_bytes = 0;     // Lent out.
   uint64_t kept_bytes = 0;     // Kept, to be lent again in the same size.
   uint64_t segment_bytes = 0;  // What the process has taken from the system.
-  uint64_t huge_bytes = 0;     // Of that, in reserved huge pages.
+  uint64_t huge_bytes = 0;     // The part of it in reserved huge pages.
   uint64_t segments = 0;
   uint64_t segments_made = 0;
 };

@@ -32,7 +32,7 @@ struct DeviceEngineOptions {
   uint32_t serve_slots = 16;
   uint32_t fetch_slots = 16;
   uint64_t pool_bytes = uint64_t{8} << 30;  // Device memory for receives that name no destination.
-  size_t mappings_kept = 64;                // Of peers' allocations, unused.
+  size_t mappings_kept = 64;                // Mappings of peers' allocations that nobody uses.
   // How long the poller looks for the end of a copy before it sleeps. Being woken takes the device
   // longer than most copies.
   int64_t spin_us = 200;

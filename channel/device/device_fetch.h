@@ -127,7 +127,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   bool is_gone_ = false;  // The producer does not keep the tensor, as far as can be told.
   int pending_ = 0;       // Fetches, copies and probes that will still call this object.
   std::vector<uint64_t> slot_waits_;
-  std::shared_ptr<Op*> destination_wait_;  // Of BringDirect(); it holds this.
+  std::shared_ptr<Op*> destination_wait_;  // BringDirect() sets it; it holds this.
   int64_t asked_ns_ = 0;                   // When the manifest was asked for.
   // Ends it at its deadline while no fetch that it makes does.
   struct LateTimer final : PollerTimer {

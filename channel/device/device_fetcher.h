@@ -19,7 +19,7 @@
 namespace tryst {
 
 struct DeviceFetcherOptions {
-  uint32_t chunks_in_flight = 8;  // Of one transfer.
+  uint32_t chunks_in_flight = 8;  // How many one transfer has.
   // If a copy out of the producer's memory took longer than this, it counts only if the producer
   // says that it still kept the tensor. Less than half of the producer's lease.
   int64_t trust_ms = 20'000;

@@ -34,7 +34,7 @@ class HeldFetcher final : public TensorFetcher {
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
-  // Of the one fetch whose edge ends so.
+  // Answers the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {
       const std::string& edge = at->first;
@@ -205,7 +205,7 @@ class Heir {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  // The same memory, as that process exports it.
+  // Names our memory as that process exports it.
   IpcReference Export(const IpcReference& ours) const {
     IpcReference its = ours;
     char* const text = reinterpret_cast<char*>(its.handle.bytes);

@@ -89,7 +89,7 @@ class DeviceSource final : public TensorSource {
   };
   struct Probe {
     Tensor tensor;
-    // Of its bytes. Whoever fills it while another reads it writes the same bytes.
+    // The CRC-32C of its bytes. Whoever fills it while another reads it writes the same bytes.
     uint64_t seed = 0;
     uint32_t digest = 0;
     bool ready = false;

@@ -33,9 +33,9 @@ struct DirectOptions {
   bool control_by_c2c = false;  // Completions use another link than data (flush_policy.h).
   absl::optional<bool> flush;   // In place of what the policy says.
   std::string sysfs_root = "/sys";
-  int rounds = 16;  // Of the proof.
+  int rounds = 16;  // How often the proof is repeated.
   int64_t patience_ms = 2000;
-  uint64_t seed = 1;  // Of the proof's bytes.
+  uint64_t seed = 1;  // The proof's bytes follow from it.
 };
 
 // What was found out about one GPU and one NIC.
@@ -47,7 +47,7 @@ struct DirectReach {
   std::string nic;
   PciDistance distance = PciDistance::kUnknown;
   std::string dma_buf;      // Why this way was refused; empty: it was not.
-  std::string peer_memory;  // The same for this way.
+  std::string peer_memory;  // Why this other way was refused.
   std::string proof;        // What was proved.
   FlushPolicy flush;
 
@@ -67,7 +67,7 @@ struct LoopBack {
   std::unique_ptr<QueuePair> near;  // Works are posted on this one.
 
   static constexpr uint32_t kDepth = 8;
-  static constexpr uint32_t kCompletions = 2 * (kDepth + 1);  // Of the queue, for both.
+  static constexpr uint32_t kCompletions = 2 * (kDepth + 1);  // Both queue pairs share the queue.
   static absl::StatusOr<LoopBack> Open(Nic* nic, CompletionQueue* completions);
 };
 

@@ -38,7 +38,7 @@ class Loops {
   bool late_writes = false;  // They are seen by the GPU once the NIC has read from it.
   bool wrong_reads = false;
   bool silent = false;  // Nothing ends.
-  int flush_reads = 0;  // Of 8 bytes, from device memory.
+  int flush_reads = 0;  // Counts reads of 8 bytes of device memory.
   std::set<uint32_t> flush_keys;
 
   void Serve(FakeIbv::QueuePair* pair) {

@@ -16,7 +16,7 @@
 namespace tryst {
 namespace {
 
-// Of a slice that was just made, so it is nobody else's yet.
+// The slice was just made, so it is nobody else's yet.
 uint8_t* Writable(const grpc_slice& slice) {
   return const_cast<uint8_t*>(GRPC_SLICE_START_PTR(slice));
 }

@@ -27,7 +27,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxChannels = 256;  // Of one incarnation of a consumer.
+constexpr size_t kMaxChannels = 256;  // One incarnation of a consumer has at most so many.
 constexpr int kCallsAwaited = 16;     // Further calls wait inside gRPC, which costs each a lock.
 constexpr size_t kMaxReady = 8192;    // Named in one answer to a batch.
 // How many ended fetches one request may name, and how many gaps there may be between those that a
@@ -142,7 +142,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     // The deleter of a tensor may run any code.
     std::vector<std::shared_ptr<const Outcome>> release;
-    std::vector<std::unique_ptr<Taken>> let_go;  // The same.
+    std::vector<std::unique_ptr<Taken>> let_go;  // They, too, are let go of without the lock.
     std::vector<std::shared_ptr<Entry>> give_back;
     std::vector<std::shared_ptr<Entry>> take;
     std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<const Outcome>>> answer;

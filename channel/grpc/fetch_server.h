@@ -86,14 +86,14 @@ class FetchServer {
     uint64_t refused = 0;
     uint64_t dropped = 0;  // Requests whose consumer did not come back.
     uint64_t waiting = 0;  // At present, for the source.
-    uint64_t parked = 0;   // Of those: without a call of their own.
+    uint64_t parked = 0;   // Those among them that have no call of their own.
     uint64_t sending = 0;  // At present, to a consumer.
     // At present, by devices to the host. Their ends use the arguments of the constructor.
     uint64_t copying = 0;
-    uint64_t kept_bytes = 0;  // At present, without a stream.
-    uint64_t alone = 0;       // At present: fetches whose stream broke.
-    uint64_t consumers = 0;   // At present, that have said something of late.
-    uint64_t silent = 0;      // At present, beside those: their state is kept.
+    uint64_t kept_bytes = 0;   // At present, without a stream.
+    uint64_t alone = 0;        // At present: fetches whose stream broke.
+    uint64_t consumers = 0;    // At present, that have said something of late.
+    uint64_t silent = 0;       // At present, beside those: their state is kept.
     uint64_t bursts_over = 0;  // Ends of thousands of requests of one consumer (Poller).
   };
   Counts counts() const;

@@ -65,7 +65,7 @@ class FetchStream final {
   const std::string& statement() const { return statement_; }
 
   std::vector<uint64_t> over_told;  // The ended fetches that the request named.
-  // Of GrpcCalls: parts_so_far() when it was last seen to change, and when that was.
+  // GrpcCalls keeps here parts_so_far() when it was last seen to change, and when that was.
   uint64_t seen_parts = 0;
   int64_t seen_ns = 0;
 

@@ -43,14 +43,14 @@ class OutgoingTensor {
 
   const rpc::TensorMetadata& metadata() const { return metadata_; }
   uint64_t bytes() const { return metadata_.bytes(); }
-  // The same without what strings take beside what they hold.
+  // Like bytes(), without what strings take beside what they hold.
   uint64_t tensor_bytes() const { return tensor_bytes_; }
 
   // A message with the payload [offset, offset + bytes) and, if not null, `header`. A digest costs
   // a pass over the payload. REQUIRES: the range is within bytes().
   grpc::ByteBuffer Message(const rpc::FetchHeader* header, uint64_t offset, uint64_t bytes,
                            bool digest) const;
-  // The same with all of the payload, as one copy.
+  // A message with the whole payload, as one copy.
   std::string Parcel(const rpc::FetchHeader& header, bool digest) const;
 
  private:
@@ -112,7 +112,7 @@ class IncomingTensor {
 
   Tensor destination_;
   uint64_t max_bytes_;
-  rpc::FetchHeader header_;  // Of the present attempt.
+  rpc::FetchHeader header_;  // The present attempt's.
   // The tensor that memory was prepared for; the same in each attempt.
   rpc::TensorMetadata expected_;
   bool header_seen_ = false;

@@ -78,12 +78,12 @@ class GrpcChannel::Batches {
   // The serials of receives in kToPark. Others among them are skipped.
   std::deque<uint64_t> to_park_;
   absl::flat_hash_set<FetchStream*> streams_;
-  FetchStream* word_stream_ = nullptr;  // Of AskForWord(); also in streams_.
+  FetchStream* word_stream_ = nullptr;  // AskForWord() started it; it is in streams_, too.
   int64_t word_asked_ns_ = 0;
   uint64_t asked_incarnation_ = 0;  // The incarnation that was asked; 0: any.
   uint64_t heard_ = 0;
   uint64_t parcel_bytes_ = 0;  // The most that one holds; 0: the producer is not known to send any.
-  int small_in_turn_ = 0;      // Of the last tensors, one after the other.
+  int small_in_turn_ = 0;      // How many of the last tensors were small, one after the other.
   int64_t failing_since_ns_ = 0;
   int attempts_ = 0;
   bool backs_off_ = false;

@@ -96,7 +96,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void ShrinkTables();
   // Fails `op` and all receives behind it in line.
   void FailLine(FetchOp* op, const absl::Status& why);
-  // The same, and the receives that wait in batches.
+  // Like FailLine(), and fails the receives that wait in batches.
   void FailWaiting(const absl::Status& why);
 
   // Telling the producer what has ended.

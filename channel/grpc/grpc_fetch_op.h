@@ -82,7 +82,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   DoneFn done;
   State state = State::kNew;
   bool may_be_known = false;  // Whether the producer may have seen the request.
-  uint64_t serial = 0;        // Of its request; 0: nothing was requested.
+  uint64_t serial = 0;        // Its request has it; 0: nothing was requested.
   FetchOp* next = nullptr;    // The next receive of its key.
   FetchOp* prev = nullptr;    // Null: it is the first.
   FetchOp* tail = nullptr;    // In the first: the last of the line.

@@ -89,7 +89,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
     Enter(op, event, row->next);
     return row->action;
   }
-  // The same of a peer's word. Null: it has no place there; the link is to end.
+  // Like Advance(), for a peer's word. Null: it has no place there; the link is to end.
   const FetchRow* Hear(FetchOp* op, FetchEvent event) {
     const FetchRow* row = FindFetchRow(op->state, event);
     if (row != nullptr) Enter(op, event, row->next);

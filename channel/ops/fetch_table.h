@@ -49,9 +49,9 @@ enum class FetchEvent : uint8_t {
   kRetry,      // It must be requested again, with room or after a wrong digest.
   kCopy,       // The answer is here, and the bytes are copied in several turns.
   kComplete,   // Everything that the peer had to say is here.
-  kAheadDone,  // The same for a standing receive that nobody has fetched yet.
+  kAheadDone,  // Everything is here, and nobody has fetched this standing receive yet.
   kEnd,        // It was cancelled, refused, aborted or closed, or its deadline has passed.
-  kEndAsked,   // The same, and the peer may still serve an earlier request of it.
+  kEndAsked,   // As kEnd, and the peer may still serve an earlier request of it.
   kHandOver,   // The next fetch of its key takes over its request.
   kBroken,     // The connection broke; the NIC may still write the destination.
   kDrained,    // The NIC can no longer write it.

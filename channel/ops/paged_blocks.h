@@ -15,7 +15,7 @@ namespace tryst {
 // later: the next step's burst comes sooner, and finds them there.
 inline constexpr size_t kMostIdleObjects = 1024;
 inline constexpr int64_t kIdleForNs = 1'000'000'000;
-// The same for the names of thousands of keys, which the next step would have to tell again.
+// Names of thousands of keys stay longer: the next step would have to tell them again.
 inline constexpr int64_t kKeysIdleForNs = 10'000'000'000;
 
 // Objects whose addresses stay, in blocks of pages of their own: Clear() gives the memory back to

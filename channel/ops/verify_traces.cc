@@ -356,7 +356,7 @@ class Verifier {
     verdict_.alone += static_cast<size_t>(std::count(used.begin(), used.end(), false));
   }
 
-  // Of several serves of one id, whose generations have begun anew, the one at the fetch's time.
+  // Several serves may have one id, as generations begin anew: takes the one at the fetch's time.
   static size_t PartnerOf(const End& fetch, const std::vector<End>& serves,
                           const std::vector<bool>& used) {
     size_t best = serves.size();

@@ -20,7 +20,7 @@ struct TraceBreach {
 
 struct TraceVerdict {
   size_t operations = 0;              // All that were looked at, of both ends.
-  size_t under_way = 0;               // Of those: what had not ended.
+  size_t under_way = 0;               // Those that had not ended.
   size_t pairs = 0;                   // Fetches of which the producer's trace tells, too.
   size_t alone = 0;                   // Ends whose other end is in no trace.
   std::vector<TraceBreach> breaches;  // The earliest first.

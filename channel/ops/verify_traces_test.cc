@@ -166,7 +166,7 @@ TEST_F(VerifyTracesTest, WhateverTheTablesAllowIsClean) {
         330);
   // It took over what an earlier fetch of its key had asked for, and waits.
   Fetch(4, {{WaitsFor::kConnection, 400}, {WaitsFor::kLandingRoom, 410}}, 0);
-  producer().counts.overwritten = 1;  // Of the third there is one end.
+  producer().counts.overwritten = 1;  // The third has one end here.
   const TraceVerdict verdict = Verify();
   EXPECT_THAT(Breaches(), IsEmpty());
   EXPECT_EQ(verdict.pairs, 2);
@@ -204,7 +204,7 @@ TEST_F(VerifyTracesTest, ARecordThatWasReadTwiceCountsOnce) {
     TraceRecord later =
         Record(1, {{WaitsFor::kSlot, 500}, {WaitsFor::kPeerSend, 510}, {WaitsFor::kExecutor, 540}},
                541, kOk, 100, 0);
-    record = later;  // The same, by another reader's clock.
+    record = later;  // Another reader's clock shows the same record.
   }
   const TraceVerdict verdict = Verify();
   EXPECT_THAT(verdict.breaches, IsEmpty());

@@ -179,7 +179,7 @@ class Poller final : public WorkSource {
   // be seen with a glance have work, and for as long afterwards. So an answer that is due in less
   // than a microsecond does not wait for a system call.
   static constexpr int64_t kBlindNs = 10'000;
-  static constexpr int64_t kHandedNs = 2'000;  // The same, where only other threads bring work.
+  static constexpr int64_t kHandedNs = 2'000;  // kBlindNs where only other threads bring work.
   static constexpr int64_t kAwayNs = 250'000'000;
   static constexpr size_t kMostAway = 8;
   struct Away {

@@ -28,7 +28,7 @@ class TurnLending {
 
   // The thread that takes turns now; the default id: no thread.
   std::thread::id thread() const { return thread_->load(std::memory_order_relaxed); }
-  // The same, for those that outlive the poller. A thread that reads its own number there has the
+  // thread() for those that outlive the poller. A thread that reads its own number there has the
   // turns, as nobody but itself writes that number.
   std::shared_ptr<const std::atomic<std::thread::id>> shared_thread() const { return thread_; }
   // The calling thread takes the turns: the poller's own, or a borrower.

@@ -18,7 +18,7 @@ struct FetchChannelOptions : ConnectorOptions {
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
   std::function<void()> on_refused;    // The peer turned the path down; may call TakeWaiting().
-  Trace* trace = nullptr;              // Of the poller; may be null.
+  Trace* trace = nullptr;              // The poller's; may be null.
   // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
   std::function<void(std::vector<WaitingFetch>)> on_left;
   std::function<void()> on_usable;  // Called when Probe() has shown that the path works.

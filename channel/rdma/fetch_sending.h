@@ -21,7 +21,7 @@ class FetchSender final : public FetchWords {
       : destinations_(destinations), habits_(habits) {}
 
   std::unique_ptr<MessageLink> link;  // Null: there is none.
-  uint64_t epoch = 0;                 // Of its hello.
+  uint64_t epoch = 0;                 // Its hello has it.
   uint64_t session = 0;               // The peer's.
   bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
   bool ping_due = false;

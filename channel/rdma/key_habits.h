@@ -16,7 +16,7 @@ class KeyHabits {
  public:
   struct Habit {
     TensorKey key;
-    uint64_t bytes_last = 0;  // Of the last tensor; 0: none was seen.
+    uint64_t bytes_last = 0;  // The last tensor's; 0: none was seen.
     // For keys that recur:
     int64_t step_last = 0;
     uint64_t stride = 0;    // Steps between the last two fetches.

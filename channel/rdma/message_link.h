@@ -172,7 +172,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   bool message_open_ = false;
   wire::MessageWriter writer_;
   uint32_t accepts_owed_ = 0;
-  uint64_t ack_ticket_ = 0;  // Of the last ack sent; only one is under way at a time.
+  uint64_t ack_ticket_ = 0;  // The last ack that was sent; only one is under way at a time.
   bool ack_due_ = false;
   bool signal_message_ = false;
   uint64_t messages_sent_ = 0;

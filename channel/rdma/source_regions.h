@@ -27,7 +27,7 @@ class SourceRegion {
         local_key_(other.local_key_) {}
   SourceRegion& operator=(SourceRegion&& other) noexcept;
   explicit operator bool() const { return note_ != nullptr || own_ != nullptr; }
-  uint64_t address() const { return address_; }  // Of the tensor's first byte, as a work names it.
+  uint64_t address() const { return address_; }  // Where the tensor begins, as a work names it.
   uint32_t local_key() const { return local_key_; }
   void Reset();
 

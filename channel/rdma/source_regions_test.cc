@@ -125,7 +125,7 @@ TEST(SourceRegionsTest, ARegionEndsBeforeItsMemoryDoes) {
   SourceRegions sources(&nic, kMany, 100);
   std::vector<uint8_t> memory(4096);
   bool freed = false;
-  for (int life = 0; life < 3; ++life) {  // The same memory, freed and used again.
+  for (int life = 0; life < 3; ++life) {  // Memory is freed and used again.
     freed = false;
     Tensor tensor = *Tensor::Adopt(memory.data(), DType::kUint8, {4096}, MemorySpace(), [&] {
       freed = true;

@@ -55,9 +55,9 @@ absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate);
 
 // ---- Messages ----
 struct MessageHeader {
-  uint32_t bytes = 0;              // Of the whole message.
-  uint32_t epoch = 0;              // Of the connection, its low 32 bits.
-  uint32_t sequence = 0;           // Of this message in its direction, from 0.
+  uint32_t bytes = 0;              // The whole message.
+  uint32_t epoch = 0;              // The connection's, its low 32 bits.
+  uint32_t sequence = 0;           // This message's in its direction, from 0.
   uint32_t ring_consumed = 0;      // Messages of the other direction that the writer has done with.
   uint32_t tensor_immediates = 0;  // How many were sent before it on the same queue pair; a
                                    // difference means that some are missing.
@@ -225,8 +225,8 @@ constexpr size_t AckPageBytes(uint32_t slots) { return 8 + 2 * size_t{slots}; }
 // ---- What Hello::parameters carries ----
 struct ChannelParameters {
   uint32_t slots = 0;
-  uint32_t ring_slots = 0;     // Of the ring in the sender's memory.
-  uint32_t message_bytes = 0;  // Of one slot of it.
+  uint32_t ring_slots = 0;     // How many slots the ring in the sender's memory has.
+  uint32_t message_bytes = 0;  // One such slot.
   uint64_t ring_address = 0;
   uint32_t ring_key = 0;
   uint32_t ack_key = 0;

@@ -46,7 +46,7 @@ void StayOn(int cpu) {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   CPU_SET(cpu, &mask);
-  sched_setaffinity(0, sizeof(mask), &mask);  // Of this thread.
+  sched_setaffinity(0, sizeof(mask), &mask);  // 0 is this thread.
 }
 
 // A thread that sends one message after the other, and one that falls asleep before each. In every

@@ -99,7 +99,7 @@ class ShmFetchChannel final : public FetchOps,
   enum class Then {
     kAskAgain,
     kEndThem,  // The producer's life is over. Fetches for its next life wait.
-    kEndAll,   // The same, and there will be no other link.
+    kEndAll,   // As kEndThem, and there will be no other link.
   };
   void Break(const absl::Status& why, Then then = Then::kAskAgain);
   void EndLink(const absl::Status& why, Then then);

@@ -37,7 +37,7 @@ struct ShmFetchOptions : ConnectorOptions {
   std::function<void()> on_open;     // A link has opened. May be null.
   // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
   std::function<void(std::vector<WaitingFetch>)> on_left;
-  Trace* trace = nullptr;  // Of the poller; may be null.
+  Trace* trace = nullptr;  // The poller's; may be null.
   uint64_t max_tensor_bytes = UINT64_MAX;
   int64_t join_timeout_ms = 5000;
   // How long a cancel or a deadline waits for the producer's last word before it is reported. With
@@ -82,7 +82,7 @@ struct ShmFetchLink final : public FetchWords {
 
   ShmHub* const hub;
   const ShmFetchOptions options;
-  uint64_t epoch = 0;  // Of its hello.
+  uint64_t epoch = 0;  // Its hello has it.
   std::shared_ptr<LocalSocket> socket;
   // To see its end: a child that it forked may hold its end of the socket open.
   OwnedFd producer_process;
@@ -91,7 +91,7 @@ struct ShmFetchLink final : public FetchWords {
   RingWriter<shm_wire::kRequestCellBytes> requests;
   RingReader<shm_wire::kReplyCellBytes> replies;
   uint64_t number = 0;       // Both ends know the link by it, in traces.
-  uint64_t parts_taken = 0;  // Of tensors that come in parts, on all links.
+  uint64_t parts_taken = 0;  // Counts those of tensors that come in parts, on all links.
   ProducerWatch watch;
   RingLine<Word> words;
   ShmFetchCounters* const counters;

@@ -38,7 +38,7 @@ class ShmFetchOp final : public FetchOp {
   uint32_t digest = 0;  // The digest that the producer sent,
   uint32_t digest_so_far = 0;
   bool has_digest = false;
-  DType dtype = DType::kInvalid;  // Of the tensor; kString: `into` is its encoding.
+  DType dtype = DType::kInvalid;  // The tensor's; kString: `into` is its encoding.
   TensorShape shape;
 };
 

@@ -79,7 +79,7 @@ class ShmReceiver {
   BackOff* const back_off_;
   User* const user_;
   RingLine<ShmFetchOp*> copies_;      // In kCopying.
-  shm_wire::CellHead failed_head_{};  // Of an error text that is still arriving.
+  shm_wire::CellHead failed_head_{};  // An error text that is still arriving began with it.
   std::string failed_text_;
   size_t failed_bytes_ = 0;
   bool in_failed_text_ = false;

@@ -112,7 +112,7 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
     for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= head->cmsg_len; at += sizeof(int)) {
       int value;
       memcpy(&value, CMSG_DATA(head) + at, sizeof(value));
-      *fd = OwnedFd(value);  // Of several descriptors the last one stays; the others are closed.
+      *fd = OwnedFd(value);  // The last one of several stays; the others are closed.
     }
   }
   if (got == 0) return Received::kEnd;

@@ -19,7 +19,7 @@ class ReadGauge {
     uint32_t epoch = 0;  // 0: none.
   };
   static constexpr uint64_t kMeasureBytes = 32 << 20;
-  // Of tensors so small that far fewer bytes are many tensors.
+  // This suffices for small tensors: far fewer bytes are many of them.
   static constexpr uint64_t kMeasureSmallBytes = 8 << 20;
   static constexpr int kMeasureTensors = 2;
   static constexpr uint64_t kTryOften = uint64_t{512} << 20;
@@ -92,8 +92,8 @@ class ReadGauge {
   double chosen_ns_per_byte_ = 0;
   uint64_t try_after_ = 0;  // How many bytes pass between two trials; at first few.
   uint64_t passed_ = 0;
-  uint32_t epoch_ = 1;  // Of the tensors that go the same way one after the other.
-  int under_way_ = 0;   // Of this epoch,
+  uint32_t epoch_ = 1;  // Tensors that go the same path one after the other share an epoch.
+  int under_way_ = 0;   // How many of this epoch are,
   int of_before_ = 0;   // and of those before.
   int64_t since_ns_ = 0;
   int64_t busy_ns_ = 0;

@@ -34,7 +34,7 @@ class GivenReferences {
   // Keeps `storage` until the consumer returns the reference. `charge` is added to charged_bytes().
   // REQUIRES: HasFree().
   void Give(StorageRef storage, uint64_t charge, uint16_t* reference, uint16_t* generation);
-  // The same for a part of a tensor, in memory of the link that nobody else uses afterwards.
+  // Like Give(), for a part of a tensor in memory of the link that nobody else uses afterwards.
   void GivePart(StorageRef storage, uint16_t* reference, uint16_t* generation);
   bool given(uint16_t reference, uint16_t generation) const {
     return entries_[reference].storage && entries_[reference].generation == generation;

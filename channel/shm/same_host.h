@@ -11,7 +11,7 @@ namespace tryst {
 // What two processes compare before they try to share memory. Equality is not proof. The proof is a
 // descriptor that arrives, and a number in the memory behind it.
 struct HostIdentity {
-  std::string boot_id;         // Of the running kernel; all containers of a host have the same.
+  std::string boot_id;         // The running kernel's; all containers of a host have the same.
   uint64_t network_space = 0;  // The namespace of abstract socket names.
 };
 

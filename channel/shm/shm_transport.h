@@ -94,7 +94,7 @@ class ShmTransport final : public Transport, private PollerFlush {
   uint64_t seed_;
   std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
-  ServeCounters counters_;  // Of those that are gone.
+  ServeCounters counters_;  // Sums of those that are gone.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;

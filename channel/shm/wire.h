@@ -20,7 +20,7 @@
 namespace tryst {
 namespace shm_wire {
 
-inline constexpr uint32_t kVersion = 1;  // Of the hello's messages and of kJoin.
+inline constexpr uint32_t kVersion = 1;  // The hello's messages and kJoin have it.
 // The version of a link, the only one that both ends speak. kWelcome holds the newest that the
 // producer speaks, kReady the one that is used.
 inline constexpr uint32_t kLinkVersion = 3;
@@ -36,8 +36,8 @@ inline constexpr uint32_t kMaxCells = 1u << 16;
 inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxReferences = 1u << 16;
 inline constexpr uint32_t kMaxSegments = 1u << 14;
-inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // Of one producer.
-inline constexpr uint32_t kMaxParked = 1u << 20;                // Of one consumer, at one producer.
+inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // One producer's.
+inline constexpr uint32_t kMaxParked = 1u << 20;                // One consumer's, at one producer.
 
 // ---- Cells ----
 enum class CellType : uint8_t {
@@ -101,7 +101,7 @@ struct ReplyCell {
 };
 static_assert(sizeof(RequestCell) == kRequestCellBytes, "");
 static_assert(sizeof(ReplyCell) == kReplyCellBytes, "");
-// The same place in every cell of a reply ring.
+// Every cell of a reply ring has it at this place.
 inline constexpr size_t kIsLongAt = offsetof(ReplyCell, is_long);
 
 // The room for bytes in the body of kInline: dtype 1, rank 1, rank dimensions of 8, the bytes.
@@ -127,7 +127,7 @@ struct Placed {
   uint32_t digest = 0;       // CRC-32C, with kHasDigest.
   uint32_t piece_bytes = 0;  // kChunk: the size of this part.
   uint64_t offset = 0;       // In the segment; kPull: the address.
-  uint64_t bytes = 0;        // Of the whole tensor.
+  uint64_t bytes = 0;        // The whole tensor's.
   uint64_t position = 0;     // kChunk: where this part begins in the tensor.
   int64_t dims[TensorShape::kMaxRank] = {};
 };
@@ -149,7 +149,7 @@ absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets);
 // ---- The shared memory of a link ---- No field that the peer can change is trusted; the sizes
 // come from the handshake.
 struct LinkSizes {
-  uint32_t cells = 512;        // Of each ring; a power of two.
+  uint32_t cells = 512;        // Each ring has so many; a power of two.
   uint32_t slots = 256;        // How many fetches can be out.
   uint32_t references = 4096;  // How many tensors the consumer may hold by reference.
 };

@@ -57,7 +57,7 @@ class CallSigner {
 
  private:
   struct CalleeClock {
-    int64_t ahead_ms = 0;  // Of our own.
+    int64_t ahead_ms = 0;  // How far it is ahead of our own clock.
     uint64_t incarnation = 0;
   };
   CalleeClock ClockOf(absl::string_view callee) const;

@@ -20,8 +20,8 @@ struct Place {  // Where an arrow finds a slice.
   int tid = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t asked_ns = 0;  // Of a fetch: when it began to wait for the producer.
-  int64_t sent_ns = 0;   // Of a serve: when it began to wait for acceptance; 0: never.
+  int64_t asked_ns = 0;  // When a fetch began to wait for the producer.
+  int64_t sent_ns = 0;   // When a serve began to wait for acceptance; 0: never.
 };
 struct Ends {
   absl::flat_hash_map<uint64_t, Place> fetches;

@@ -42,7 +42,7 @@ class LiveOps {
 // One line for each, and one for those left out: "step 7 fetch 12.5 ms (3.0 ms for the producer's
 // Send) from /job:ps/replica:0/task:0 by rdma/soft: KEY".
 std::string LiveOpsText(const std::vector<LiveOp>& ops, size_t left_out, int64_t now_ns);
-// The same as an array of JSON objects.
+// Lists them as an array of JSON objects.
 std::string LiveOpsJson(const std::vector<LiveOp>& ops, int64_t now_ns);
 
 }  // namespace tryst

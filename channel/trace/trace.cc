@@ -159,7 +159,7 @@ void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl
   uint64_t until = static_cast<uint64_t>(took_ns);  // All since it began.
   for (size_t i = span.count_; i-- > 0;) {
     const uint64_t from = span.stamps_[i] & TraceSpan::kDeltaMask;
-    // Of one turn all stamps are the same.
+    // All stamps of one turn are the same.
     if (until > from) TraceTrack::Add(&track->waited_ns_[span.stamps_[i] >> 56], until - from);
     until = from;
   }

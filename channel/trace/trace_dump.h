@@ -53,7 +53,7 @@ void FinishDump(const TraceFilter& filter, TraceDump* dump);
 // (server/cli/trace_file.h).
 std::string ChromeTrace(absl::Span<const TraceDump> dumps);
 
-// The same for a terminal: each operation with what both ends waited for, in order.
+// A text for a terminal: each operation with what both ends waited for, in order.
 std::string TraceText(absl::Span<const TraceDump> dumps);
 
 }  // namespace tryst

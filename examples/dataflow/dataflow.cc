@@ -239,7 +239,7 @@ absl::Status RunBack(Server* server) {
   const absl::Status status = failure.status();
   if (!status.ok()) return status;
 
-  double whole = 0;  // The same computation without graph, cut and transport.
+  double whole = 0;  // What one graph computes without cut and transport.
   for (int i = 0; i < kSignals; ++i) whole += Measure(Smooth(Make(i))->data(), kSamples);
   std::printf("%d signals, %.0f a second, %.1f MiB/s over the cut; sum %.17g, uncut %.17g\n",
               kSignals, kSignals / seconds, kSignals / seconds * kSamples * 4 / (1 << 20), sum,

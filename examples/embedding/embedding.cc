@@ -55,7 +55,7 @@ class Scheduler final : public tryst::Executor {
 
 // ---- What it adds ----
 
-// The same bytes as a tensor. The array lives until nothing uses the tensor any more: neither this
+// Shows the bytes as a tensor. The array lives until nothing uses the tensor any more: neither this
 // code, nor the transport, nor a NIC.
 tryst::Tensor Wrap(std::shared_ptr<Array> array) {
   std::vector<float>& values = array->values;

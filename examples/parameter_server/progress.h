@@ -13,7 +13,7 @@ namespace tryst {
 struct Progress {
   int64_t examples = 0;  // Since the last line; `bytes` too.
   int64_t bytes = 0;     // Moved, in both directions.
-  double loss = -1;      // Of the last batches; -1: none.
+  double loss = -1;      // The last batches'; -1: none.
   double held_out = -1;
 };
 std::string ProgressLine(const Progress& progress);

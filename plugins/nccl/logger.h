@@ -16,7 +16,7 @@ void LogDecision(const std::string& line);  // NCCL_DEBUG=INFO shows it, under N
 
 // The result for NCCL. It says whose fault the failure is, which decides what NCCL prints.
 Result ResultOf(const absl::Status& status);
-// The same, and logs the status.
+// Like ResultOf(), and logs the status.
 Result Report(const absl::Status& status);
 
 }  // namespace tryst::nccl

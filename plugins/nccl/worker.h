@@ -26,7 +26,7 @@ class Worker {
 
   // Runs `task` on the thread soon. For setting up and closing, not for data.
   void Run(std::function<void()> task);
-  // The same, and returns after it has run.
+  // Like Run(), and returns after the task has run.
   void RunAndWait(const std::function<void()>& task);
   // Tells that `lane`, one of this worker's, was offered something. Takes no lock.
   void Ring(Lane* lane);

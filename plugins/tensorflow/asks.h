@@ -13,7 +13,7 @@ namespace tryst_tensorflow {
 struct Ask {
   enum Kind : uint8_t {
     kTensor = 1,     // "Send me key `id` of `step` by lane `lane`."
-    kNewTensor = 2,  // The same; from now on `id` stands for `key`.
+    kNewTensor = 2,  // As kTensor; from now on `id` stands for `key`.
     kCancel = 3,     // "I no longer wait in `step`."
     kForget = 4,     // "No id stands for any key any more."
   };

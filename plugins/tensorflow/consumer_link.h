@@ -73,7 +73,7 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
   const OnCancel on_cancel_;
   std::atomic<bool> closed_{false};
   std::atomic<uint32_t> lanes_{0};
-  std::atomic<int> failures_{0};  // Of receives of batches, in a row.
+  std::atomic<int> failures_{0};  // How many receives of batches have failed in a row.
 
   std::mutex mu_;
   std::map<uint64_t, std::string> early_;  // Batches that arrived before an earlier one.

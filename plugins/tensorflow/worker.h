@@ -20,7 +20,7 @@ namespace tryst_tensorflow {
 // What another worker of the job says of itself.
 struct Peer {
   std::string name;     // "/job:ps/replica:0/task:0"
-  std::string address;  // Of its Tryst port.
+  std::string address;  // Its Tryst port's.
   uint64_t incarnation = 0;
 };
 

@@ -7,7 +7,7 @@ namespace {
 
 std::atomic<Deferred*> first{nullptr};
 std::atomic<bool> stopped{false};
-thread_local int scopes = 0;  // Of GivesBack, on this thread.
+thread_local int scopes = 0;  // How many GivesBack this thread is in.
 
 int GiveBackPending(void*) {
   GiveBackDeferred();

@@ -29,7 +29,7 @@ struct PlanObject {
   PyObject* dst_device;
   PyObject* names;   // A list.
   PyObject* arrays;  // What bind() was given; null: nothing was.
-  // The same, converted; null where a stream has to be asked for in every call.
+  // These arrays, converted; null where a stream has to be asked for in every call.
   std::shared_ptr<const Bound>* bound;
 };
 
@@ -43,10 +43,10 @@ struct Tensors {
   std::vector<int> streams_of;  // Places in streams; Sources::kNoStream.
   std::vector<Stream> streams;
   uint64_t bytes = 0;
-  bool any_on_host = false;  // Of an array, not of a Tensor.
+  bool any_on_host = false;  // An array lies on the host; Tensors do not count.
 };
 
-// Of a list, a tuple, or a mapping by the names; false with an exception.
+// Takes a list, a tuple, or a mapping by the names; false with an exception.
 bool Convert(PyObject* names, PyObject* arrays, Sources* sources, Tensors* tensors) {
   const Py_ssize_t count = PyList_Size(names);
   const bool is_list = PyList_Check(arrays);
@@ -123,7 +123,7 @@ struct Call {
   }
 };
 
-// Of `arrays`, or of what the plan was bound to. False with an exception.
+// Fills `call` from `arrays`, or from what the plan was bound to. False with an exception.
 bool Fill(const PlanObject& plan, PyObject* arrays, Call* call) {
   if (arrays == Py_None) {
     call->bound = *plan.bound;

@@ -21,7 +21,7 @@ PyObject* StartOperation(
     PyObject* server, Py_ssize_t count, PyObject* queue,
     absl::FunctionRef<tryst_status*(tryst_queue* queue, void* tag, tryst_op** op)> start);
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
-// Of None or of seconds; with an exception where it is neither.
+// `timeout` is None or seconds; anything else sets an exception.
 int64_t TimeoutMs(PyObject* timeout);
 // Null: none.
 void Follow(const Stream* stream, tryst_options* options);

@@ -326,7 +326,7 @@ enum class Kind : uint8_t {
 };
 struct KnownType {
   Kind kind = Kind::kPython;
-  const DLExchangeApi* table = nullptr;  // Of kTable.
+  const DLExchangeApi* table = nullptr;  // Set where `kind` is kTable.
 };
 
 // Whether `type` is a class of numpy's or derived from it. Imports nothing.

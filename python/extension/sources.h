@@ -34,7 +34,7 @@ class Sources {
   Sources& operator=(const Sources&) = delete;
   ~Sources();
 
-  // Of a Tensor its own. Lasts as long as this object and `source`. Null with an exception.
+  // A Tensor gives its own. Lasts as long as this object and `source`. Null with an exception.
   tryst_tensor* Add(PyObject* source);
   // An object for arrays.tensor(): the Tensor of `source`. Null with an exception.
   PyObject* Wrap(PyObject* source);

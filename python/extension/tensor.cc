@@ -223,7 +223,7 @@ int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
 
 void ReleaseBuffer(PyObject*, Py_buffer* view) { delete static_cast<ViewParts*>(view->internal); }
 
-// The same memory, as elements of another type of the same size.
+// Shows the memory as elements of another type of the same size.
 PyObject* View(PyObject* self, PyObject* name) {
   const Ref text(PyUnicode_AsUTF8String(name));
   if (!text) return nullptr;

@@ -16,7 +16,7 @@ _DEVICE = "/device:CPU:0"
 _FIRST_ASK_S, _LONGEST_ASK_S = 0.1, 1.0
 _AT_ONCE = 256  # How many operations one turn of an event loop ends at most.
 _running = weakref.WeakSet()
-_followers = weakref.WeakSet()  # Of torch's allocator.
+_followers = weakref.WeakSet()  # They follow torch's allocator.
 
 
 def _release_followers(*_):
@@ -141,7 +141,7 @@ class Server:
 
         empty_and_release.tells_tryst = True
         torch.cuda.empty_cache = torch.cuda.memory.empty_cache = empty_and_release
-        observe = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # Of builds for CUDA.
+        observe = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # Only builds for CUDA have it.
         if observe is not None:
             with contextlib.suppress(RuntimeError):  # The backend cudaMallocAsync takes no observer.
                 observe(_release_followers)

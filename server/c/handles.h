@@ -62,7 +62,7 @@ struct Receive {
   // kInvalidArgument: no key, or an `into` that cannot be filled. REQUIRES: the server has started.
   static absl::StatusOr<Receive> Make(Server* server, int64_t step, const char* key,
                                       const tryst_tensor* into);
-  // The same of a key that is parsed already.
+  // Like Make(), with a key that is parsed already.
   static absl::StatusOr<Receive> Of(Server* server, int64_t step, TensorKey key,
                                     const tryst_tensor* into);
   // Tells `args` of `into`. They refer to this receive.

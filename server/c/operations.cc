@@ -63,7 +63,7 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
 }  // namespace
 
 size_t tryst_server_release_gpu_memory(tryst_server* server) {
-  constexpr int kMostGpus = 64;  // Of a machine.
+  constexpr int kMostGpus = 64;  // A machine has no more.
   size_t released = 0;
   if (server == nullptr || !server->Usable().ok() || server->server->steps() == nullptr) {
     return released;

@@ -17,7 +17,7 @@ namespace tryst {
 
 // Prints "tryst: ..." on standard error; returns kExitFailed.
 int Fail(const absl::Status& status);
-// The same for a command that was not even tried; returns kExitUsage.
+// Like Fail(), for a command that was not even tried; returns kExitUsage.
 int FailUsage(const absl::Status& status);
 // kInvalidArgument: nothing says at which address `worker` is.
 absl::Status CheckPlace(Membership* members, const std::string& worker);

@@ -52,7 +52,7 @@ class PretendedEtcd {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   int64_t revision_ ABSL_GUARDED_BY(mu_) = 1;
-  std::vector<etcdserverpb::Event> events_ ABSL_GUARDED_BY(mu_);  // Of revisions 2, 3, ...
+  std::vector<etcdserverpb::Event> events_ ABSL_GUARDED_BY(mu_);  // They made revisions 2, 3, ...
   std::map<std::string, etcdserverpb::KeyValue> keys_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, Lease> leases_ ABSL_GUARDED_BY(mu_);
   int64_t next_lease_ ABSL_GUARDED_BY(mu_) = 1000;

@@ -14,7 +14,7 @@ namespace tryst {
 
 // A listener's limits. docs/CONFIG.md has their sum.
 struct ConnectionLimits {
-  size_t connections = 2048;  // Of all callers together.
+  size_t connections = 2048;  // All callers together.
   size_t strangers = 128;     // Connections on which no call has been authenticated yet.
   size_t strangers_of_address = 64;
   int64_t stranger_ns = 10'000'000'000;  // The time until the first authenticated call.

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kAskers = 8;
 constexpr absl::Duration kTimeout = absl::Seconds(2);
-constexpr size_t kMostTraces = 400;   // Of one worker in one query.
-constexpr size_t kMostChanges = 200;  // Of all workers together.
+constexpr size_t kMostTraces = 400;   // One worker's, in one query.
+constexpr size_t kMostChanges = 200;  // All workers' together.
 constexpr size_t kMostKeyTextBytes = 1 << 20;
 constexpr int64_t kJsonEveryNs = 500'000'000;
 

@@ -73,7 +73,7 @@ class JobWatch {
   struct Look {
     std::string address;
     std::string incarnation;
-    std::string error;     // Of the last query; empty: it answered.
+    std::string error;     // Why the last query failed; empty: it answered.
     int64_t due_ns = 0;    // When it is asked next.
     int64_t heard_ns = 0;  // 0: never.
     double up_ms = 0;

@@ -43,7 +43,7 @@ constexpr uint64_t kMostLogBytes = 64 << 10;
 constexpr uint64_t kLeastReceived = 5;
 // Connections that the job itself closes and opens again.
 constexpr int kOwnDescriptors = 16;
-constexpr double kLeast = 0.8;  // Of the job's rate beside a burn.
+constexpr double kLeast = 0.8;  // What must be left of the job's rate beside a burn.
 // Its rate is shown and not judged: on two Xeon cores it has not held
 // (docs/SECURITY.md).
 constexpr absl::string_view kSlowsOnSomeMachines = "continuations to gRPC";

@@ -26,7 +26,7 @@ class Insider {
   // Sends any bytes to any method of TransportService, within ten seconds. `answer` may be null.
   grpc::Status Call(const std::string& method, const std::string& request,
                     std::string* answer = nullptr);
-  // The same for FetchTensor. The call stays open for `wait_ms`; 0: until it is answered.
+  // Calls FetchTensor. The call stays open for `wait_ms`; 0: until it is answered.
   grpc::Status Fetch(const std::string& request, int wait_ms, std::string* answer = nullptr);
 
   const std::string& name() const { return signer_.self().worker; }

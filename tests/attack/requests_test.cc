@@ -25,7 +25,7 @@ constexpr char kToken[] = "0123456789abcdef";
 constexpr uint64_t kMostRequests = 1'065'536;
 constexpr uint64_t kBytesOfARequest = 1250;
 constexpr uint64_t kMostKeyBytes = 256 << 20;
-// Of the process beside what is counted: buffers of gRPC's, and free pieces of heap.
+// The process has these beside what is counted: buffers of gRPC's, and free pieces of heap.
 constexpr uint64_t kBesideBytes = 64 << 20;
 
 struct Asked {

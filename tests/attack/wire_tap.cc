@@ -14,7 +14,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kTailBytes = 63;  // Of what is looked for, the longest.
+constexpr size_t kTailBytes = 63;  // The longest text that is looked for.
 constexpr size_t kMostWaiting = 1 << 20;
 // Where a changed connection's bytes begin to be changed: hellos and handshakes have passed.
 constexpr uint64_t kOpening = 2048;

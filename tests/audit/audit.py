@@ -33,7 +33,7 @@ SLACK_S = 3
 GIVE_UP_S = 60  # A stream that takes longer, beside its faults, stands still.
 HELD_MS = 200
 INSIDE = "TRYST_AUDIT_INSIDE"  # Set where this process has a network namespace of its own.
-BASE_MIB = 128  # Of a process with its program and its connections, before any tensor.
+BASE_MIB = 128  # A process with its program and its connections has this before any tensor.
 MIB = 1 << 20
 
 SHM, SOFT, GRPC = "shm", "rdma/soft-tls", "grpc"

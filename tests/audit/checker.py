@@ -47,9 +47,9 @@ import sys
 ALLOWED = {"slack_ms": 3000, "patience_ms": 8000, "after_ms": 3000, "growth_kib": 32768, "growth_after_s": 400, "quiet_ms": 7000,
            "keep_ms": 20000}
 OK, CANCELLED, DEADLINE, EXHAUSTED, ABORTED, UNAVAILABLE = 0, 1, 4, 8, 10, 14
-SEEN_TOGETHER, MAY_DROP = ("many", "each"), ("many", "task")  # Of WAY.
+SEEN_TOGETHER, MAY_DROP = ("many", "each"), ("many", "task")  # Values of WAY.
 EXAMPLES = 5
-PART_BYTES = 64 << 20  # Of histories, read at once.
+PART_BYTES = 64 << 20  # Histories are read so much at once.
 
 RULES = {
     "once": "no send is received twice, and no call ends twice",
@@ -573,7 +573,7 @@ def tell(findings, harm, skipped):
     for rule, text in RULES.items():
         cases = [(path, findings.counts[rule, path]) for path in paths
                  if findings.judged[rule, path] or findings.counts[rule, path]]
-        if rule == "path":  # Of every path some streams have to end on it.
+        if rule == "path":  # Some streams of every path have to end on it.
             cases = [(path, 0 if findings.judged[rule, path] else 1) for path in paths if path != "all"]
         if not cases:
             skipped.append("%s: there was nothing to judge" % rule)

@@ -108,7 +108,7 @@ class Stream:
     def _guarded(self, what):
         try:
             what()
-        except Exception:  # Of this program's own: the audit must not go on as if nothing were.
+        except Exception:  # This program itself is wrong: the audit must not go on as if nothing were.
             import traceback
             traceback.print_exc()
             sys.stderr.flush()

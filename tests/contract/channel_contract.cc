@@ -259,7 +259,7 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   EXPECT_EQ(right, kKeys);
 }
 
-// Of each four keys one has no destination, two have one, small and large, and one has one that
+// One of each four keys has no destination, two have one, small and large, and one has one that
 // does not fit.
 TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
   constexpr size_t kKeys = 40;

@@ -174,7 +174,7 @@ void InItsProcess(int rank, bool have_peers, const std::string& join, FILE* in, 
     if (i != rank) Receive(machine, server.get(), ends[i], ends[rank]);
   }
   const auto stats = server->Stats();
-  const int64_t large = kGpus - 1;  // Of each size so many.
+  const int64_t large = kGpus - 1;  // Each peer sends one of each size.
   if (have_peers) {
     EXPECT_GE(stats.at("gpu_by_cuda_ipc"), large) << server->Explain("");
     EXPECT_EQ(stats.at("gpu_by_staging"), 0) << server->Explain("");

@@ -215,7 +215,7 @@ class DeviceLeaseTest : public LeaseTest {
                                  "/job:c/replica:0/task:0/device:GPU:0", "edge")
         ->At(0, 0);
   }
-  // Of as many bytes.
+  // `number` is also the tensor's size in bytes.
   void SendGpu(int64_t number) {
     auto tensor = Tensor::Adopt(memory_.data(), DType::kUint8, {number},
                                 MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);

@@ -301,7 +301,7 @@ TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
   HostilePeer first(address);
   first.Say(right);
   EXPECT_TRUE(IsLetIn(&first));
-  HostilePeer second(address);  // The same bytes once more.
+  HostilePeer second(address);  // It says the same bytes once more.
   second.Say(right);
   EXPECT_TRUE(IsTurnedAway(&second));
 }

@@ -338,7 +338,7 @@ TEST(Processes, WhoseLinesNobodyReadsServesOn) {
   Process heard("server/trystd", flags);
   heard.Address();
   EXPECT_TRUE(absl::StrContains(heard.err(), "can be read by other users")) << heard.err();
-  // The same line goes into a pipe that has no other end.
+  // Now the line goes into a pipe that has no other end.
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   close(ends[0]);
@@ -385,7 +385,8 @@ TEST(Processes, WhatMakesNoSenseIsSaidAtOnce) {
       {{"--job=ps", "--open_cluster", "--listen=127.0.0.1:0"}, "0 ways of security"},
       {{"--insecure", "--job=ps", "--listen=0.0.0.0:0", "--open_cluster", "--advertise=h:1"},
        "can be reached by other hosts"},
-      {{"--insecure", "--job=ps", "--protocol=grpc+gdr", "--open_cluster"}, "should be one of: grpc"},
+      {{"--insecure", "--job=ps", "--protocol=grpc+gdr", "--open_cluster"},
+       "should be one of: grpc"},
       {{"--tusk=1"}, "no flag --tusk"},
       {{"--insecure", "--job=ps", "--open_cluster", "--memory_bytes=1MiB"}, "add up to more"},
       {{"--insecure", "--job=ps", "--cluster_spec=worker=127.0.0.1:1"},

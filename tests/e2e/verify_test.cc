@@ -29,7 +29,8 @@ namespace {
 
 constexpr int kSteps = 60;
 constexpr int kKeys = 24;
-constexpr int kFewestPairs = 700;  // Of 1,440 receives; those that end early may have no pair.
+// There are 1,440 receives; those that end early may have no pair.
+constexpr int kFewestPairs = 700;
 
 std::unique_ptr<Server> StartServer(const TestedPath& path, const std::string& job,
                                     const std::string& join) {

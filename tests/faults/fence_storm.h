@@ -22,7 +22,7 @@ struct FenceStormOptions {
 struct FenceStormReport {
   uint64_t transfers = 0;
   uint64_t cancels = 0;    // Cancels of transfers that had not ended.
-  uint64_t in_flight = 0;  // Of those: bytes had landed already.
+  uint64_t in_flight = 0;  // Those of which bytes had landed already.
   uint64_t cancelled = 0;  // Transfers that ended with kCancelled.
   uint64_t delivered = 0;
   uint64_t bytes = 0;

@@ -56,7 +56,7 @@ class Source:
     def __init__(self, text):
         self.text = text
         self.tokens = tokens_of(text)
-        self.pair = {}  # Of each bracket, the < and > of templates too, the place of the other.
+        self.pair = {}  # Maps the place of each bracket, the < and > of templates too, to that of the other.
         self._pair_brackets()
         self.functions = []
         self._declarations(0, len(self.tokens), "")

@@ -68,7 +68,7 @@ class _Planter:
         if not body or TEXT_FUNCTIONS.search(name):
             return
         if inner and self.gives_back(body):
-            self.returns = None  # Of which type cannot be seen.
+            self.returns = None  # One cannot see of which type.
         else:
             self.returns = "return;" if inner or head.split()[-1:] in ([], ["explicit"], ["void"], ["inline"]) else "return {};"
         returns = self.returns

@@ -39,7 +39,7 @@ class Judge:
         self.tree = tree
         self.runs = runs
         self.more = more
-        self.seconds = {}  # Of each test without a fault.
+        self.seconds = {}  # What each test takes without a fault.
 
     def run(self, test, awake, limit=None):
         """`awake` is the number of a fault, 0, or "all": every fault says that it was passed, none is awake."""

@@ -31,7 +31,7 @@ import judging  # noqa: E402
 import planting  # noqa: E402
 import sample  # noqa: E402
 
-# Of few sources, without gRPC, without a simulator.
+# These have few sources, no gRPC and no simulator.
 QUICK_SAMPLE = 24
 QUICK = {
     "//channel/ops:fetch_keys_test",

@@ -49,7 +49,7 @@ struct Request {
   char* data = nullptr;
   uint64_t room = 0;
   uint64_t bytes = 0;  // For a receive: known once the header has arrived.
-  uint64_t moved = 0;  // Of header and payload.
+  uint64_t moved = 0;  // Counts header and payload.
   bool done = false;
 };
 

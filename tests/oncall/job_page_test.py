@@ -21,7 +21,7 @@ from workers import TRYST, Puppet, eventually, tryst, tryst_json  # noqa: E402
 
 SHOTS = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.environ.get("TEST_TMPDIR", "/tmp"))
 FIRST_PAINT_MS = 1000
-UPDATE_MS = 100  # Of the server's processor time, in each second.
+UPDATE_MS = 100  # The server may take so much processor time in each second.
 
 
 class Page:

@@ -28,7 +28,7 @@ struct WorkerPairOptions {
   int producers = 1;
   // Changes the answer to a hello on its way. Null: no change.
   std::function<void(Hello* answer)> tamper;
-  int64_t max_held_bytes = 0;  // Of the step: what was sent and is not fetched yet. 0: no cap.
+  int64_t max_held_bytes = 0;  // A step's, sent and not fetched yet. 0: no cap.
 };
 
 // One or several producers and a consumer in this process, each with a poller, a NIC and a pool,

@@ -56,7 +56,7 @@ enum class Breach {
   kOpen,       // A receive never ended.
   kFailed,     // A receive failed otherwise than it might, or before it might.
   kLate,       // A receive ended after its time.
-  kOrder,      // Of two sends in order, an earlier receive got the later.
+  kOrder,      // An earlier receive got the later of two sends in order.
   kLanded,     // Bytes came into a receive's memory after it had ended.
   kOvertaken,  // A later receive got a tensor while an earlier one that then failed still waited.
 };

@@ -31,7 +31,7 @@ constexpr DType kTypes[] = {
 const TensorShape kShapes[] = {{},       {0}, {7}, {2, 0, 4}, {3, 5}, {1, 2, 1, 2, 1, 2, 1, 3},
                                {100'000}};
 
-// The same tensor of each type and shape on both ends.
+// Both ends make it alike, for each type and shape.
 Tensor Sample(DType type, const TensorShape& shape) {
   Tensor tensor = *Tensor::Allocate(type, shape);
   if (type == DType::kString) {

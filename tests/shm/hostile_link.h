@@ -23,7 +23,7 @@ class KeptHellos final : public Bootstrap {
   HelloDone answer;
 };
 
-// Of a link that is small, so that little input reaches its ends.
+// The link is small, so that little input reaches its ends.
 shm_wire::LinkSizes SmallLinkSizes();
 
 // The producer's side of a link over shared memory, played by hand.

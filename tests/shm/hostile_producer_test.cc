@@ -180,7 +180,7 @@ class HostileProducerTest : public ::testing::Test {
   int started_ = 0;
   int ended_ = 0;
   int opened_ = 0;
-  absl::Status status_;  // Of the fetch that ended last.
+  absl::Status status_;  // The fetch that ended last has it.
   std::vector<WaitingFetch> left_;
   std::vector<uint32_t> got_;
 };
@@ -391,7 +391,7 @@ TEST_F(OwingProducerTest, WhoWasLeftIsTakenBackWithItsFirstWord) {
   EXPECT_EQ(opened_, opened + 1);
 }
 
-// The same where there is no other path: the fetches end with the patience.
+// Here there is no other path: the fetches end with the patience.
 class OwingAloneProducerTest : public OwingProducerTest {
  protected:
   OwingAloneProducerTest() : OwingProducerTest(true) {}

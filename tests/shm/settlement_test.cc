@@ -331,7 +331,7 @@ TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
   }
 }
 
-// The same for a producer that was never there.
+// The producer was never there here.
 TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
   ShmOptions options;
   options.patience_ms = 5000;

@@ -24,11 +24,11 @@ struct ChannelClusterOptions {
   SimNicKind nic = SimNicKind::kOrdered;
   int workers = 2;
   LoadOptions load;
-  SimWeights weights;  // Of what is drawn of faults while it runs.
+  SimWeights weights;  // Faults are drawn by them while it runs.
   bool kills = true;   // Processes die and others take their places.
   int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
-  int pollers = 1;     // Of each worker, each turned when the seed says so.
-  uint32_t slots = 0;  // Of each channel; 0: the seed says it.
+  int pollers = 1;     // Each worker has so many, each turned when the seed says so.
+  uint32_t slots = 0;  // Each channel has so many; 0: the seed says it.
 };
 
 struct ChannelClusterReport {
@@ -43,10 +43,10 @@ struct ChannelClusterReport {
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
   uint64_t moved = 0;    // Fetches that went on by another path.
-  SlotEdges slot_edges;  // Of the model of slots, how often each was taken.
+  SlotEdges slot_edges;  // How often each edge of the model of slots was taken.
   TableCounts tables;
   Troubles troubles;
-  uint64_t trace_hash = 0;  // Of everything that happened.
+  uint64_t trace_hash = 0;  // Everything that happened goes into it.
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;
 

@@ -307,8 +307,8 @@ void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
                             bool is_dead) { OnDone(fetch, std::move(status), tensor, is_dead); });
 }
 
-// Of a tensor that has been sent and does not fit into a message: from before the request to about
-// when the last byte should be here.
+// Aims at a tensor that has been sent and does not fit into a message: from before the request to
+// about when the last byte should be here.
 void ChannelLoad::AimCancel(Fetch* fetch, Args* args) {
   const Edge& edge = *fetch->edge;
   const size_t next = edge.delivered.size();
@@ -443,7 +443,7 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
   --open_;
   fetch->status = std::move(status);
   fetch->ended_ns = world_->NowNs();
-  // Of many, the last one to end decides; it may have been waiting in an executor's line.
+  // The last of many to end decides; it may have been waiting in an executor's line.
   const int64_t late_ns = world_->NowNs() - fetch->deadline_ns;
   if (late_ns > (fetch->has_destination ? kFenceNs : kLateNs)) {
     Violate(*fetch, absl::StrCat(" ended ", late_ns / kMs,

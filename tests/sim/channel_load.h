@@ -27,12 +27,12 @@ inline constexpr int64_t kMs = 1'000'000;  // In nanoseconds.
 struct LoadCounts {
   uint64_t sends = 0;
   uint64_t fetches = 0;
-  uint64_t cancels = 0;            // Of fetches still open.
-  uint64_t cancels_in_flight = 0;  // Of those, with bytes of the tensor in the destination.
-  uint64_t aborts = 0;             // Of steps.
+  uint64_t cancels = 0;            // Cancels of fetches still open.
+  uint64_t cancels_in_flight = 0;  // Those with bytes of the tensor in the destination.
+  uint64_t aborts = 0;             // Aborted steps.
   uint64_t delivered = 0;
   uint64_t failed = 0;  // Ended with a status.
-  uint64_t early = 0;   // Of those: cancelled or past their deadline.
+  uint64_t early = 0;   // Those that were cancelled or past their deadline.
   uint64_t left = 0;    // Sent, and fetched only at the very end.
   uint64_t bytes = 0;
   uint64_t operations() const { return sends + fetches + cancels; }
@@ -52,7 +52,7 @@ struct LoadOptions {
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
-  int64_t link_bytes_per_second = 0;  // Of every wire; 0: what the kind of load has.
+  int64_t link_bytes_per_second = 0;  // Every wire's; 0: what the kind of load has.
 };
 
 // The workers that a load is put on.
@@ -109,9 +109,9 @@ class ChannelLoad {
     std::vector<uint64_t> sent;    // Serials.
     std::set<uint64_t> delivered;  // But for dead ones, which have no serial.
     size_t arrived = 0;
-    uint64_t size_class = 0;  // Of its tensors; 0: of each its own.
+    uint64_t size_class = 0;  // What its tensors have; 0: each has its own.
     bool recurring = false;
-    uint64_t next_size_hint = 0;  // Of the last one sent.
+    uint64_t next_size_hint = 0;  // What the last one sent had.
     size_t fetched = 0;
     size_t ended_early = 0;
     bool aborted = false;  // At the producer.

@@ -23,7 +23,7 @@ constexpr char kProducer[] = "/job:p/replica:0/task:0";
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint32_t kMostParked = 300;
 
-constexpr uint64_t kTurn = 77;  // Of whatever is taken.
+constexpr uint64_t kTurn = 77;  // Whatever is taken has it.
 
 // Has nothing until the test says so.
 class Nothing final : public TensorSource {

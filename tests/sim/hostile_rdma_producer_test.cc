@@ -830,7 +830,7 @@ TEST_F(OwingRdmaProducerTest, WhoHasAnnouncedATensorIsNotLateBeforeItAnswers) {
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
-// The same where there is no other path: the fetches end with the patience.
+// Here there is no other path: the fetches end with the patience.
 class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
  protected:
   OwingAloneRdmaProducerTest() : OwingRdmaProducerTest(0) {}

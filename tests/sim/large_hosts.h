@@ -73,7 +73,7 @@ struct LargeHostsOptions {
   uint64_t seed = 1;
   uint32_t hosts = 100;
   SimOptions world;
-  TransportsOptions transports;  // Of each host, but for its name.
+  TransportsOptions transports;  // Every host has them, but for its name.
 };
 
 // A thousand hosts on one thread and virtual time. Unlike ChannelCluster, which looks at every

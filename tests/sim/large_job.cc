@@ -109,8 +109,8 @@ class LargeJob final : public SimProgram {
   struct Worker {
     int32_t step = 0;
     bool pushing = false;
-    int left = 0;              // Of the pull, or of the push.
-    std::vector<bool> landed;  // Of the push: at its server.
+    int left = 0;              // Tensors that the pull, or the push, still waits for.
+    std::vector<bool> landed;  // Whether each of the push has landed at its server.
     int64_t began_ns = 0;
   };
 
@@ -162,8 +162,7 @@ class LargeJob final : public SimProgram {
   uint64_t ended_ = 0;
   uint64_t steps_ended_ = 0;
   bool trouble_over_ = true;
-  // Of the time in which everybody is under way: after the last first step, before the first
-  // last one.
+  // When everybody is under way: after the last first step, before the first last one.
   int64_t measured_from_ns_ = 0;
   uint64_t measured_steps_before_ = 0;
   uint64_t measured_steps_ = 0;

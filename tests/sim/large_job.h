@@ -35,16 +35,16 @@ struct LargeJobOptions {
   int64_t gbits = 400;
   int server_processors = 4;      // One poller here, so many times as fast.
   bool shipped_settings = false;  // Else small ones: LargeJobTransports().
-  int64_t limit_s = 120;          // Of virtual time: what has not ended by then hangs.
+  int64_t limit_s = 120;          // Virtual time: what has not ended by then hangs.
 };
 
 struct LargeJobReport {
   double join_ms = 0;  // Until everybody has done its first step, from nothing.
-  double step_ms = 0;  // Of all workers together, once they are under way.
+  double step_ms = 0;  // All workers together, once they are under way.
   double slowest_step_ms = 0;
   double bound_ms = 0;  // No schedule is quicker: BoundMs().
   double predicted_ms = 0;
-  double host_kib = 0;  // Of resident memory, on the average, tensors on their way included.
+  double host_kib = 0;  // Resident memory, on the average, tensors on their way included.
   double messages_per_host_step = 0;  // That crossed a wire.
   uint64_t tensors = 0;
   uint64_t asked_again = 0;  // After a fetch that ended with a status.
@@ -52,11 +52,11 @@ struct LargeJobReport {
   uint64_t restarts = 0;
   double trouble_ms = 0;  // From its beginning until the last step that it held up has ended.
   uint64_t events = 0;
-  double seconds = 0;                   // Of real time.
+  double seconds = 0;                   // Real time.
   std::vector<std::string> violations;  // Empty when all is well.
 };
 
-// Of each host: an eighth of the slots, and small rings. A thousand hosts are 180,000 connections.
+// Each host gets an eighth of the slots, and small rings. A thousand hosts are 180,000 connections.
 TransportsOptions LargeJobTransports();
 LargeJobReport RunLargeJob(const LargeJobOptions& options);
 

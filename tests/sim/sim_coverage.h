@@ -61,7 +61,7 @@ class SimCoverage {
     Kind kind = Kind::kGuard;
     uint64_t seeds = 0;
     uint64_t times = 0;
-    std::array<uint64_t, kTroubleCount> with{};  // Of those seeds, how many had each trouble.
+    std::array<uint64_t, kTroubleCount> with{};  // How many of those seeds had each trouble.
   };
   void Count(Goal* goal, uint64_t times, const Troubles& troubles);
   void CountGuards(const Troubles* troubles);

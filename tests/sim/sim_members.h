@@ -36,7 +36,7 @@ class SimMembers {
   int64_t SettleNs(int64_t most_ns);
 
   struct Messages {
-    uint64_t most = 0;  // Of one host, sent and answered.
+    uint64_t most = 0;  // One host's, sent and answered.
     uint64_t all = 0;
     uint64_t members_told = 0;  // In all answers.
   };

@@ -149,7 +149,7 @@ class Cluster:
         self.mortal = [name for name in names if name not in self.left_alone]
         self.lives = {}
         self.trouble = []
-        self.tensors = 0  # Of incarnations that have ended.
+        self.tensors = 0  # Counts for incarnations that have ended.
         self.history = tempfile.mkdtemp(prefix="tryst_history_", dir=os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR"))
         self.begun = 0
         self.kills = {"SIGKILL": 0, "SIGTERM": 0, "SIGSTOP": 0}

@@ -2,7 +2,7 @@
 type, empty and odd shapes, many at once, dead tensors, failures, loops. (Steps that are cut off: aborts_test.py.)
 
     rendezvous_test.py grpc            # What TensorFlow does.
-    rendezvous_test.py grpc+verbs      # The same results, and the tensors came by Tryst.
+    rendezvous_test.py grpc+verbs      # As there, and the tensors came by Tryst.
 """
 
 import os

@@ -307,12 +307,52 @@ def given_up(tree):
         yield "%s: %d names, and it had %d: rename instead" % (GIVEN_UP_NAMES, len(known), MOST_GIVEN_UP_NAMES)
 
 
-def forget_given_up(tree):
-    """Takes the names that are gone off the list."""
-    found = given_up_in(tree)
-    kept = [line for line in tree.read(GIVEN_UP_NAMES).splitlines(True) if line.startswith("#") or line.strip() in found]
-    with open(os.path.join(tree.root, GIVEN_UP_NAMES), "w") as f:
-        f.writelines(kept)
+def forget(tree):
+    """Takes what is gone off the lists of exceptions."""
+    for path, found in ((GIVEN_UP_NAMES, given_up_in(tree)),
+                        (WITHOUT_SUBJECT_LIST, {"%s: %s" % (p, said) for p, _, said in without_subject_in(tree)})):
+        kept = [line for line in tree.read(path).splitlines(True) if line.startswith("#") or line.strip() in found]
+        with open(os.path.join(tree.root, path), "w") as f:
+            f.writelines(kept)
+
+
+# A comment that begins so has no subject: the reader has to guess of what, and as what.
+WITHOUT_SUBJECT = re.compile(r"(Of|The same)\b")
+WITHOUT_SUBJECT_LIST = "tests/tidy/comments_without_subject.txt"
+MOST_WITHOUT_SUBJECT = 10  # Lower it whenever the list has become shorter.
+
+
+def comment_beginnings(text, mark):
+    """(line, text) of each comment's first line: of a block of them, or behind code."""
+    before = False
+    for number, line in enumerate(text.splitlines(), 1):
+        alone = re.match(r"\s*%s+(?!!)\s*(.*)" % mark, line)
+        behind = None if alone else re.search(r"\s%s\s+([A-Z].*)" % mark, line)
+        if alone and not before or behind:
+            yield number, (alone or behind)[1]
+        before = bool(alone)
+
+
+def without_subject_in(tree):
+    """(path, line, text) of each comment that begins so."""
+    for path in tree.cpp() + tree.of(".py"):
+        if speaks_of_rules(path):
+            continue
+        for line, said in comment_beginnings(tree.read(path), "#" if path.endswith(".py") else "//"):
+            if WITHOUT_SUBJECT.match(said):
+                yield path, line, said
+
+
+def comment_subjects(tree):
+    """No comment begins with "Of" or "The same", and the list of those that do only shrinks."""
+    text = tree.read(WITHOUT_SUBJECT_LIST) if WITHOUT_SUBJECT_LIST in tree.files else ""
+    known = {line for line in text.splitlines() if line and not line.startswith("#")}
+    for path, line, said in without_subject_in(tree):
+        if "%s: %s" % (path, said) not in known:
+            yield "%s:%d: a comment is a sentence with a subject: %s" % (path, line, said)
+    if len(known) > MOST_WITHOUT_SUBJECT:
+        yield "%s: %d comments, and it had %d: write a sentence instead" % (
+            WITHOUT_SUBJECT_LIST, len(known), MOST_WITHOUT_SUBJECT)
 
 
 # These files are found by their place, not through a BUILD file.
@@ -540,5 +580,5 @@ def script_syntax(tree):
 
 
 RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names,
-         given_up, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, index, said_twice, decisions, drawings,
-         documents, doc_tables, quoted_messages, script_syntax]
+         given_up, comment_subjects, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, index, said_twice,
+         decisions, drawings, documents, doc_tables, quoted_messages, script_syntax]

@@ -111,6 +111,18 @@ class RulesTest(unittest.TestCase):
         many = "".join("Way%d\n" % i for i in range(rules.MOST_GIVEN_UP_NAMES + 1))
         self.expect(rules.given_up, {rules.GIVEN_UP_NAMES: many}, "rename instead")
 
+    def test_comment_subjects(self):
+        wrong = {"verbs/nic.cc": "int a;  // Of one NIC.\n\n// The same of two.\n// Of which nobody speaks.\nint b;\n",
+                 "tools/a.py": "x = 1  # Of all.\n"}
+        self.expect(rules.comment_subjects, wrong, "verbs/nic.cc:1: a comment is a sentence with a subject: Of one NIC.",
+                    "verbs/nic.cc:3:", "tools/a.py:1:")
+        kept = "# why\nverbs/nic.cc: Of one NIC.\nverbs/nic.cc: The same of two.\ntools/a.py: Of all.\n"
+        self.expect(rules.comment_subjects, {**wrong, rules.WITHOUT_SUBJECT_LIST: kept})
+        self.expect(rules.comment_subjects, {"verbs/nic.cc": "// Offers one.\nint a;  // One of two.\nauto b = \"// Of\";\n"})
+        many = {"verbs/nic.cc": "".join("int a%d;  // Of %d.\n" % (i, i) for i in range(rules.MOST_WITHOUT_SUBJECT + 1))}
+        many[rules.WITHOUT_SUBJECT_LIST] = "".join("verbs/nic.cc: Of %d.\n" % i for i in range(rules.MOST_WITHOUT_SUBJECT + 1))
+        self.expect(rules.comment_subjects, many, "write a sentence instead")
+
     def test_drawings(self):
         source = 'digraph a {\n  b [label="channel/\\nthe Pool of NoSuch"]\n  c [label="%s"]\n}\n'
         code = {"channel/pool.cc": "class KeyPool {};\n"}

@@ -2,7 +2,7 @@
 """Checks the source tree against the rules of the house.
 
   tests/tidy/tidy.py [--forget|--list] [ROOT]     ROOT is by default the tree that this file lies in
-  --forget                                 first takes the names that are gone off given_up_names.txt
+  --forget                                 first takes what is gone off given_up_names.txt and comments_without_subject.txt
   --list                                   prints each rule and what it keeps, and checks nothing
 """
 import os
@@ -27,7 +27,7 @@ def main():
     if not os.path.exists(os.path.join(root, "WORKSPACE")):
         sys.exit("%s is not the source tree: it has no WORKSPACE" % root)
     if len(arguments) < len(sys.argv) - 1:
-        rules.forget_given_up(tree.Tree(root))
+        rules.forget(tree.Tree(root))
     whole = tree.Tree(root)
     breaches = [(rule.__name__, line) for rule in rules.RULES for line in rule(whole)]
     for rule, line in breaches:

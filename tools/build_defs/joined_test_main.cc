@@ -10,7 +10,7 @@
 
 namespace {
 
-// Of "bin/channel_ops__takes_test" and "/a/takes_test": "takes_test".
+// "bin/channel_ops__takes_test" and "/a/takes_test" are called "takes_test".
 std::string NameOf(const std::string& program) {
   const std::string name = program.substr(program.rfind('/') + 1);
   const size_t folder = name.rfind("__");

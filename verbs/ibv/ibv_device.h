@@ -39,7 +39,7 @@ class IbvDevice {
   uint8_t reads_served() const { return reads_served_; }
   uint8_t port_count() const { return port_count_; }
   uint32_t read_entries() const { return read_entries_; }
-  // Of an iWARP device; null: queue pairs connect by themselves.
+  // An iWARP device has one; null: queue pairs connect by themselves.
   IwarpConnector* connector() const { return connector_.get(); }
   std::string name() const { return context_->device->name; }
   uint32_t Random() const { return random_(); }  // For a queue pair's first packet number.

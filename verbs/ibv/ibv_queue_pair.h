@@ -136,7 +136,7 @@ class IbvQueuePair final : public QueuePair {
   WorkLedger sends_;
   WorkLedger receives_;
   std::vector<IbvWindow*> windows_;
-  std::unique_ptr<IwarpSide> iwarp_;  // Of an iWARP device only.
+  std::unique_ptr<IwarpSide> iwarp_;  // Set for an iWARP device only.
   bool flush_by_hand_ = false;        // Broken before the device was polled last.
   bool told_loss_ = false;
   // Room for a whole batch, allocated once, so that posting allocates nothing.

@@ -423,7 +423,7 @@ TEST_F(IbvQueuePairTest, ACompletionOfNothingIsDropped) {
   ASSERT_TRUE(Post({Write(1)}).ok());
   FakeIbv::QueuePair* const pair = hardware();
   fake_.CompleteSends(pair, 1);
-  pair->queue->done.push_back(pair->queue->done.front());  // The same completion twice.
+  pair->queue->done.push_back(pair->queue->done.front());  // One completion comes twice.
   ibv_wc rogue = pair->queue->done.front();
   rogue.wr_id |= uint64_t{0x1234} << 48;  // A slot that does not exist.
   pair->queue->done.push_back(rogue);

@@ -59,7 +59,7 @@ class OfiCompletionQueue final : public CompletionQueue {
   std::vector<Ready> ready_;  // A ring, as large as what is reserved.
   size_t first_ready_ = 0;
   size_t ready_count_ = 0;
-  OfiNaps naps_;  // Of a provider that wakes nobody.
+  OfiNaps naps_;  // For a provider that wakes nobody.
 };
 
 }  // namespace tryst

@@ -49,7 +49,7 @@ class OfiNaps {
   bool came_ = true;
   int64_t quiet_since_ns_ = 0;
   int64_t ends_ns_ =
-      std::numeric_limits<int64_t>::max();  // Of a nap after which nobody polled yet.
+      std::numeric_limits<int64_t>::max();  // The end of a nap after which nobody polled yet.
   int64_t empty_poll_ns_ = kLongPollNs;
 };
 

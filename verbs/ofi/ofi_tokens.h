@@ -28,7 +28,7 @@ class OfiTokens {
   uint64_t ours_ = 0;
   uint64_t peers_ = 0;
   bool met_ = false;
-  std::vector<uint64_t> heard_;  // Of greetings that came before SetPeer().
+  std::vector<uint64_t> heard_;  // Greetings that came before SetPeer().
 };
 
 }  // namespace tryst

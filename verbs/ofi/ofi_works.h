@@ -22,13 +22,13 @@ struct OfiWork {
   bool done = false;
   CompletionStatus status = CompletionStatus::kOk;
   uint32_t vendor_error = 0;
-  uint32_t pieces = 0;  // Of memory.
+  uint32_t pieces = 0;  // How many parts its memory has.
   uint32_t immediate = 0;
   uint32_t remote_key = 0;
   uint64_t remote_address = 0;
   uint64_t bytes = 0;
-  uint64_t sent = 0;        // Of a send, in frames.
-  uint32_t frames_out = 0;  // Of it, under way.
+  uint64_t sent = 0;        // How many frames of a send have gone.
+  uint32_t frames_out = 0;  // How many of them are under way.
 
   bool is_send() const { return op == SendOp::kSend || op == SendOp::kSendWithImmediate; }
 };

@@ -25,7 +25,7 @@ enum class PacketKind : uint8_t {
   // These take no wire time.
   kAcknowledge,       // Everything before `sequence` is done.
   kOutOfSequence,     // Send again from `sequence` on.
-  kReceiverNotReady,  // The same, after a pause.
+  kReceiverNotReady,  // As kOutOfSequence, after a pause.
   kRefuse,            // The work that holds `sequence` ends with `status`.
 };
 
@@ -51,7 +51,7 @@ struct SimPacket {
   uint64_t sequence = 0;
   uint64_t message_bytes = 0;
   uint64_t offset = 0;  // In the message.
-  uint32_t bytes = 0;   // Of the payload.
+  uint32_t bytes = 0;   // The payload's.
   SimAddress from;
   SimAddress to;
   WorkFault fault;

@@ -12,7 +12,7 @@ struct LinkModel {
   int64_t message_overhead_ns = 50;
   int64_t bytes_per_second = 12'500'000'000;  // 100 Gbit/s.
   int64_t jitter_ns = 0;  // The most that is added to the latency, drawn for each packet.
-  uint32_t loss_ppm = 0;  // Of a million packets; the sender sends them again.
+  uint32_t loss_ppm = 0;  // So many packets in a million; the sender sends them again.
 };
 
 // How long the first `bytes` of a message occupy the wire. A chunk's time is the difference of two

@@ -103,7 +103,7 @@ class Requester {
   uint32_t receiver_attempts_ = 0;
   bool receiver_wait_ = false;
   bool timer_scheduled_ = false;
-  int64_t deadline_ns_ = 0;  // Of the oldest unacknowledged work; 0: none.
+  int64_t deadline_ns_ = 0;  // The oldest unacknowledged work's; 0: none.
 };
 
 }  // namespace tryst

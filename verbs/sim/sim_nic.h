@@ -20,7 +20,7 @@ class SimWorld;
 struct SimNicOptions {
   NicLimits limits = DefaultLimits();
   uint8_t ports = 1;
-  uint64_t max_region_bytes = uint64_t{1} << 40;  // Of all registered memory.
+  uint64_t max_region_bytes = uint64_t{1} << 40;  // All registered memory together.
   uint32_t max_regions = 1u << 19;
   // Called when there is a completion or an event to poll, for a caller that turns many pollers and
   // does not want to poll them all. Null: not called.

@@ -40,7 +40,7 @@ class SimTrace {
   // `who` is the number of a queue pair or a NIC in the world.
   void Add(int64_t at_ns, TraceKind kind, uint32_t who, uint64_t a = 0, uint64_t b = 0);
 
-  uint64_t hash() const { return hash_; }    // Of all records so far.
+  uint64_t hash() const { return hash_; }    // All records so far are in it.
   uint64_t count() const { return count_; }  // Records so far.
   // The last records, oldest first, one a line; at most `lines`.
   std::string Tail(size_t lines) const;

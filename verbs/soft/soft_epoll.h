@@ -25,7 +25,7 @@ class SoftEpoll {
     return fd_.valid();
   }
   int fd() const { return fd_.get(); }
-  uint64_t NewId() { return next_id_++; }  // Of a lane, a stranger, one that leaves.
+  uint64_t NewId() { return next_id_++; }  // Names a lane, a stranger, or one that leaves.
   void Watch(int fd, uint32_t events, uint64_t id, int operation) {
     epoll_event event = {};
     event.events = events;

@@ -39,7 +39,7 @@ struct SoftLane {
   };
 
   bool up() const { return state == State::kUp; }
-  void Recall() {  // Of its hands, both.
+  void Recall() {  // Takes both of its hands back.
     sending.Recall();
     receiving.Recall();
   }
@@ -56,7 +56,7 @@ struct SoftLane {
   bool handed = false;       // In the completion queue's list of those with hands given.
   SoftSendHand sending;
   SoftReceiveHand receiving;
-  SoftHello hello;  // Of a held socket.
+  SoftHello hello;  // A held socket's.
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kTurnsForCompany = 32;
 constexpr uint32_t kManyUnsaid = 4;
 constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
-// The same where the peer's sends complete without them.
+// Replaces kManyUnsaid where the peer's sends complete without them.
 constexpr uint32_t kManyUnsaidWhenLeft = 16;
 
 }  // namespace

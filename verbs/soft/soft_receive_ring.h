@@ -25,7 +25,7 @@ class SoftReceiveRing {
   uint32_t posted() const { return static_cast<uint32_t>(end_); }
   uint32_t used() const { return static_cast<uint32_t>(oldest_); }
 
-  // Of the oldest. REQUIRES: not empty.
+  // What the oldest has. REQUIRES: not empty.
   uint64_t oldest_bytes() const { return bodies_.empty() ? 0 : bodies_[oldest_ & mask_].total; }
   absl::Span<const Entry> oldest_entries() const;
   uint64_t TakeOldest() { return ids_[oldest_++ & mask_]; }  // Returns its id.

@@ -95,7 +95,7 @@ class SoftRecordReader {
   Opened Open(SoftParts* pieces, size_t* placed);
   Opened OpenContent(const uint8_t* record, size_t content, SoftParts* pieces);
   bool IsKeyUpdate(size_t content) const;
-  size_t RecordBytes() const;  // Of the next record, as its header says; 0: no whole header.
+  size_t RecordBytes() const;  // The next record's, as its header says; 0: no whole header.
   ssize_t Refill(int fd);
 
   SoftBlocks* const blocks_;

@@ -20,9 +20,9 @@ struct SoftSend {
   uint64_t remote_address = 0;
   uint64_t total = 0;
   uint64_t assigned = 0;   // Bytes assigned to lanes.
-  uint64_t landed = 0;     // Of a READ.
-  uint64_t announced = 0;  // Of a READ: in frames that have begun.
-  uint32_t sequence = 0;   // Of a request; set when it is started.
+  uint64_t landed = 0;     // How much of a READ has come.
+  uint64_t announced = 0;  // How much of a READ is in frames that have begun.
+  uint32_t sequence = 0;   // Numbers a request; set when it is started.
   uint32_t remote_key = 0;
   uint32_t immediate = 0;
   uint32_t unwritten_frames = 0;

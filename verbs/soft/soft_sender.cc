@@ -11,9 +11,9 @@ namespace {
 // Large enough that one system call is cheap, and small enough that the headers, which carry
 // acknowledgements, are fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
-// Of a message that helpers carry. The poller sends its first frame, and goes on with the next
-// message; each later one is a helper's, for whom less would be too little and more keeps others
-// waiting for the last.
+// The first frame of a message that helpers carry has so much. The poller sends it, and goes on
+// with the next message; each later one is a helper's, for whom less would be too little and more
+// keeps others waiting for the last.
 constexpr uint64_t kFirstFrameBytes = 4 << 10;
 constexpr uint64_t kLeastHelpedBytes = 256 << 10;
 constexpr uint64_t kMostHelpedBytes = 512 << 10;
@@ -23,7 +23,7 @@ bool NeedsReceive(SendOp op) {
          op == SendOp::kSendWithImmediate;
 }
 
-// Of the first frame of a message.
+// Puts into the first frame of a message what the message is.
 void DescribeMessage(const SoftSend& send, FrameHeader* header) {
   const bool to_region = send.op == SendOp::kWrite || send.op == SendOp::kWriteWithImmediate;
   header->type = to_region ? FrameType::kWrite : FrameType::kSend;
@@ -37,7 +37,7 @@ void DescribeMessage(const SoftSend& send, FrameHeader* header) {
 }  // namespace
 
 void SoftSender::Pump() {
-  // The same for all lanes, so that what one leaves to the others is not left by them.
+  // All lanes see one number, so that what one leaves to the others is not left by them.
   carriers_ = connection_->carriers();
   bool again = true;
   while (again && connection_->ready() && connection_->first()->up() &&

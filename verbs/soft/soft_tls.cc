@@ -24,7 +24,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kIdentityBytes = 16;  // Eight hexadecimal digits and a zero.
-// Of a handshake: without certificates it has some hundred, so who sends more is no peer of ours.
+// A handshake without certificates has some hundred, so who sends more is no peer of ours.
 constexpr size_t kMostHandshakeBytes = 8 << 10;
 constexpr uint64_t kFullRecordBytes = 16 << 10;  // The kernel begins one for each call, too.
 
