@@ -31,7 +31,8 @@ absl::StatusOr<Tensor> CopyOf(const TensorKey& key, const Tensor& tensor) {
   }
   if (!tensor.space().host_readable()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "copy_on_send copies host memory only; copy this one before Send: ", key.text()));
+        "copy_on_send copies tensors of host memory only; copy this tensor yourself before Send: ",
+        key.text()));
   }
   auto copy = Tensor::Allocate(tensor.dtype(), tensor.shape());
   if (copy.ok() && tensor.bytes() > 0) memcpy(copy->mutable_data(), tensor.data(), tensor.bytes());

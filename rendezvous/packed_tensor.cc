@@ -22,9 +22,10 @@ absl::StatusOr<Tensor> Pack(const Tensor& tensor) {
   const TensorShape& shape = tensor.shape();
   if (tensor.dtype() == DType::kString || !tensor.on_host()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        shape.rank(), " dimensions of ", tensor.on_host() ? "strings" : "device memory",
-        " cannot be sent to another worker; at most ", static_cast<int>(TensorShape::kMaxRank),
-        " can: reshape the tensor before Send, and back after the receive"));
+        "a tensor of ", tensor.on_host() ? "strings" : "device memory", " with ", shape.rank(),
+        " dimensions cannot be sent to another worker, for which it may have at most ",
+        static_cast<int>(TensorShape::kMaxRank),
+        ": reshape it before Send, and back after the receive"));
   }
   const size_t begin = ElementsAt(static_cast<size_t>(shape.rank()));
   auto packed = Tensor::Allocate(DType::kPacked, {static_cast<int64_t>(begin + tensor.bytes())});

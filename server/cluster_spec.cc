@@ -200,7 +200,7 @@ absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment) 
     for (const auto& [index, address] : tasks.struct_value().fields()) {
       int task = -1;
       if (!absl::SimpleAtoi(index, &task))
-        return Bad("a task's number in TF_CONFIG should be a number, and is", index);
+        return Bad("the index of the task in TF_CONFIG should be a number, and is", index);
       absl::Status added = AddTask(job, task, address.string_value(), &spec);
       if (!added.ok()) return added;
     }
@@ -214,7 +214,8 @@ absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment) 
   spec.task = static_cast<int>(index.number_value());
   if (index.kind_case() == google::protobuf::Value::kStringValue &&
       !absl::SimpleAtoi(index.string_value(), &spec.task)) {
-    return Bad("a task's number in TF_CONFIG should be a number, and is", index.string_value());
+    return Bad("the index of the task in TF_CONFIG should be a number, and is",
+               index.string_value());
   }
   return spec;
 }

@@ -409,8 +409,8 @@ const ConfigRow kRows[] = {
     {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
      "Which fast ways between GPUs may be used after a test at run time has shown that they work: "
      "cuda_ipc (GPUs of one host read each other's memory), direct (the NIC reads and writes GPU "
-     "memory). Tensors of other pairs are copied through host memory. staged: always copy through "
-     "host memory."},
+     "memory). Between other GPUs tensors are copied through host memory. staged: always copy "
+     "through host memory."},
     {"GPUs", "gpu_chunk_bytes", K::kBytes, &C::gpu_chunk_bytes,
      "The size of the pieces in which a GPU's tensor is copied through host memory; at least "
      "64KiB. Set it alike on both workers."},
@@ -445,9 +445,9 @@ const ConfigRow kRows[] = {
      "send: browsers as the password, with any user name, Prometheus as a bearer token. It allows "
      "addresses that other hosts can reach."},
     {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
-     "The certificate chain (PEM) with which the status page speaks TLS; it is for the host's "
-     "name. Set it with status_token_file, or the token travels in the clear. Read at the start "
-     "alone."},
+     "The certificate chain (PEM) with which the status page speaks TLS. It has to name the host, "
+     "as browsers expect. Set it with status_token_file, or the token travels in the clear. Read "
+     "at the start alone."},
     {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
      "The private key (PEM) of status_certificate_file. Read at the start alone."},
     {"Seeing what it does", "log_format", K::kText, &C::log_format,

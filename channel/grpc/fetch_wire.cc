@@ -152,11 +152,11 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
   while (const uint32_t tag = coded.ReadTag()) {
     uint32_t bytes = 0;
     if (tag == kDigestTag) {
-      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("it is cut short");
+      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("it ends too soon");
       continue;
     }
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("it is cut short");
+      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("it ends too soon");
       continue;
     }
     if (!coded.ReadVarint32(&bytes) ||
@@ -176,7 +176,7 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
       absl::Status taken = TakeChunk(&coded, bytes, std::exchange(digest, absl::nullopt));
       if (!taken.ok()) return taken;
     } else if (!coded.Skip(static_cast<int>(bytes))) {
-      return Malformed("it is cut short");
+      return Malformed("it ends too soon");
     }
   }
   if (!coded.ConsumedEntireMessage()) return Malformed("there are bytes that are no field");
@@ -208,7 +208,7 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   uint32_t crc = 0;
   const bool whole = digest ? ReadSummed(coded, into + received_, bytes, &crc)
                             : coded->ReadRaw(into + received_, static_cast<int>(bytes));
-  if (!whole) return Malformed("it is cut short");
+  if (!whole) return Malformed("it ends too soon");
   if (digest && crc != *digest) {
     TRYST_REACHED("grpc: a wrong digest");
     digest_wrong_ = true;

@@ -252,7 +252,7 @@ std::string EncodeWaits(const WaitsBody& body) {
 
 absl::StatusOr<WaitsBody> DecodeWaits(const Record& record) {
   if (record.body.size() != 8 + kTicketBytes)
-    return Malformed("the record of a waiting fetch has a wrong length");
+    return Malformed("the record that says which fetch still waits (WAITS) has a wrong length");
   WaitsBody out;
   out.step = LoadLittle<int64_t>(Bytes(record.body));
   out.ticket = LoadLittle<uint64_t>(Bytes(record.body) + 8);

@@ -310,8 +310,9 @@ tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int
     return Give(absl::FailedPreconditionError("the operation is still under way: wait for it"));
   }
   if (i >= op->items.size()) {
-    return Give(absl::OutOfRangeError(
-        absl::StrCat("there is no receive ", i, ": the operation has ", op->items.size())));
+    return Give(absl::OutOfRangeError(absl::StrCat("there is no receive number ", i,
+                                                   " (counted from 0): the operation has ",
+                                                   op->items.size(), " receives")));
   }
   tryst_op::Item& item = op->items[i];
   if (!item.status.ok()) return Give(item.status);

@@ -35,7 +35,8 @@ absl::StatusOr<WaitsFor> WaitsForOf(absl::string_view name) {
   for (size_t i = 0; i < kWaitsForCount; ++i) {
     if (WaitsForName(static_cast<WaitsFor>(i)) == name) return static_cast<WaitsFor>(i);
   }
-  return absl::InvalidArgumentError(absl::StrCat("nothing waits for '", name, "'"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is nothing that an operation can wait for"));
 }
 
 absl::StatusOr<absl::StatusCode> CodeOf(absl::string_view name) {
@@ -44,7 +45,7 @@ absl::StatusOr<absl::StatusCode> CodeOf(absl::string_view name) {
       return static_cast<absl::StatusCode>(code);
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat("no status is '", name, "'"));
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not the name of a status"));
 }
 
 absl::StatusOr<int64_t> NanosOf(double micros) {

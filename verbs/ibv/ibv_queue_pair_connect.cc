@@ -112,10 +112,10 @@ absl::Status IbvQueuePair::Connect(absl::string_view remote_address) {
   if (status.ok()) status = ToReadyToReceive(*peer);
   if (status.ok()) status = ToReadyToSend(*peer);
   if (!status.ok()) {
-    const absl::Status cause =
-        absl::Status(status.code(), absl::StrCat("queue pair ", number(), " from ", port_.gid.why,
-                                                 " to ", GidText(peer->gid), ", queue pair ",
-                                                 peer->number, ": ", status.message()));
+    const absl::Status cause = absl::Status(
+        status.code(), absl::StrCat("cannot connect RDMA queue pair ", number(), " at ",
+                                    port_.gid.why, " with queue pair ", peer->number, " at ",
+                                    GidText(peer->gid), ": ", status.message()));
     StartBreak(cause);
     return cause;
   }
