@@ -174,11 +174,11 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
       const absl::Status prepared =
           flushes < LoopBack::kDepth
               ? made->PrepareFlush(side.get())
-              : absl::ResourceExhaustedError(absl::StrCat(
-                    flushes, " other GPUs have a queue pair for it, which is the most"));
+              : absl::ResourceExhaustedError(absl::StrCat("this NIC flushes for ", flushes,
+                                                          " other GPUs, which is the most"));
       if (!prepared.ok()) {
         (side->reach.way == DirectWay::kDmaBuf ? side->reach.dma_buf : side->reach.peer_memory) =
-            absl::StrCat("its flush: ", prepared.message());
+            absl::StrCat("no flush: ", prepared.message());
         if (side->reach.peer_memory.empty()) side->reach.peer_memory = "not tried";
         side->reach.way = DirectWay::kStaging;
       }

@@ -50,7 +50,7 @@ absl::StatusOr<absl::StatusCode> CodeOf(absl::string_view name) {
 
 absl::StatusOr<int64_t> NanosOf(double micros) {
   if (!(micros >= 0 && micros <= kMostMicros)) {
-    return absl::InvalidArgumentError("a time out of range");
+    return absl::InvalidArgumentError("a time in it is negative or too large");
   }
   return static_cast<int64_t>(std::llround(micros * 1000));
 }
@@ -59,14 +59,15 @@ absl::StatusOr<int64_t> NanosOf(double micros) {
 absl::Status ReadWaits(absl::string_view waits, int64_t began_ns, TraceSpan* span) {
   const std::vector<absl::string_view> words = absl::StrSplit(waits, ' ', absl::SkipEmpty());
   if (words.empty() || words.size() % 2 != 0 || words.size() > 2 * TraceSpan::kStamps) {
-    return absl::InvalidArgumentError("'waits' are pairs of what and when");
+    return absl::InvalidArgumentError(
+        "'waits' should be pairs of what was waited for and since when");
   }
   for (size_t i = 0; i < words.size(); i += 2) {
     const auto what = WaitsForOf(words[i]);
     if (!what.ok()) return what.status();
     int64_t at_ns = 0;
     if (!absl::SimpleAtoi(words[i + 1], &at_ns) || at_ns < 0) {
-      return absl::InvalidArgumentError("'waits' has a time that is none");
+      return absl::InvalidArgumentError("'waits' has a time that is not one");
     }
     i == 0 ? span->Begin(*what, began_ns) : span->Enter(*what, began_ns + at_ns);
   }
@@ -84,7 +85,7 @@ class Reader {
     const absl::Status parsed = Parse(line, &event);
     if (!parsed.ok()) return parsed;
     if (event.pid() < 0 || static_cast<size_t>(event.pid()) > kMostDumps) {
-      return absl::InvalidArgumentError("a worker's number out of range");
+      return absl::InvalidArgumentError("the number of a worker (pid) is out of range");
     }
     if (event.name() == "process_name") {
       dumps_[event.pid()].worker = event.args().name();
@@ -95,7 +96,8 @@ class Reader {
   }
 
   absl::StatusOr<std::vector<TraceDump>> Finish() && {
-    if (!ended_) return absl::InvalidArgumentError("it has no end");
+    if (!ended_)
+      return absl::InvalidArgumentError("its end is missing, so it was not written to the end");
     std::vector<TraceDump> dumps;
     for (auto& [pid, dump] : dumps_) dumps.push_back(std::move(dump));
     return dumps;
@@ -105,17 +107,19 @@ class Reader {
   absl::Status Operation(const rpc::TraceFileEvent& event) {
     const rpc::TraceFileArgs& args = event.args();
     if (args.role() != "fetch" && args.role() != "serve") {
-      return absl::InvalidArgumentError("it was written by a release that does not say all");
+      return absl::InvalidArgumentError(
+          "it was written by a release before tryst verify, which leaves out what is needed");
     }
     TraceDump& dump = dumps_[event.pid()];
     const auto began_ns = NanosOf(event.ts());
     const auto took_ns = NanosOf(event.dur());
     TraceRecord record;
-    if (!began_ns.ok() || !took_ns.ok()) return absl::InvalidArgumentError("a time out of range");
+    if (!began_ns.ok() || !took_ns.ok())
+      return absl::InvalidArgumentError("a time in it is negative or too large");
     absl::Status read = ReadWaits(args.waits(), *began_ns, &record.span);
     if (!read.ok()) return read;
     if (!absl::SimpleHexAtoi(args.id(), &record.id)) {
-      return absl::InvalidArgumentError("an id that is none");
+      return absl::InvalidArgumentError("the id of an operation is not a hexadecimal number");
     }
     record.span.id = record.id;
     record.span.set_lost(static_cast<uint16_t>(args.lost()));
@@ -149,12 +153,13 @@ class Reader {
     for (auto& [pid, dump] : dumps_) {
       const auto found = end.other_data().find(dump.worker);
       if (found == end.other_data().end()) {
-        return absl::InvalidArgumentError(absl::StrCat("it says nothing of ", dump.worker));
+        return absl::InvalidArgumentError(
+            absl::StrCat("it lacks the clock and counts of the worker ", dump.worker));
       }
       const rpc::TraceFileWorker& worker = found->second;
       const auto read_ns = NanosOf(worker.read_at());
       if (!read_ns.ok() || !absl::SimpleHexAtoi(worker.incarnation(), &dump.incarnation)) {
-        return absl::InvalidArgumentError("a worker's time or incarnation makes no sense");
+        return absl::InvalidArgumentError("the time or incarnation of a worker cannot be read");
       }
       dump.now_ns = *read_ns;
       dump.ahead_error_ns = worker.clock_error_ns();

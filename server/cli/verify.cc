@@ -21,8 +21,8 @@ int RunVerify(const CommandLine& line) {
     if (!file) return Fail(absl::NotFoundError(absl::StrCat("cannot read ", path)));
     absl::StatusOr<std::vector<TraceDump>> read = ReadTraceFile(&file);
     if (!read.ok()) {
-      return Fail(absl::InvalidArgumentError(
-          absl::StrCat(path, " is no trace of `tryst trace --out`: ", read.status().message())));
+      return Fail(absl::InvalidArgumentError(absl::StrCat(
+          path, " is not a file that `tryst trace --out` wrote: ", read.status().message())));
     }
     for (TraceDump& dump : *read) {
       dump.clock = static_cast<int>(i);
