@@ -22,13 +22,18 @@ def anchors(text):
     """The names by which GitHub lets one link to the headings."""
     found = set()
     for heading in re.findall(r"^#+ +(.*?) *$", blank(FENCE, text), re.MULTILINE):
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-        name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-        again = 0
-        while name + ("-%d" % again if again else "") in found:
-            again += 1
-        found.add(name + ("-%d" % again if again else ""))
+        found.add(anchor(heading, found))
     return found
+
+
+def anchor(heading, taken):
+    """The name of a heading in a document that has those in `taken` already."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+    again = 0
+    while name + ("-%d" % again if again else "") in taken:
+        again += 1
+    return name + ("-%d" % again if again else "")
 
 
 def relative_links(tree, path):
