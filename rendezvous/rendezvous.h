@@ -183,7 +183,8 @@ class Rendezvous {
   // A thread that waits for a peer's tensor may itself run what brings tensors from that peer, and
   // so a `done` of others that runs in place. Hold no lock around Recv that such a `done` takes.
   absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
-  // For those who wait for RecvAsync in their own way: what a Waiter for this key may turn.
+  // The poller that brings this key's tensor, for a caller of RecvAsync that waits by a Waiter of
+  // its own and may turn it. Null: there is none.
   virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {
     static_cast<void>(key);
     return nullptr;

@@ -301,7 +301,7 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
     ASSERT_EQ(outcome->calls, 1);
     EXPECT_TRUE(outcome->tensor.SharesBytesWith(device));
   }
-  // Into the receiver's own memory, and many at once.
+  // Now tensors go into the receiver's own memory, and several by one RecvMany.
   auto slow = std::make_shared<Slow>();
   Args sends, into;
   sends.device_context = slow;

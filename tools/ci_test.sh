@@ -104,7 +104,7 @@ commit() { # HOURS FILE...: a commit so long after the first of January
   done
   GIT_COMMITTER_DATE="$((1767225600 + $1 * 3600)) +0000" git commit -q -m "$2"
 }
-# Of the pretended tree, each target //FOLDER/... is made from the files of FOLDER.
+# In the pretended tree each target //FOLDER/... is made from the files of FOLDER.
 cat >../bin/bazel <<'END'
 #!/bin/bash
 [[ " $* " == *" query "* ]] || exit 0

@@ -10,7 +10,7 @@
 # cannot judge and whose builds are the longest.
 ours='//base/... //rendezvous/... //verbs/... //channel:all //channel/rdma/... //channel/shm:ring_test //tests/contract/...
   //tests/fuzz/... //tests/golden/... //tests/rendezvous/... //tests/sim/...'
-# Of those, what two cores build and run in a few minutes.
+# The part of them that two cores build and run in a few minutes.
 core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel/shm:ring_test
   //tests/shm:hostile_consumer_test //tests/shm:hostile_producer_test //tests/shm:kill_test
   //tests/sim:message_link_test //tests/sim:hostile_rdma_producer_test //tests/sim:hostile_rdma_consumer_test'
@@ -42,7 +42,7 @@ tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow 
 
 owed_file=out/ci/owed  # What the last run here had no time for.
 batch_pause=$((6 * 3600))
-run_minutes=${CI_MINUTES:-84} # Of 90; for all lanes together.
+run_minutes=${CI_MINUTES:-84} # A run has 90; this is for all lanes together.
 
 declare -A lane_turn lane_minutes lane_needs lane_inputs lane_run
 lane_names=()

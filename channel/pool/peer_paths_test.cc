@@ -144,7 +144,7 @@ TEST_F(PeerPathsTest, AKeyWhoseTensorIsTooLargeStaysOnTheLastPathUntilItIsThere)
   EXPECT_EQ(OutOn("best"), 3u);
 }
 
-// By one rule: less and less often, and from then on again when it works.
+// Both are tried less and less often, and serve fetches again once a try has succeeded.
 TEST_F(PeerPathsTest, BothATurnedDownAndALeftPathAreTriedAgainAndTaken) {
   for (const bool refused : {true, false}) {
     Fetch("a");

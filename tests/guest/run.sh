@@ -106,7 +106,7 @@ built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-ends_at=$((SECONDS + 920)) # Of 960: the rest is for a boot that has to be given up.
+ends_at=$((SECONDS + 920)) # There are 960: the rest is for a boot that has to be given up.
 
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))

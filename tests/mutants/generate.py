@@ -25,7 +25,7 @@ from planting import Edit
 ROOMS = ("rendezvous", "channel", "channel/arena", "channel/device", "channel/grpc", "channel/ops", "channel/poller", "channel/pool",
          "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/etcd", "server/listener")
 
-# `edits` say MUTANT where the fault's number has to be asked for.
+# The text of `edits` has the word MUTANT where the code has to ask whether this fault, by its number, is awake.
 Fault = collections.namedtuple("Fault", "name path line function rule text edits")
 
 TURNED = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}

@@ -335,10 +335,11 @@ def comment_beginnings(text, mark):
 
 def without_subject_in(tree):
     """(path, line, text) of each comment that begins so."""
-    for path in tree.cpp() + tree.of(".py"):
-        if speaks_of_rules(path):
+    slashes = tree.cpp() + tree.of(".proto")
+    for path in slashes + tree.of(".py", ".sh", ".bzl", "BUILD", "run"):
+        if speaks_of_rules(path) and path.endswith(".py"):
             continue
-        for line, said in comment_beginnings(tree.read(path), "#" if path.endswith(".py") else "//"):
+        for line, said in comment_beginnings(tree.read(path), "//" if path in slashes else "#"):
             if WITHOUT_SUBJECT.match(said):
                 yield path, line, said
 

@@ -113,10 +113,12 @@ class RulesTest(unittest.TestCase):
 
     def test_comment_subjects(self):
         wrong = {"verbs/nic.cc": "int a;  // Of one NIC.\n\n// The same of two.\n// Of which nobody speaks.\nint b;\n",
-                 "tools/a.py": "x = 1  # Of all.\n"}
+                 "tools/a.py": "x = 1  # Of all.\n", "proto/a.proto": "  int32 a = 1;  // The same.\n",
+                 "tools/a.sh": "a=1\n# Of b.\nb=2\n"}
         self.expect(rules.comment_subjects, wrong, "verbs/nic.cc:1: a comment is a sentence with a subject: Of one NIC.",
-                    "verbs/nic.cc:3:", "tools/a.py:1:")
-        kept = "# why\nverbs/nic.cc: Of one NIC.\nverbs/nic.cc: The same of two.\ntools/a.py: Of all.\n"
+                    "verbs/nic.cc:3:", "proto/a.proto:1:", "tools/a.py:1:", "tools/a.sh:2:")
+        kept = ("# why\nverbs/nic.cc: Of one NIC.\nverbs/nic.cc: The same of two.\ntools/a.py: Of all.\n"
+                "proto/a.proto: The same.\ntools/a.sh: Of b.\n")
         self.expect(rules.comment_subjects, {**wrong, rules.WITHOUT_SUBJECT_LIST: kept})
         self.expect(rules.comment_subjects, {"verbs/nic.cc": "// Offers one.\nint a;  // One of two.\nauto b = \"// Of\";\n"})
         many = {"verbs/nic.cc": "".join("int a%d;  // Of %d.\n" % (i, i) for i in range(rules.MOST_WITHOUT_SUBJECT + 1))}

@@ -16,6 +16,8 @@ import tree as trees  # noqa: E402
 SHIPPED = ("base", "rendezvous", "verbs", "channel", "gpu", "server", "plugins", "python")
 HEADER_LINES, SOURCE_LINES, FUNCTION_LINES = 120, 300, 30
 SHOWN = 8
+WORDS_IN_DOCS = 42000
+PRINTED = re.compile(r"<!-- table: .*?<!-- end table -->|\A<!-- Made by .*", re.DOTALL)
 
 
 def long_files(tree):
@@ -120,6 +122,12 @@ def compare(tree):
             print("  %4d  %s" % (count, where))
 
 
+def words_in_docs(tree):
+    """Words with a letter in them, without what programs print: tables, and pages as a whole."""
+    texts = (PRINTED.sub("", tree.read(p)) for p in tree.of(".md") if p.startswith("docs/"))
+    return sum(bool(re.search("[A-Za-z]", word)) for text in texts for word in text.split())
+
+
 def report(tree):
     files = sorted(long_files(tree), reverse=True)
     long = sorted(long_functions(tree), reverse=True)
@@ -128,6 +136,7 @@ def report(tree):
     for what, found in (("lines", files), ("lines in one function", long)):
         for count, where in found[:SHOWN]:
             print("  %4d %s, %s" % (count, what, where))
+    print("  %d words in docs/ without what programs print; the aim is %d" % (words_in_docs(tree), WORDS_IN_DOCS))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ cc_library(
 {compatible}    alwayslink = True,
 )
 
-# The same for code that uses Abseil and neither gRPC nor Protobuf.
+# For code that uses Abseil and neither gRPC nor Protobuf.
 cc_library(
     name = "abseil",
     srcs = glob([

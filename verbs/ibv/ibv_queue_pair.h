@@ -104,7 +104,7 @@ class IbvQueuePair final : public QueuePair {
   absl::Status AgreeOnExtensions(const QueuePairAddress& peer);
   void FillPath(const QueuePairAddress& peer, ibv_ah_attr* path) const;
 
-  // iWARP (ibv_queue_pair_iwarp.cc).
+  // What only an iWARP device needs, in ibv_queue_pair_iwarp.cc.
   std::unique_ptr<IwarpSide> MakeIwarpSide();
   void HoldSends(absl::Span<const SendWork> works);
 
