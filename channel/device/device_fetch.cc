@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
 #include "channel/ops/peer_words.h"
-#include "rendezvous/derived_status.h"
 
 namespace tryst {
 namespace {
@@ -23,12 +22,11 @@ void DeviceFetcher::Op::Start() {
     // Runs on any thread; the operation may be over when the poller gets to it.
     token_ = args.cancellation->Register([this, owner = owner_, alive = alive_] {
       owner->poller_->PostFn([this, alive] {
-        if (*alive && !committed_)
-          Fail(MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+        if (*alive && !committed_) Fail(Cancelled());
       });
     });
     if (token_ == Cancellation::kNoToken) {
-      return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+      return Fail(Cancelled());
     }
   }
   if (!args.deadline.is_never()) owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());

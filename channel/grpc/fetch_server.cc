@@ -13,13 +13,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "channel/grpc/fetch_server_stream.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/serial_set.h"
+#include "channel/ops/peer_words.h"
 #include "channel/poller/poller.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
@@ -844,9 +844,7 @@ void FetchServer::State::OnWaiterDone(Stream* stream, Todo* todo) {
 
 std::shared_ptr<const Outcome> FetchServer::State::OtherLife(absl::string_view self,
                                                              uint64_t asked) const {
-  auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(absl::StrFormat(
-      "%s has restarted: incarnation %016x was asked for a tensor, and it is now %016x", self,
-      asked, incarnation_))));
+  auto outcome = std::make_shared<Outcome>(*Failure(Restarted(self, asked, incarnation_)));
   outcome->header.set_is_other_incarnation(true);
   return outcome;
 }

@@ -6,10 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "channel/grpc/grpc_fetch_op.h"
+#include "channel/ops/peer_words.h"
 #include "proto/transport.pb.h"
-#include "rendezvous/derived_status.h"
 
 namespace tryst {
 namespace {
@@ -169,7 +168,6 @@ void GrpcChannel::Batches::TakeParcel(const rpc::FetchParcel& parcel) {
   channel_->StartFetching(op);
   op->state = FetchOp::State::kAsked;
   Attempt& attempt = *op->attempt;
-  ++attempt.attempts;
   const absl::Status taken = attempt.incoming.TakeParcel(parcel.response());
   const bool whole = attempt.incoming.complete() || attempt.incoming.header().code() != 0;
   if (taken.ok() && !whole) return channel_->Ask(op);  // For the rest.
@@ -226,9 +224,9 @@ void GrpcChannel::Batches::Retry(Batch* batch, const absl::Status& why) {
   const int64_t failing_ns = channel_->poller_->RunningSince(
       std::max(failing_since_ns_, channel_->calls_.failing_since_ns()));
   if (failing_ns >= absl::ToInt64Nanoseconds(channel_->options_.patience)) {
-    const int attempts = std::exchange(attempts_, 0);
+    attempts_ = 0;
     failing_since_ns_ = 0;
-    return channel_->EndOfPatience(0, failing_ns, attempts);
+    return channel_->EndOfPatience(0);
   }
   backs_off_ = true;
   channel_->poller_->SetTimer(&timer_, now_ns + channel_->calls_.BackOffNs(failing_ns, 0));
@@ -243,9 +241,8 @@ void GrpcChannel::Batches::OnTimer() {
 // What was requested from the old incarnation fails as it would in a call of its own; the rest is
 // requested from the new one.
 void GrpcChannel::Batches::OnOtherLife(Batch* batch) {
-  const absl::Status why = absl::AbortedError(absl::StrFormat(
-      "%s has restarted: incarnation %016x was asked for a tensor, and it is now %016x",
-      channel_->peer_, asked_incarnation_, channel_->peer_incarnation_));
+  const absl::Status why =
+      Restarted(channel_->peer_, asked_incarnation_, channel_->peer_incarnation_);
   asked_incarnation_ = channel_->peer_incarnation_;
   heard_ = 0;
   for (const Batch::Ask& ask : batch->asks) {

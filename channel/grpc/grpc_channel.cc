@@ -9,6 +9,7 @@
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_fetch_op.h"
+#include "channel/ops/peer_words.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
 
@@ -74,14 +75,12 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
     op->token = args.cancellation->Register([this, id] {
       PostCounted([this, id] {
         if (FetchOp* cancelled = FindOp(id)) {
-          Break(cancelled,
-                MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+          Break(cancelled, Cancelled());
         }
       });
     });
     if (op->token == Cancellation::kNoToken) {
-      return FinishSoon(op,
-                        MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+      return FinishSoon(op, Cancelled());
     }
   }
   SetTimer(op);
@@ -105,7 +104,6 @@ void GrpcChannel::Ask(FetchOp* op) {
     return Retry(op, channel.status());
   }
   if (!op->may_be_known) attempt.pinned_incarnation = peer_incarnation_;
-  ++attempt.attempts;
   attempt.landed = false;
   attempt.incoming.StartAttempt();
   FetchStream* stream = calls_.New(
@@ -179,8 +177,12 @@ void GrpcChannel::OnHeader(FetchOp* op) {
   }
   if (header.code() != 0) {
     attempt.answered = true;
-    absl::Status status(static_cast<absl::StatusCode>(header.code()), header.message());
-    return Finish(op, header.is_derived() ? MarkDerived(status) : status, Tensor(), false);
+    const absl::Status status =
+        header.is_other_incarnation()
+            ? Restarted(peer_, attempt.pinned_incarnation, header.producer_incarnation())
+            : FailureTold(static_cast<uint32_t>(header.code()), header.message(),
+                          header.is_derived());
+    return Finish(op, status, Tensor(), false);
   }
   absl::StatusOr<Tensor> tensor = attempt.incoming.Finish();
   if (!tensor.ok()) return Finish(op, tensor.status(), Tensor(), false);
@@ -293,7 +295,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   }
   const int64_t failing_ns = poller_->RunningSince(attempt.failing_since_ns);
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
-    return EndOfPatience(op->id, failing_ns, attempt.attempts);
+    return EndOfPatience(op->id);
   }
   op->state = FetchOp::State::kBackingOff;
   attempt.span.Enter(WaitsFor::kRetry, now_ns);
@@ -302,25 +304,23 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
 }
 
 // If the peer has been silent on all calls, no other fetch need wait longer. For a batch `id` is 0.
-void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
-  PostCounted(
-      [this, id,
-       why = absl::UnavailableError(absl::StrCat(
-           peer_, " did not answer over gRPC for ", failing_ns / 1000000000, " s, in ", attempts,
-           " attempts; the last failed with: ", calls_.last_failure().message()))] {
-        FetchOp* op = FindOp(id);
-        const bool heard =
-            calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
-                                                  absl::ToInt64Nanoseconds(options_.patience);
-        if (!heard) {
-          if (op != nullptr) FailLine(op, why);
-          FailWaiting(why);
-        } else if (op != nullptr) {
-          Finish(op, why, Tensor(), false);
-        } else if (id == 0) {
-          AskNext();  // A batch, which nobody else would send again.
-        }
-      });
+void GrpcChannel::EndOfPatience(uint64_t id) {
+  PostCounted([this, id,
+               why = NotAnswered(peer_, "grpc", absl::ToInt64Milliseconds(options_.patience),
+                                 calls_.last_failure())] {
+    FetchOp* op = FindOp(id);
+    const bool heard =
+        calls_.failing_since_ns() == 0 || poller_->RunningSince(calls_.failing_since_ns()) <
+                                              absl::ToInt64Nanoseconds(options_.patience);
+    if (!heard) {
+      if (op != nullptr) FailLine(op, why);
+      FailWaiting(why);
+    } else if (op != nullptr) {
+      Finish(op, why, Tensor(), false);
+    } else if (id == 0) {
+      AskNext();  // A batch, which nobody else would send again.
+    }
+  });
 }
 
 void GrpcChannel::SetTimer(FetchOp* op) {
@@ -334,11 +334,9 @@ void GrpcChannel::SetTimer(FetchOp* op) {
 void GrpcChannel::OnTimer(FetchOp* op) {
   const int64_t now_ns = poller_->clock().NowNs();
   if (op->args.deadline.Passed(now_ns)) {
-    return Break(op,
-                 absl::DeadlineExceededError(absl::StrCat(
-                     "the receive's deadline has passed: ",
-                     calls_.last_failure().ok() ? "the producer has not sent the tensor"
-                                                : std::string(calls_.last_failure().message()))));
+    const std::string why =
+        calls_.last_failure().ok() ? "" : absl::StrCat(" (", calls_.last_failure().message(), ")");
+    return Break(op, Late(FetchStateName(op->LikeState()), peer_, why));
   }
   if (op->state == FetchOp::State::kBackingOff) Ask(op);
   if (!op->is_set()) SetTimer(op);
@@ -391,7 +389,7 @@ void GrpcChannel::AbortStep(int64_t step_id, const absl::Status& why) {
   for (const auto& [id, op] : ops_) {
     if (op->step_id == step_id) ids.push_back(id);
   }
-  BreakAll(std::move(ids), why);
+  BreakAll(std::move(ids), MarkDerived(why));
 }
 
 void GrpcChannel::BreakAll(std::vector<uint64_t> ids, const absl::Status& why) {
@@ -434,6 +432,11 @@ std::string GrpcChannel::Explain() const {
                     " ms: ", calls_.last_failure().message());
   }
   return out;
+}
+
+FetchState GrpcChannel::FetchOp::LikeState() const {
+  if (state == State::kReady) return FetchState::kHere;
+  return parked() || state == State::kAsked ? FetchState::kAsked : FetchState::kQueued;
 }
 
 TraceSpan GrpcChannel::FetchOp::Span() const {

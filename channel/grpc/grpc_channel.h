@@ -77,7 +77,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void OnDigestWrong(FetchOp* op, const absl::Status& why);
   void Stage(FetchOp* op, Tensor landed, bool is_dead);
   void Retry(FetchOp* op, const absl::Status& why);
-  void EndOfPatience(uint64_t id, int64_t failing_ns, int attempts);
+  void EndOfPatience(uint64_t id);
   void NotePeer(uint64_t incarnation);
   void OnTimer(FetchOp* op);
   void SetTimer(FetchOp* op);

@@ -136,7 +136,6 @@ void GrpcChannel::HandOver(FetchOp* op, FetchOp* heir) {
     attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   }
   attempt.failing_since_ns = 0;
-  attempt.attempts = 0;
   attempt.digest_was_wrong = false;
   attempt.incoming.Reset(destination);
   Ask(heir);

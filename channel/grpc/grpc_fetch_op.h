@@ -12,6 +12,7 @@
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_channel.h"
+#include "channel/ops/fetch_table.h"
 
 namespace tryst {
 
@@ -26,7 +27,6 @@ struct GrpcChannel::Attempt {
   int64_t retry_at_ns = 0;       // 0: none.
   int64_t failing_since_ns = 0;  // 0: the last attempt succeeded.
   uint64_t received_at_failure = 0;
-  int attempts = 0;
   // How often the producer answered with another incarnation than was asked for.
   int lives_tried = 0;
   bool digest_was_wrong = false;
@@ -72,7 +72,8 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   bool has_call() const {
     return state == State::kAsked || state == State::kBackingOff || state == State::kStaging;
   }
-  TraceSpan Span() const;  // What it waits for, and since when.
+  TraceSpan Span() const;        // What it waits for, and since when.
+  FetchState LikeState() const;  // The state of such a fetch over the other transports.
 
   GrpcChannel* const channel;
   const uint64_t id;

@@ -90,8 +90,7 @@ void FetchOps::Start(FetchOp* op) {
   if (args.cancellation != nullptr) {
     op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
     if (op->cancel_token == Cancellation::kNoToken) {
-      return EndEarly(op,
-                      MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+      return EndEarly(op, Cancelled());
     }
   }
   if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
@@ -232,7 +231,7 @@ void FetchOps::GiveMemoryBack() {
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {
-  EndByCaller(op, MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")));
+  EndByCaller(op, Cancelled());
   FreeIfDone(op);
 }
 
@@ -245,9 +244,7 @@ void FetchOps::OnOpTimer(FetchOp* op) {
     // The peer is slow to answer. Its slot stays with it; the caller need not.
     return Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
   }
-  EndByCaller(op, absl::DeadlineExceededError(
-                      absl::StrCat("not received in time: ", FetchStateName(op->state), " of ",
-                                   ops_options_.connect.peer, WhyLate(*op))));
+  EndByCaller(op, Late(FetchStateName(op->state), ops_options_.connect.peer, WhyLate(*op)));
 }
 
 absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
@@ -327,8 +324,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
     // The caller has cancelled meanwhile, so the fetch ends here.
     TRYST_REACHED("rare: a fetch is cancelled while it changes its path");
     LastWord(op);
-    return Report(op, MarkDerived(absl::CancelledError("the fetch was cancelled by its caller")),
-                  Tensor(), false, When::kAtEndOfTurn);
+    return Report(op, Cancelled(), Tensor(), false, When::kAtEndOfTurn);
   }
   op->cancel_token = Cancellation::kNoToken;
   poller_->CancelTimer(op);

@@ -20,6 +20,22 @@ absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarna
       "%s has restarted: its incarnation was %016x and is %016x", peer, former, incarnation));
 }
 
+absl::Status NotAnswered(absl::string_view peer, absl::string_view path, int64_t patience_ms,
+                         const absl::Status& why) {
+  return absl::UnavailableError(absl::StrCat(peer, " has not answered over ", path, " for ",
+                                             patience_ms, " ms (patience)", why.ok() ? "" : ": ",
+                                             why.message()));
+}
+
+absl::Status Late(absl::string_view waits, absl::string_view peer, absl::string_view why) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("not received in time: ", waits, " of ", peer, why));
+}
+
+absl::Status Cancelled() {
+  return MarkDerived(absl::CancelledError("the fetch was cancelled by its caller"));
+}
+
 absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived) {
   const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   const absl::Status status(

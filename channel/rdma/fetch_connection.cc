@@ -177,9 +177,7 @@ void FetchChannel::RetryLater(const absl::Status& why) {
 void FetchChannel::OnPeerLost() {
   if (open() || connector_.state() == State::kClosed) return;
   TRYST_REACHED("rare: the producer is without a word for too long");
-  EndAll(absl::UnavailableError(absl::StrCat(
-      options_.peer, " has not answered over ", options_.path, " for ", options_.patience_ms,
-      " ms (patience)", connector_.why.ok() ? "" : ": ", connector_.why.message())));
+  EndAll(NotAnswered(options_.peer, options_.path, options_.patience_ms, connector_.why));
 }
 
 void FetchChannel::EndAll(const absl::Status& why) {

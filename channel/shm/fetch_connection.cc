@@ -171,9 +171,7 @@ void ShmFetchChannel::OnPatienceTimer() {
   if (connector_.state() == State::kOpen || connector_.state() == State::kClosed) return;
   const int64_t patience_ns = link_.options.patience_ms * 1'000'000;
   const auto since_ns = [this](const FetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
-  EndWaiting(absl::UnavailableError(absl::StrCat(link_.options.peer, " could not be reached for ",
-                                                 link_.options.patience_ms,
-                                                 " ms (patience): ", connector_.why.message())),
+  EndWaiting(NotAnswered(link_.options.peer, "shm", link_.options.patience_ms, connector_.why),
              [&](const FetchOp& op) { return poller_->RunningSince(since_ns(op)) >= patience_ns; });
   int64_t oldest_ns = INT64_MAX;
   for (const FetchOp* op : pool_.all()) {

@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "rendezvous/derived_status.h"
 
 namespace tryst {
 namespace {
@@ -493,6 +495,41 @@ TEST_P(ChannelContractTest, DeadlineEndsTheFetchInTime) {
   EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded) << result.status;
   EXPECT_GE(clock.NowNs() - start_ns, 80'000'000);
   EXPECT_LT(clock.NowNs() - start_ns, 2'000'000'000);
+}
+
+// One cause has one code and one wording, whatever path the fetch took.
+TEST_P(ChannelContractTest, ADeadlineACancelAndARestartAreSaidInTheSameWords) {
+  Send(1, Key("met"), Numbers(1, 1));
+  ASSERT_TRUE(FetchNow(1, Key("met")).status.ok());
+  const std::string worker(Key("met").src().worker);
+  const SteadyClock clock;
+  Args args;
+  args.deadline = Deadline::After(clock, absl::Milliseconds(200));
+  EXPECT_EQ(FetchNow(1, Key("never"), args).status,
+            absl::DeadlineExceededError(
+                absl::StrCat("not received in time: waits for the peer's Send of ", worker)));
+  Cancellation cancellation;
+  Args cancelled;
+  cancelled.cancellation = &cancellation;
+  auto pending = StartFetch(1, Key("cancelled"), cancelled);
+  usleep(50'000);
+  cancellation.StartCancel();
+  const absl::Status ended = pending->Wait().status;
+  EXPECT_EQ(ended, FetchNow(1, Key("cancelled"), cancelled).status) << "before it has begun";
+  EXPECT_EQ(ended.message(), "the fetch was cancelled by its caller");
+  EXPECT_TRUE(IsDerived(ended));
+
+  const uint64_t before = world_->producer_incarnation();
+  auto old = StartFetch(1, Key("old"));
+  usleep(50'000);
+  if (!world_->RestartProducer() || world_->EndOfALife() != absl::StatusCode::kAborted) {
+    world_->producer()->step(1)->StartAbort(absl::CancelledError("end of test"));
+    old->Wait();
+    return;
+  }
+  EXPECT_EQ(old->Wait().status, absl::AbortedError(absl::StrFormat(
+                                    "%s has restarted: its incarnation was %016x and is %016x",
+                                    worker, before, world_->producer_incarnation())));
 }
 
 TEST_P(ChannelContractTest, DeadlineWithCallersMemoryWaitsForTheLastWord) {
