@@ -35,12 +35,41 @@ SIZES = (0, 8, 100, 2000, 8191, 8192, 8193, 65536, 300001, 8 << 20, -1)
 PATIENCE_S = 60
 
 
+def openssl(*args):
+    subprocess.run(["openssl", *args], check=True, stderr=subprocess.DEVNULL)
+
+
+def tls_flags(folder, job):
+    """A certificate that names the worker, signed by the folder's own authority."""
+    def at(name):
+        return os.path.join(folder, name)
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    if not os.path.exists(at("ca.pem")):
+        openssl("req", "-x509", *new, "-days", "2", "-subj", "/CN=ca", "-keyout", at("ca.key"), "-out", at("ca.pem"))
+    openssl("req", *new, "-subj", "/", "-keyout", at(job + ".key"), "-out", at(job + ".csr"))
+    with open(at(job + ".ext"), "w") as file:
+        file.write("subjectAltName=URI:tryst://tryst/job:%s/replica:0/task:0" % job)
+    openssl("x509", "-req", "-in", at(job + ".csr"), "-CA", at("ca.pem"), "-CAkey", at("ca.key"), "-CAcreateserial",
+            "-days", "2", "-out", at(job + ".pem"), "-extfile", at(job + ".ext"))
+    return ["--certificate_file=" + at(job + ".pem"), "--key_file=" + at(job + ".key"), "--ca_file=" + at("ca.pem")]
+
+
+def token_flags(folder, _job):
+    token = os.path.join(folder, "token")
+    with open(token, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write("a token of both releases, long enough\n")
+    return ["--token_file=" + token]
+
+
+SECURITY = {"insecure": lambda _folder, _job: ["--insecure"], "tls": tls_flags, "token": token_flags}
+
+
 class Peer:
-    def __init__(self, program, job, flags, folder):
+    def __init__(self, program, job, flags, folder, security="insecure"):
         self.log = os.path.join(folder, job + ".log")
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [program, "--insecure", "--open_cluster", "--job=" + job, "--listen=127.0.0.1:0", *flags],
+                [program, *SECURITY[security](folder, job), "--open_cluster", "--job=" + job, "--listen=127.0.0.1:0", *flags],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         words = self.answer("serving").split()
         self.name, self.place = words[0], "%s@%s" % (words[0], words[2])
@@ -74,15 +103,21 @@ class Peer:
 class Pair:
     """Not cases by itself: what OldToNew and NewToOld do on each path."""
     producer_is = consumer_is = path = None
+    security = "insecure"
+    expected = None  # The path that is taken, if it is not the configured one.
     producer_flags = ()
+    new_flags = ()  # Of the workers of this tree.
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        flags = PATHS[self.path]
-        self.producer = Peer(PROGRAMS[self.producer_is], "ps", [*flags, *self.producer_flags], folder.name)
+        def flags(who):
+            return [*PATHS[self.path], *(self.new_flags if who == "new" else ())]
+        self.producer = Peer(PROGRAMS[self.producer_is], "ps", [*flags(self.producer_is), *self.producer_flags],
+                             folder.name, self.security)
         self.addCleanup(self.producer.stop)
-        self.consumer = Peer(PROGRAMS[self.consumer_is], "worker", [*flags, "--join=" + self.producer.place], folder.name)
+        self.consumer = Peer(PROGRAMS[self.consumer_is], "worker",
+                             [*flags(self.consumer_is), "--join=" + self.producer.place], folder.name, self.security)
         self.addCleanup(self.consumer.stop)
 
     def start_send(self, step, edge, first, count, size):
@@ -107,7 +142,7 @@ class Pair:
         self.consumer.tell("path", self.producer.name)
         said = self.consumer.answer("path")
         used = re.findall(r"fetch from \S+ over (\S+): (?:connected|in use)", said)
-        self.assertEqual(used, [self.path], said.replace("|", "\n"))
+        self.assertEqual(used, [self.expected or self.path], said.replace("|", "\n"))
 
     def test_bytes_of_every_size(self):
         for size in SIZES:
@@ -206,6 +241,17 @@ def pairs():
             yield type(name, (Pair, unittest.TestCase), dict(who, path=path, __module__=__name__))
         name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
         yield type(name, (SmallerMessages, unittest.TestCase), dict(who, __module__=__name__))
+    for producer, consumer in ways:
+        for security in ("tls", "token"):
+            for path in PATHS:
+                who = {"producer_is": producer, "consumer_is": consumer, "path": path, "security": security}
+                mixed = producer != consumer
+                if mixed and security == "token":  # As CHANGELOG.md has such a cluster upgraded.
+                    who["new_flags"] = ("--encrypt=off",)
+                elif path == "rdma/soft":  # 0.2.0 has no path that is encrypted.
+                    who["expected"] = "grpc" if mixed else "rdma/soft-tls"
+                name = "%s_to_%s_over_%s_under_%s" % (producer.capitalize(), consumer, path.split("/")[-1], security)
+                yield type(name, (Pair, unittest.TestCase), dict(who, __module__=__name__))
 
 
 if __name__ == "__main__":
