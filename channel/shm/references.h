@@ -43,10 +43,10 @@ class GivenReferences {
   // Releases what the consumer has returned; returns how many. kDataLoss: it returned something
   // that it does not hold.
   absl::StatusOr<int> TakeReturned();
-  // Whether there are any; costs one load.
+  // Whether there are any; costs one load. AsleepFlag says why its order is what it is.
   bool HasReturned() const {
     const uint64_t word =
-        view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_relaxed);
+        view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_seq_cst);
     return static_cast<uint32_t>(word >> 32) == next_return_ + 1;
   }
   // The consumer is gone, so everything is released.
