@@ -335,8 +335,8 @@ const ConfigRow kRows[] = {
      "How many threads run the callbacks of receives. 0: one more than pollers. Raise it when "
      "callbacks compute for long or block."},
     {"Limits", "patience", K::kDuration, &C::patience,
-     "How long a fetch goes on trying while its producer does not answer; then it fails. gRPC "
-     "alone waits for 8s at least. Set it above the time that a worker of yours takes to restart."},
+     "How long a fetch goes on trying while its producer does not answer; then it fails. Set it "
+     "above the time that a worker of yours takes to restart."},
     {"Limits", "keep_for", K::kDuration, &C::keep_for,
      "How long a producer keeps tensors for a consumer that has vanished, in case it comes back. "
      "It must be longer than patience."},

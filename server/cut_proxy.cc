@@ -107,6 +107,7 @@ void CutProxy::Forward(const std::shared_ptr<Pair>& pair, bool back) {
   for (;;) {
     const ssize_t got = recv(from, buffer, sizeof(buffer), 0);
     if (got <= 0) break;
+    if (swallows_.load()) continue;
     if (back) {
       bytes_back_.fetch_add(got);
       if (damage_runs_.load() > 0) Damage(buffer, static_cast<size_t>(got));

@@ -24,6 +24,8 @@ class CutProxy {
   void CutAfterBytes(int64_t bytes) { cut_after_bytes_.store(bytes); }
   // Cuts all open connections.
   void CutNow();
+  // From now on nothing comes through, and nobody is told.
+  void Swallow() { swallows_.store(true); }
   // Changes one bit in each of the next `times` runs of 64 bytes 0xd5 that come from the target.
   void DamageRuns(int times) { damage_runs_.store(times); }
   int damaged() const { return damaged_.load(); }
@@ -42,6 +44,7 @@ class CutProxy {
   int port_ = 0;
   std::atomic<int64_t> cut_after_bytes_{-1};
   std::atomic<bool> refuse_{false};
+  std::atomic<bool> swallows_{false};
   std::atomic<int> damage_runs_{0};
   std::atomic<int> damaged_{0};
   std::atomic<int> connections_{0};

@@ -74,8 +74,7 @@ GrpcChannelOptions GrpcFrom(const ServerConfig& config) {
   options.max_tensor_bytes = config.max_tensor_bytes;
   options.max_asked = static_cast<size_t>(config.max_asked);
   options.patience = config.patience;
-  const Keepalive keepalive = KeepaliveFor(config.patience);
-  options.silence = keepalive.ask_after + keepalive.answer_within;
+  options.answer_within = KeepaliveFor(config.patience).answer_within;
   options.max_waiting = static_cast<size_t>(config.max_waiting);
   return options;
 }

@@ -22,9 +22,12 @@ void EventThread::Run() {
   SetThreadOwner(this);
   void* tag = nullptr;
   bool ok = false;
+  uint64_t step = 0;
   while (queue_->Next(&tag, &ok)) {
+    step_.store(++step, std::memory_order_relaxed);
     static_cast<GrpcEvent*>(tag)->OnEvent(ok);
     for (Poller* poller : pollers_) poller->TurnIfAsleep();
+    step_.store(++step, std::memory_order_relaxed);
   }
 }
 

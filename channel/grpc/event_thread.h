@@ -3,6 +3,8 @@
 
 #include <grpcpp/completion_queue.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -44,12 +46,16 @@ class EventThread {
   // Waits for the operations under way. REQUIRES: no operation is begun any more.
   ~EventThread();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
+  // Goes up when an event begins, to an odd number, and when it ends. Nothing that arrives is read
+  // while one runs. Any thread.
+  uint64_t step() const { return step_.load(std::memory_order_relaxed); }
 
  private:
   void Run();
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   const std::vector<Poller*> pollers_;
+  std::atomic<uint64_t> step_{0};
   std::thread thread_;
 };
 

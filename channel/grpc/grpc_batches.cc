@@ -120,15 +120,15 @@ FetchStream* GrpcChannel::Batches::Start(const std::shared_ptr<Batch>& batch,
 }
 
 // It names no incarnation, because who is asked by a stranger tells its own at once.
-int64_t GrpcChannel::Batches::AskForWord() {
-  if (word_stream_ != nullptr) return word_asked_ns_;
+bool GrpcChannel::Batches::AskForWord() {
+  if (word_stream_ != nullptr) return true;
   auto channel = channel_->calls_.ChannelToPeer();
-  if (!taken_ || !channel.ok()) return -1;
+  if (!taken_ || !channel.ok()) return false;
   auto batch = std::make_shared<Batch>(channel_->options_.max_tensor_bytes);
   batch->is_word = true;
   rpc::FetchRequest request;
   word_stream_ = Start(batch, *channel, &request, {});
-  return word_asked_ns_ = channel_->poller_->now_ns();
+  return true;
 }
 
 void GrpcChannel::Batches::EndAskForWord() {

@@ -42,8 +42,8 @@ class GrpcChannel::Batches {
   void Fetched() { --waiting_; }  // or its tensor is there and it has a call of its own now.
   void Send();                    // Sends what is to be asked for.
   // Sends a batch that asks for nothing, and that every producer answers at once, unless one is out
-  // already. Returns since when; -1: none is, since the peer takes no batches or has no address.
-  int64_t AskForWord();
+  // already. False: none is, since the peer takes no batches or has no address.
+  bool AskForWord();
   void EndAskForWord();  // It is not awaited any more.
   void Close();
 
@@ -79,8 +79,7 @@ class GrpcChannel::Batches {
   std::deque<uint64_t> to_park_;
   absl::flat_hash_set<FetchStream*> streams_;
   FetchStream* word_stream_ = nullptr;  // AskForWord() started it; it is in streams_, too.
-  int64_t word_asked_ns_ = 0;
-  uint64_t asked_incarnation_ = 0;  // The incarnation that was asked; 0: any.
+  uint64_t asked_incarnation_ = 0;      // The incarnation that was asked; 0: any.
   uint64_t heard_ = 0;
   uint64_t parcel_bytes_ = 0;  // The most that one holds; 0: the producer is not known to send any.
   int small_in_turn_ = 0;      // How many of the last tensors were small, one after the other.

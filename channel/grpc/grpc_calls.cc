@@ -12,6 +12,7 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kChecks = 8;  // Within the patience (Poller::RunningSince).
+constexpr int64_t kReads = 4;   // In so much of the patience all that has arrived is read.
 
 }  // namespace
 
@@ -88,7 +89,18 @@ void GrpcCalls::WatchStalls() {
   poller_->SetTimer(&stall_timer_, poller_->clock().NowNs() + patience_ns / kChecks);
 }
 
+// Whether what the peers have sent was read. Not while one event, such as a large allocation, keeps
+// the events' thread from one look to the next, nor shortly after.
+bool GrpcCalls::ReadsAll() {
+  const uint64_t step = events_->step();
+  if (step % 2 == 1 && step == events_step_) kept_ns_ = poller_->now_ns();
+  events_step_ = step;
+  return poller_->RunningSince(kept_ns_) >= absl::ToInt64Nanoseconds(options_.patience) / kReads;
+}
+
 void GrpcCalls::OnStallTimer() {
+  const int64_t patience_ns = absl::ToInt64Nanoseconds(options_.patience);
+  const bool may_judge = ReadsAll();
   std::vector<FetchStream*> stalled;
   for (const auto& [stream, owned] : streams_) {
     const uint64_t parts = stream->parts_so_far();
@@ -96,16 +108,14 @@ void GrpcCalls::OnStallTimer() {
       stream->seen_parts = parts;
       stream->seen_ns = poller_->now_ns();
       owed_.NoteWord();
-    } else if (parts != 0 && poller_->RunningSince(stream->seen_ns) >=
-                                 absl::ToInt64Nanoseconds(options_.patience)) {
+    } else if (may_judge && parts != 0 && poller_->RunningSince(stream->seen_ns) >= patience_ns) {
       stalled.push_back(stream);
     }
   }
   for (FetchStream* stream : stalled) on_stalled_(stream);
-  const int64_t quiet_ns = poller_->RunningSince(owed_.word_ns());
-  if (!streams_.empty() && quiet_ns >= absl::ToInt64Nanoseconds(options_.patience) / 2) {
-    on_quiet_(quiet_ns);
-  }
+  // At every look, except right after a word.
+  const bool is_quiet = poller_->RunningSince(owed_.word_ns()) >= patience_ns / (2 * kChecks);
+  if (!streams_.empty() && is_quiet) on_quiet_(may_judge);
   WatchStalls();
 }
 
@@ -124,10 +134,13 @@ void GrpcCalls::NoteFailure(const absl::Status& why) {
   if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
 }
 
-// A call that ended because the peer was silent has been failing since the peer's last message.
+// A call that ended because the peer was silent has been failing since the peer was first asked in
+// vain: by us, or by gRPC's keepalive.
 int64_t GrpcCalls::FailingSinceNs(const absl::Status& why) const {
-  const bool silent = absl::StrContains(why.message(), "keepalive");
-  return poller_->clock().NowNs() - (silent ? absl::ToInt64Nanoseconds(options_.silence) : 0);
+  if (unanswered_since_ns() != 0) return unanswered_since_ns();
+  const int64_t now_ns = poller_->clock().NowNs();
+  if (!absl::StrContains(why.message(), "keepalive")) return now_ns;
+  return std::max(owed_.word_ns(), now_ns - absl::ToInt64Nanoseconds(options_.answer_within));
 }
 
 // A quarter of the time for which it has been failing, so the pauses grow exponentially. Fetches

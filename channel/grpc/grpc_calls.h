@@ -32,9 +32,9 @@ class GrpcCalls {
  public:
   // Gets a call that has begun to bring a tensor and brings nothing more for the patience.
   using OnStalled = std::function<void(FetchStream*)>;
-  // Gets, a few times, for how long the peer has said nothing on any call: half the patience, or
-  // more.
-  using OnQuiet = std::function<void(int64_t quiet_ns)>;
+  // Runs a few times within the patience while the peer says nothing on any call. `may_judge`: it
+  // had something to say meanwhile only if nothing of it has been read.
+  using OnQuiet = std::function<void(bool may_judge)>;
 
   // The arguments outlive it.
   GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
@@ -70,6 +70,13 @@ class GrpcCalls {
   void NoteFailure(const absl::Status& why);
   // What the peer owes beside tensors: a word, when it is asked for one.
   FetchOwed* owed() { return &owed_; }
+  // Notes that the peer is asked for a word.
+  void NoteAsked() {
+    if (unanswered_since_ns() == 0) asked_ns_ = poller_->now_ns();
+  }
+  // Since when it has not answered that; 0: it has, or was not asked. Only from then on does its
+  // silence count: a peer that has nothing to say is silent for as long as it likes.
+  int64_t unanswered_since_ns() const { return asked_ns_ > owed_.word_ns() ? asked_ns_ : 0; }
   const absl::Status& last_failure() const { return last_failure_; }
   int64_t failing_since_ns() const { return failing_since_ns_; }  // 0: the last call went well.
   // Since when a call that fails now has been failing.
@@ -83,6 +90,7 @@ class GrpcCalls {
   void CancelSome();
   void WatchStalls();
   void OnStallTimer();
+  bool ReadsAll();
 
   const std::string peer_;
   PeerDirectory* const directory_;
@@ -97,6 +105,9 @@ class GrpcCalls {
   absl::Status last_failure_;
   int64_t failing_since_ns_ = 0;
   FetchOwed owed_;
+  int64_t asked_ns_ = 0;
+  uint64_t events_step_ = 0;  // When it was last looked at.
+  int64_t kept_ns_ = 0;       // When one event was last seen to keep the events' thread.
   absl::flat_hash_set<FetchStream*> to_cancel_;
   MemberTimer<GrpcCalls> cancel_timer_{this, &GrpcCalls::CancelSome};
   MemberTimer<GrpcCalls> stall_timer_{this,

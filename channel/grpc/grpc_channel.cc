@@ -48,7 +48,7 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       calls_(
           peer_, directory, signer, events, poller, options_,
           [this](FetchStream* stream) { OnStalled(stream); },
-          [this](int64_t quiet_ns) { OnQuiet(quiet_ns); }),
+          [this](bool may_judge) { OnQuiet(may_judge); }),
       batches_(std::make_unique<Batches>(this)),
       executors_(poller) {}
 
@@ -260,19 +260,20 @@ void GrpcChannel::OnStalled(FetchStream* stream) {
 
 // A producer whose tensors have not been sent yet has nothing to say, but it answers when it is
 // asked to. One that does not, although the call stays open, ends what it was asked before.
-void GrpcChannel::OnQuiet(int64_t quiet_ns) {
+void GrpcChannel::OnQuiet(bool may_judge) {
   if (!closed_.ok() || asked_ + fetching_ + batches_->waiting() == 0) return;
-  const int64_t asked_ns = batches_->AskForWord();
+  if (!batches_->AskForWord()) return;
+  calls_.NoteAsked();
+  const int64_t silent_ns = poller_->RunningSince(calls_.unanswered_since_ns());
   const int64_t patience_ns = absl::ToInt64Nanoseconds(options_.patience);
-  if (asked_ns < 0 || quiet_ns < patience_ns || poller_->RunningSince(asked_ns) < patience_ns / 4) {
-    return;
-  }
+  if (!may_judge || silent_ns < patience_ns) return;
   TRYST_REACHED("rare: a producer owes a word by grpc");
   batches_->EndAskForWord();
-  const absl::Status why = calls_.owed()->Silent(peer_, "grpc", quiet_ns / 1'000'000);
+  const absl::Status why = calls_.owed()->Silent(peer_, "grpc", silent_ns / 1'000'000);
   std::vector<uint64_t> ids;
   for (const auto& [serial, op] : asks_) {
-    if (op->began_ns <= asked_ns && op->state != FetchOp::State::kStaging) ids.push_back(op->id);
+    const bool is_new = poller_->RunningSince(op->began_ns) < patience_ns / 4;
+    if (!is_new && op->state != FetchOp::State::kStaging) ids.push_back(op->id);
   }
   std::sort(ids.begin(), ids.end());
   for (uint64_t id : ids) {

@@ -72,7 +72,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void OnTaken(FetchOp* op, const absl::Status& taken);
   void OnEnded(FetchStream* stream);
   void OnStalled(FetchStream* stream);
-  void OnQuiet(int64_t quiet_ns);
+  void OnQuiet(bool may_judge);
   void OnHeader(FetchOp* op);
   void OnDigestWrong(FetchOp* op, const absl::Status& why);
   void Stage(FetchOp* op, Tensor landed, bool is_dead);

@@ -22,8 +22,8 @@ struct GrpcChannelOptions {
   // How long a fetch retries while nobody answers. Shorter than the time for which the producer
   // keeps a tensor whose consumer is gone (FetchServerOptions).
   absl::Duration patience = absl::Seconds(30);
-  // How long the peer has been silent when gRPC's keepalive gives it up.
-  absl::Duration silence = absl::Seconds(30);
+  // How long gRPC's keepalive waits for an answer before it gives the peer up.
+  absl::Duration answer_within = absl::Seconds(10);
   absl::Duration first_retry = absl::Milliseconds(20);
   absl::Duration longest_retry = absl::Seconds(1);
   bool digests = false;  // Requests them. A digest that arrives is always checked.

@@ -44,7 +44,7 @@ import sys
 # What a call may take beyond its deadline, and beyond the patience where it has none; for how long after a fault it may still
 # explain a failure; what a life may grow by, and how long it takes until its pools are full; how old the last word of a peer
 # may be that has nothing to say; and how long a producer keeps what a consumer asked for that is away. See `allow`.
-ALLOWED = {"slack_ms": 3000, "patience_ms": 8000, "after_ms": 3000, "growth_kib": 32768, "growth_after_s": 400, "quiet_ms": 7000,
+ALLOWED = {"slack_ms": 3000, "patience_ms": 8000, "after_ms": 3000, "growth_kib": 32768, "growth_after_s": 400, "quiet_ms": 3000,
            "keep_ms": 20000}
 OK, CANCELLED, DEADLINE, EXHAUSTED, ABORTED, UNAVAILABLE = 0, 1, 4, 8, 10, 14
 SEEN_TOGETHER, MAY_DROP = ("many", "each"), ("many", "task")  # Values of WAY.
