@@ -202,6 +202,18 @@ class GenerateTest(unittest.TestCase):
             self.assertEqual(sample.blamed("a.cc:3:2: error: no\na.cc:1:1: warning: no\n", folder), {7})
             self.assertEqual(sample.blamed("./a.cc:6:1: error: no\nelsewhere.cc:6:1: error: no\n", folder), {9})
 
+    def test_a_file_that_loses_its_only_fault_is_built_without(self):
+        with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as tree:
+            with open(os.path.join(root, "a.cc"), "w", encoding="utf-8") as file:
+                file.write("void F() {\n  Go();\n}\n")
+            drawn = dict(list(sample.draw(root, ["a.cc"], "1", 1, set()).items())[:1])
+
+            def compile_all(planted):
+                with open(os.path.join(tree, "a.cc"), encoding="utf-8") as file:
+                    lines = file.read().split("\n")
+                return "".join("a.cc:%d:1: error: no\n" % (1 + i) for i, line in enumerate(lines) if "TrystMutant(10000)" in line)
+            self.assertEqual(sample.build(root, tree, [], drawn, 1, compile_all, os.path.join(root, "refused"))[0], {})
+
     def test_every_source_of_the_rooms_can_be_read(self):
         for path in sample.sources(ROOT, generate.ROOMS):
             with open(os.path.join(ROOT, path), encoding="utf-8") as file:

@@ -48,10 +48,10 @@ def draw(root, paths, seed, size, leave_out):
     return {FIRST + i: generate.numbered(fault, FIRST + i) for i, fault in enumerate(drawn) if fault.name not in leave_out}
 
 
-def plant_all(root, tree, described, faults):
-    """Writes every file that has a fault. {name: why} of those that do not apply."""
+def plant_all(root, tree, described, faults, also=()):
+    """Writes every file that has a fault, and those of `also`. {name: why} of those that do not apply."""
     refused = {}
-    for path in sorted({fault.path for fault in faults} | {mutant.path for mutant in described}):
+    for path in sorted({fault.path for fault in faults} | {mutant.path for mutant in described} | set(also)):
         if not os.path.exists(os.path.join(root, path)):
             refused.update({mutant.name: "there is no %s" % path for mutant in described if mutant.path == path})
             continue
@@ -87,11 +87,12 @@ def build(root, tree, described, drawn, size, compile_all, refused_file):
     """Leaves out what does not compile, until all does. ({number: fault}, of no more than `size`, and those refused)."""
     refused = {}
     by_number = dict(drawn)
+    paths = {fault.path for fault in drawn.values()}  # One that is left without a fault has to lose those that it had.
     for _ in range(ROUNDS):
-        not_here = plant_all(root, tree, described, by_number.values())
+        not_here = plant_all(root, tree, described, by_number.values(), paths)
         refused.update(not_here)
         by_number = {number: fault for number, fault in by_number.items() if fault.name not in not_here}
-        errors = compile_all(sorted({fault.path for fault in by_number.values()} | {mutant.path for mutant in described}))
+        errors = compile_all(sorted(paths | {mutant.path for mutant in described}))
         if not errors:
             kept = dict(list(by_number.items())[:size])
             return kept, refused
