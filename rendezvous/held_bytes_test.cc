@@ -15,6 +15,12 @@ TEST(HeldBytes, TakesHereAndInTheProcessOrNothing) {
   EXPECT_FALSE(a.TryTake(1)) << "over its own cap";
   EXPECT_FALSE(b.TryTake(21)) << "over the process's";
   EXPECT_EQ(b.held(), 0);
+  HeldBytes uncapped(0, process);
+  EXPECT_FALSE(uncapped.TryTake(21));
+  EXPECT_EQ(uncapped.held(), 0);
+  EXPECT_TRUE(uncapped.TryTake(1));
+  uncapped.Give(1);
+  EXPECT_EQ(uncapped.held(), 0) << "it counts nothing of its own";
   EXPECT_TRUE(b.TryTake(20));
   EXPECT_EQ(process->held(), 100);
   a.Give(80);
@@ -106,6 +112,56 @@ TEST(HeldBytes, WhoStillWaitsWhenOthersHaveFailedIsCalled) {
   a.Give(10);
   EXPECT_EQ(ready, 1);
   EXPECT_FALSE(b.anybody_waits());
+}
+
+// Others look at it before they keep a reserve.
+TEST(HeldBytes, SaysWhetherAnybodyWaits) {
+  HeldBytes held(10);
+  ASSERT_TRUE(held.TryTake(10));
+  EXPECT_FALSE(held.anybody_waits());
+  held.WhenRoom(1, [](const absl::Status&) {});
+  EXPECT_TRUE(held.anybody_waits());
+  held.FailWaiting(absl::AbortedError("over"));
+  EXPECT_FALSE(held.anybody_waits());
+  held.Give(10);
+}
+
+TEST(HeldBytes, ThoseForWhomThereIsNoRoomYetKeepTheirOrder) {
+  HeldBytes held(10);
+  ASSERT_TRUE(held.TryTake(10));
+  std::vector<int> ready;
+  for (const int bytes : {9, 1, 8, 2}) {
+    held.WhenRoom(bytes, [&ready, bytes](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      ready.push_back(bytes);
+    });
+  }
+  held.Give(1);
+  EXPECT_EQ(ready, std::vector<int>{1});
+  held.Give(1);
+  EXPECT_EQ(ready, (std::vector<int>{1, 2}));
+  held.Give(8);
+  EXPECT_EQ(ready, (std::vector<int>{1, 2, 9, 8}));
+}
+
+TEST(HeldBytes, WithoutACapNoReserveIsAskedFor) {
+  int asked = 0;
+  HeldBytes held(0, nullptr, [&] {
+    ++asked;
+    return int64_t{0};
+  });
+  held.OnRefused();
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(HeldBytes, ExplainsEachCap) {
+  auto process = std::make_shared<HeldBytes>(100);
+  HeldBytes step(80, process);
+  HeldBytes uncapped(0, process);
+  ASSERT_TRUE(step.TryTake(30));
+  EXPECT_EQ(step.Explain(), "the step holds 30 of at most 80, the process holds 30 of at most 100");
+  EXPECT_EQ(uncapped.Explain(), "the process holds 30 of at most 100");
+  step.Give(30);
 }
 
 }  // namespace

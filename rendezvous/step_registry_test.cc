@@ -23,11 +23,14 @@ TensorKey OutKey(absl::string_view edge) {
 class CountingFetcher final : public TensorFetcher {
  public:
   void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
+    if (keeps) return kept.push_back(std::move(done));
     FailReceive(absl::UnavailableError("no peers here"), args, std::move(done));
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
   std::vector<int64_t> aborted;
+  bool keeps = false;
+  std::vector<DoneFn> kept;
 };
 
 struct StepRegistryTest : testing::Test {
@@ -103,6 +106,7 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   EXPECT_EQ(registry->counters().waiting_sends, 0);
   EXPECT_FALSE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_EQ(registry->counters().takes, 3);
+  EXPECT_EQ(place.step, step) << "it goes on, and need not be looked up again";
 
   // The take that waits gets the next tensor.
   auto waits = Take(1, asked);
@@ -398,8 +402,23 @@ TEST_F(StepRegistryTest, BadOptionsAreRefused) {
   options.max_held_bytes = -1;
   EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
   options.max_held_bytes = 30;
+  options.step.max_held_bytes = -1;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.step.max_held_bytes = 30;
   options.step.shards = 0;
   EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.step.shards = 1025;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  // Those at the bounds are good.
+  for (const int shards : {1, 1024}) {
+    options.step.shards = shards;
+    EXPECT_EQ(make(), absl::StatusCode::kOk) << shards;
+  }
+  options.max_held_bytes = 1;
+  options.step.max_held_bytes = 2;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.max_held_bytes = 0;  // No cap of the process.
+  EXPECT_EQ(make(), absl::StatusCode::kOk);
 }
 
 TEST_F(StepRegistryTest, AStepMayBeHeldLongerThanTheRegistry) {
@@ -457,6 +476,79 @@ TEST_F(StepRegistryTest, AStepThatMakesRoomIsRememberedWithItsCause) {
   EXPECT_TRUE(IsDerived(again->status));
   EXPECT_EQ(registry->StartStep(1).status().message(), "early");
   registry.reset();
+}
+
+TEST_F(StepRegistryTest, NoAlarmOutlivesItsReason) {
+  (void)Take(1, OutKey("a"));
+  EXPECT_EQ(alarms.size(), 1u) << "for a step that does not start";
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  EXPECT_EQ(alarms.size(), 0u);
+  registry->AbortStep(1, MarkDerived(absl::AbortedError("a peer gave up")));
+  EXPECT_EQ(alarms.size(), 1u) << "for the cause";
+  registry->AbortStep(1, absl::InternalError("the cause"));
+  EXPECT_EQ(alarms.size(), 0u);
+  (void)Take(2, OutKey("a"));
+  registry->AbortStep(2, MarkDerived(absl::AbortedError("a peer gave up")));
+  EXPECT_EQ(alarms.size(), 2u);
+  registry->CleanupStep(2);
+  EXPECT_EQ(alarms.size(), 0u);
+}
+
+TEST_F(StepRegistryTest, AStepThatHasNotStartedIsNotFound) {
+  const auto taken = Take(1, OutKey("a"));
+  EXPECT_EQ(registry->FindStep(1), nullptr);
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  EXPECT_NE(registry->FindStep(1), nullptr);
+  EXPECT_EQ(taken->calls, 0);
+}
+
+TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
+  Cancellation gone;
+  Args args;
+  args.cancellation = &gone;
+  (void)Take(1, OutKey("a"), args);
+  const auto waits = Take(2, OutKey("a"));
+  auto started = *registry->StartStep(3);
+  gone.StartCancel();
+  EXPECT_EQ(registry->counters().steps, 3);
+  registry->DropAbandonedSteps();
+  EXPECT_EQ(registry->counters().steps, 2);
+  EXPECT_EQ(alarms.size(), 1u) << "of the one that is waited for";
+  EXPECT_EQ(registry->counters().tombstones, 0) << "it may still start";
+  EXPECT_EQ(waits->calls, 0);
+  EXPECT_TRUE(registry->StartStep(1).ok());
+}
+
+// A cleaned-up step gives its consumer's share back, whether it had started or not.
+TEST_F(StepRegistryTest, ACleanedUpStepCountsInNoShare) {
+  options.max_unstarted_of_consumer = 1;
+  Open();
+  for (int64_t step = 1; step <= 3; ++step) {
+    const auto taken = Take(step, OutKey("a"));
+    EXPECT_EQ(taken->calls, 0) << step;
+    if (step == 2) {
+      EXPECT_TRUE(registry->StartStep(step).ok());
+    }
+    registry->CleanupStep(step);
+    EXPECT_EQ(taken->calls, 1);
+  }
+}
+
+// What is counted while it lasts must not be kept with what was counted once.
+TEST_F(StepRegistryTest, AFetchThatOutlivesItsStepIsNotCountedForEver) {
+  fetcher.keeps = true;
+  auto step = *registry->StartStep(1);
+  const auto outcome = std::make_shared<Outcome>();
+  step->RecvAsync(KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
+                             absl::StrCat(kWorker0, "/device:CPU:0"), "a"),
+                  Args(), Into(outcome));
+  EXPECT_EQ(registry->counters().waiting_fetches, 1);
+  registry->CleanupStep(1);
+  EXPECT_EQ(registry->counters().waiting_fetches, 0);
+  EXPECT_EQ(registry->counters().fetches, 1);
+  ASSERT_EQ(fetcher.kept.size(), 1u);
+  std::move(fetcher.kept[0])(absl::AbortedError("over"), Args(), Args(), Tensor(), false);
+  EXPECT_EQ(outcome->calls, 1);
 }
 
 }  // namespace

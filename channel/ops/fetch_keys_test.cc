@@ -82,5 +82,65 @@ TEST(FetchKeysTest, ClearForgetsAll) {
   EXPECT_EQ(again->told, 0u) << "it must be told anew";
 }
 
+// The copy of a key that was asked for before carries its number.
+TEST(FetchKeysTest, AKeyThatIsUsedAgainIsFoundByItsNumber) {
+  FetchKeys keys(2, 1 << 20);
+  const TensorKey known = Key(0);
+  FetchKey* const first = keys.Intern(known);
+  EXPECT_EQ(known.note(), 0u);
+  EXPECT_EQ(keys.Intern(known), first);
+  const TensorKey copy = Key(0);  // The same text at another place.
+  copy.set_note(0);
+  EXPECT_EQ(keys.Intern(copy), first);
+  EXPECT_TRUE(first->key.SharesTextWith(copy)) << "the owner's present copy";
+  const TensorKey other = Key(1);
+  other.set_note(0);
+  EXPECT_NE(keys.Intern(other), first) << "the number is another key's";
+  EXPECT_EQ(other.note(), 1u);
+  keys.ForgetIds();
+  EXPECT_EQ(keys.Intern(known)->id, 0u) << "no number is known any more";
+  const TensorKey stale = Key(2);
+  stale.set_note(1);
+  EXPECT_EQ(keys.Intern(stale)->id, 1u);
+}
+
+TEST(FetchKeysTest, TheBytesOfTextsAreCountedFromTheFirstNumberOn) {
+  const uint64_t each = Key(0).text().size();
+  FetchKeys keys(100, 3 * each);
+  for (const bool clear : {false, true}) {
+    keys.Intern(Key(0));
+    keys.Intern(Key(1));
+    clear ? keys.Clear() : keys.ForgetIds();
+    for (int i = 2; i < 5; ++i) EXPECT_EQ(keys.Intern(Key(i))->id, static_cast<uint32_t>(i - 2));
+    clear ? keys.Clear() : keys.ForgetIds();
+  }
+}
+
+TEST(FetchKeysTest, AKeyLeavesWithItsLastFetchWhereItHasNoNumber) {
+  NoOwner owner;
+  FetchOp one(&owner), other(&owner), third(&owner);
+  FetchKeys keys(1, 1 << 20);
+  FetchKey* const key = keys.Intern(Key(0));
+  keys.Join(&one, key);
+  keys.Join(&one, key);
+  keys.Join(&other, key);
+  EXPECT_EQ(key->asked.size(), 2u);
+  keys.Leave(&third);
+  keys.Leave(&one);
+  keys.Leave(&other);
+  EXPECT_EQ(keys.Find(Key(0)), key) << "it has its number";
+  keys.Join(&one, key);
+  keys.Join(&other, key);
+  keys.Intern(Key(1));
+  keys.Leave(&one);
+  EXPECT_EQ(keys.Find(Key(0)), key) << "one is asked for";
+  EXPECT_EQ(key->id, FetchKey::kNoId);
+  keys.Leave(&other);
+  EXPECT_EQ(keys.Find(Key(0)), nullptr);
+  keys.Leave(&other);
+  EXPECT_EQ(keys.Intern(Key(2)), key) << "its entry is used again";
+  EXPECT_EQ(keys.Find(Key(1)), nullptr);
+}
+
 }  // namespace
 }  // namespace tryst

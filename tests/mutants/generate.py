@@ -35,7 +35,11 @@ AROUND_TERNARY = ASSIGN | {"?", ":"}
 AROUND_OR = AROUND_TERNARY | {"||"}
 AROUND_AND = AROUND_OR | {"&&"}
 AROUND_COMPARISON = AROUND_AND | set(TURNED)
-PLAIN = {"static_cast", "move", "size", "StoreLittle", "LoadLittle", "StoreBig", "LoadBig", "min", "max", "uint16_t", "uint32_t", "uint64_t"}
+PLAIN = {"static_cast", "move", "size", "StoreLittle", "LoadLittle", "StoreBig", "LoadBig", "min", "max", "uint16_t", "uint32_t", "uint64_t",
+         "begin", "end", "empty", "front", "back", "remove"}
+# Calls of containers and lines, which change what they are called on and nothing else.
+CHANGING = {"push_back", "pop_back", "push_front", "pop_front", "emplace", "emplace_back", "clear", "resize", "assign", "Push", "PushFront"}
+MADE = re.compile(r"\b(Tensor|TensorKey|Args|Taken|absl :: Status|absl :: OkStatus) \( \)")  # Values without a call.
 WORDING = re.compile(r"(StrCat|StrAppend|StrFormat|StrJoin|Substitute|\w+Error)$")
 TEXT_FUNCTIONS = re.compile(r"(Text|Name|Names|ToString|DebugString|Describe\w*|Explain\w*|Why\w*|Table|Html|Json|Words|Status\w*Page)$")
 
@@ -96,13 +100,17 @@ class _Planter:
         """Whether both only store something, neither what the other looks at: which is first changes nothing."""
         targets = []
         for text in texts:
-            if set(re.findall(r"(\w+)(?: < [\w: ]+ >)? \(", text)) - PLAIN:
-                return False
-            stored = re.match(r"([\w .>\[\]-]+?) [-+*/|&]?= ", text)
-            if stored is None and not text.startswith("Store"):
+            calls = set(re.findall(r"(\w+)(?: < [\w: ]+ >)? \(", MADE.sub("0", text)))
+            stored = (re.match(r"([\w .>\[\]-]+?) [-+*/|&]?= ", text) or re.match(r"(?:\+\+|--) ([\w .>\[\]-]+?) ;", text) or
+                      re.match(r"([\w .>\[\]-]+?) (?:\.|->) (?:%s) \(" % "|".join(CHANGING), text))
+            if calls - PLAIN - (CHANGING if stored else set()) or (stored is None and not text.startswith("Store")):
                 return False
             targets.append(stored.group(1) if stored else "Store")  # Stores go into other bytes of one message.
-        return set(targets) == {"Store"} or (targets[0] not in texts[1] and targets[1] not in texts[0])
+        for target, other in zip(targets, reversed(texts)):
+            whole = re.match(r"(\w+) \. ", target)
+            if target in other or (whole and re.search(r"\b%s\b(?! \.)" % whole.group(1), other)):
+                return set(targets) == {"Store"}
+        return True
 
     def is_ours(self, statement):
         text = self.source.words(statement.begin, statement.begin + 6)
@@ -128,8 +136,13 @@ class _Planter:
         for part in one.parts:
             self.list(name, part)
 
+    def only_tells(self, statements):
+        return all(one.kind == "macro" or (one.kind == "block" and self.only_tells(one.parts[0])) for one in statements)
+
     def condition(self, name, one):
         source = self.source
+        if one.kind == "if" and all(self.only_tells(part) for part in one.parts):
+            return
         begin, end = one.condition
         flat = [source.word(i) for i in source._flat(begin, end)]
         if source.word(one.begin + 1) != "constexpr" and "=" not in flat and one.kind != "switch":

@@ -140,9 +140,21 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(exchanged("a_ = 1;\nb_ = std::move(c);"), [])
         self.assertEqual(exchanged("StoreLittle<uint32_t>(out, kMagic);\nStoreLittle(out + 4, x);"), [])
         self.assertEqual(exchanged("header->a = in[5] != 0;\nheader->b = LoadLittle<uint32_t>(in + 8);"), [])
+        self.assertEqual(exchanged("free_.pop_back();\n++count_;"), [])
+        self.assertEqual(exchanged("entry->key = TensorKey();\nfree_.push_back(entry);"), [])
+        self.assertEqual(len(exchanged("bound.length = 1;\nout.push_back(bound);")), 1)
+        self.assertEqual(len(exchanged("kept_.push_back(Next());\n++count_;")), 1)
         self.assertEqual(len(exchanged("old_[at_] = key;\nat_ = (at_ + 1) % kMost;")), 1)
         self.assertEqual(len(exchanged("a_ = 1;\nGo();")), 1)
         self.assertEqual(len(exchanged("ready_.store(true);\na_ = 1;")), 1)
+
+    def test_a_branch_that_only_tells_is_left_alone(self):
+        def rules(text):
+            return {rule for rule, _ in body(text)} - {"early"}
+        self.assertEqual(rules("if (late) TRYST_LOG(Info) << 1;"), set())
+        self.assertEqual(rules("if (late && !told) {\n  TRYST_REACHED(\"rare: late\");\n}"), set())
+        self.assertIn("never", rules("if (late) {\n  TRYST_REACHED(\"rare: late\");\n  return;\n}"))
+        self.assertIn("never", rules("if (late) TRYST_LOG(Info) << 1; else Go();"))
 
     def test_operands_end_where_they_do(self):
         self.assertEqual({text for rule, text in body("b = x.y(1, 2)[i] + 4 == *p && !q;") if rule == "turned"},

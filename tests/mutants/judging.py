@@ -123,3 +123,13 @@ def reaching(passed_by, seconds):
         for number in passed_by[test]:
             tests[number].append(list(test))
     return tests
+
+
+def how_many(tests, seconds, least, budget):
+    """Of `tests`, the fastest first: `least` of them, and more as long as all of them take `budget` seconds without a fault."""
+    taken = 0
+    for i, test in enumerate(tests):
+        taken += seconds[tuple(test)]
+        if i >= least and taken > budget:
+            return i
+    return len(tests)

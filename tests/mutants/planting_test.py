@@ -182,6 +182,14 @@ class JudgingTest(unittest.TestCase):
         self.assertEqual(judging.reaching({slow: {1, 2}, fast: {2}}, {slow: 9, fast: 1}),
                          {1: [["//a:slow"]], 2: [["//a:fast"], ["//a:slow"]]})
 
+    def test_a_fault_is_judged_by_so_many_tests_and_by_all_that_are_fast(self):
+        tests = [["//a:a"], ["//a:b"], ["//a:c"], ["//a:d"]]
+        seconds = {("//a:a",): 1, ("//a:b",): 2, ("//a:c",): 3, ("//a:d",): 4}
+        self.assertEqual(judging.how_many(tests, seconds, 2, 0), 2)
+        self.assertEqual(judging.how_many(tests, seconds, 2, 6), 3)
+        self.assertEqual(judging.how_many(tests, seconds, 2, 10), 4)
+        self.assertEqual(judging.how_many(tests, seconds, 9, 0), 4)
+
     def test_links_belong_to_the_build_with_the_faults(self):
         with tempfile.TemporaryDirectory() as folder:
             tree, base, other = (os.path.join(folder, name) for name in ("tree", "base", "other"))

@@ -135,7 +135,8 @@ def judge_all(judge, tests, faults, known, args):
                 print(run.text)
         chosen = {}
         for number, those in judging.reaching(passed_by, judge.seconds).items():
-            chosen[number] = those[:args.most] + [test for test in those[args.most:] if is_simulator(test)]
+            most = judging.how_many(those, judge.seconds, args.most, args.seconds)
+            chosen[number] = those[:most] + [test for test in those[most:] if is_simulator(test)]
         counts, survivors, mended = collections.Counter(), [], 0
         asked = {pool.submit(judge.judge, chosen.get(number, []), number): fault for number, fault in faults.items()}
         for future in concurrent.futures.as_completed(asked):

@@ -22,7 +22,7 @@ bool FieldsAgree(const FrameHeader& header) {
     case FrameType::kError:
       return !header.has_immediate && header.bytes == 0;
   }
-  return false;
+  return false;  // No such type.
 }
 
 }  // namespace
@@ -45,10 +45,6 @@ void EncodeFrameHeader(const FrameHeader& header, uint8_t out[kFrameHeaderBytes]
 
 bool DecodeFrameHeader(const uint8_t in[kFrameHeaderBytes], FrameHeader* header) {
   if (LoadLittle<uint32_t>(in) != kMagic) return false;
-  if (in[4] < static_cast<uint8_t>(FrameType::kWrite) ||
-      in[4] > static_cast<uint8_t>(FrameType::kError)) {
-    return false;
-  }
   if ((in[5] & ~kImmediateFlag) != 0 || in[6] != 0 || in[7] != 0) return false;
   header->type = static_cast<FrameType>(in[4]);
   header->has_immediate = in[5] != 0;

@@ -55,6 +55,7 @@ TEST(FrameTest, EveryTypeComesBackAsItWas) {
 
 TEST(FrameTest, LayoutIsFixed) {
   uint8_t bytes[kFrameHeaderBytes];
+  memset(bytes, 0xff, sizeof(bytes));  // What was sent before.
   FrameHeader header = Full(FrameType::kWrite);
   header.has_immediate = true;
   EncodeFrameHeader(header, bytes);
@@ -119,6 +120,17 @@ TEST(FrameTest, WhatIsNoFrameIsRefused) {
     memcpy(bytes, good, sizeof(bytes));
     bytes[4] = static_cast<uint8_t>(type);
     EXPECT_FALSE(DecodeFrameHeader(bytes, &header)) << "type " << type;
+  }
+}
+
+TEST(FrameTest, NothingAtTheEndOfAMessageLiesInIt) {
+  for (const FrameType type : {FrameType::kFragment, FrameType::kReadResponse}) {
+    FrameHeader header = Full(type);
+    header.bytes = 0;
+    header.address = header.total;
+    EXPECT_TRUE(Decodes(header));
+    ++header.address;
+    EXPECT_FALSE(Decodes(header));
   }
 }
 

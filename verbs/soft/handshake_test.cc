@@ -106,5 +106,58 @@ TEST(HandshakeTest, TokensDifferInAnyByte) {
   }
 }
 
+TEST(HandshakeTest, AListenerHasTwoHundredBytesAtMost) {
+  SoftAddress address = SomeAddress();
+  address.tls = false;
+  address.listener = std::string(200, 'x');
+  const absl::StatusOr<SoftAddress> longest = DecodeSoftAddress(EncodeSoftAddress(address));
+  ASSERT_TRUE(longest.ok()) << longest.status();
+  EXPECT_EQ(longest->listener, address.listener);
+  EXPECT_FALSE(longest->tls);
+  EXPECT_TRUE(DecodeSoftAddress(SealSoftAddress(address, "secret", Token()), "secret").ok());
+  address.listener += 'x';
+  EXPECT_FALSE(DecodeSoftAddress(EncodeSoftAddress(address)).ok());
+  EXPECT_FALSE(DecodeSoftAddress(SealSoftAddress(address, "secret", Token()), "secret").ok());
+  std::string unknown_flag = EncodeSoftAddress(SomeAddress());
+  unknown_flag[6] = static_cast<char>(unknown_flag[6] | 4);
+  EXPECT_FALSE(DecodeSoftAddress(unknown_flag).ok());
+}
+
+// The same key and number twice would show how two tokens differ.
+TEST(HandshakeTest, TheSaltChangesWhatIsSealed) {
+  const std::string one = SealSoftAddress(SomeAddress(), "secret", Token{1});
+  const std::string other = SealSoftAddress(SomeAddress(), "secret", Token{2});
+  const size_t behind = EncodeSoftAddress(SomeAddress()).size();
+  EXPECT_NE(one.substr(behind, sizeof(Token)), other.substr(behind, sizeof(Token)));
+}
+
+TEST(HandshakeTest, AHelloIsItsBytesAndNothingAround) {
+  struct {
+    uint8_t hello[kHelloBytes];
+    uint8_t behind[kHelloBytes];
+  } bytes;
+  memset(&bytes, 0xee, sizeof(bytes));  // What was there before, and what is behind.
+  SoftHello hello;
+  hello.token = SomeAddress().token;
+  hello.to_number = 0x01020304;
+  hello.from_number = 0x11121314;
+  hello.receives = 0x21222324;
+  hello.socket = 3;
+  hello.sockets = 4;
+  EncodeHello(hello, bytes.hello);
+  const uint8_t expected[kHelloBytes] = {'T',  'R',  'Y',  'H',  1,    3,    4,    0,    0x04, 0x03,
+                                         0x02, 0x01, 0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21,
+                                         0,    0,    0,    0,    1,    2,    3,    4,    5,    6,
+                                         7,    8,    9,    10,   11,   12,   13,   14,   15,   16};
+  EXPECT_EQ(memcmp(bytes.hello, expected, sizeof(expected)), 0);
+  for (const uint8_t byte : bytes.behind) EXPECT_EQ(byte, 0xee);
+  SoftHello decoded;
+  ASSERT_TRUE(DecodeHello(bytes.hello, &decoded));
+  EXPECT_EQ(decoded.token, hello.token);
+  hello.socket = hello.sockets = 0;
+  EncodeHello(hello, bytes.hello);
+  EXPECT_FALSE(DecodeHello(bytes.hello, &decoded)) << "of no sockets";
+}
+
 }  // namespace
 }  // namespace tryst

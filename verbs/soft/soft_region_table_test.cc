@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -119,6 +120,8 @@ TEST(SoftRegionTableTest, RenewalWaitsForThePin) {
   renewer.join();
   EXPECT_NE(region.remote_key, former);
   EXPECT_EQ(table.PinRemote(former, 5, 100, 10, kRemoteWrite), nullptr);
+  EXPECT_EQ(table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite), &region);
+  table.Unpin(&region);
   table.Remove(&region);
 }
 
@@ -158,6 +161,89 @@ TEST(SoftRegionTableTest, WindowsGoWithTheirRegion) {
   EXPECT_FALSE(table.IsWindowBound(key));
   EXPECT_EQ(table.PinRemote(key, 5, 102, 4, kRemoteWrite), nullptr);
   EXPECT_FALSE(table.UnbindWindow(key));
+}
+
+TEST(SoftRegionTableTest, WhoWritesNeedsTheRightTo) {
+  SoftRegionTable table{Stutter()};
+  for (const uint32_t access : {kLocalWrite + 0, kRemoteWrite + 0, kRemoteRead + 0}) {
+    SoftRegionRecord region = Record(100, 10, access);
+    table.Add(&region);
+    EXPECT_TRUE(table.LocalRangeAllowed(region.local_key, 100, 10, false));
+    EXPECT_EQ(table.LocalRangeAllowed(region.local_key, 100, 10, true), access != kRemoteRead);
+    table.Remove(&region);
+  }
+}
+
+TEST(SoftRegionTableTest, AWindowHasNoMoreThanItsRegion) {
+  SoftRegionTable table{Stutter()};
+  const auto binds = [&](uint32_t region_access, uint32_t access, uint64_t address = 100,
+                         uint64_t bytes = 10) {
+    SoftRegionRecord region = Record(100, 10, region_access);
+    table.Add(&region);
+    const uint32_t key = table.NewKey();
+    EXPECT_NE(key, 0u);
+    EXPECT_FALSE(table.BindWindow(key, 5, key, address, bytes, access)) << "no region's key";
+    const bool bound = table.BindWindow(key, 5, region.local_key, address, bytes, access);
+    EXPECT_EQ(table.IsWindowBound(key), bound);
+    EXPECT_EQ(region.windows.size(), bound ? 1u : 0u);
+    for (const uint32_t right : {kRemoteWrite, kRemoteRead}) {
+      SoftRegionRecord* const pinned = table.PinRemote(key, 5, address, bytes, right);
+      EXPECT_EQ(pinned != nullptr, bound && (access & right) != 0);
+      if (pinned != nullptr) table.Unpin(pinned);
+    }
+    EXPECT_FALSE(table.IsWindowBound(region.remote_key)) << "it is the region's own";
+    EXPECT_FALSE(table.UnbindWindow(region.remote_key));
+    EXPECT_EQ(table.UnbindWindow(key), bound);
+    EXPECT_FALSE(table.UnbindWindow(key));
+    EXPECT_FALSE(table.IsWindowBound(key));
+    EXPECT_EQ(table.PinRemote(key, 5, address, bytes, access), nullptr);
+    EXPECT_TRUE(region.windows.empty());
+    table.Remove(&region);
+    return bound;
+  };
+  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite));
+  EXPECT_TRUE(binds(kRemoteWrite | kBindWindow, kRemoteWrite));
+  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite | kRemoteRead));
+  EXPECT_TRUE(binds(kRemoteRead | kBindWindow, kRemoteRead));
+  EXPECT_FALSE(binds(kRemoteRead | kBindWindow, kRemoteWrite));
+  EXPECT_FALSE(binds(kLocalWrite | kRemoteWrite | kRemoteRead, kRemoteRead));
+  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 100, 0));
+  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 99, 2));
+  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 109, 2));
+  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 109, 1));
+}
+
+// The newest 4096 that were given back stay out of use.
+TEST(SoftRegionTableTest, ManyKeysLaterAKeyIsUsedAgainTheOldestFirst) {
+  std::vector<uint32_t> offered;
+  uint32_t last = 0;
+  SoftRegionTable table([&](absl::Span<uint8_t> out) {
+    uint32_t key = 0;
+    if (offered.empty()) {
+      key = ++last;
+    } else {
+      key = offered.front();
+      offered.erase(offered.begin());
+    }
+    memcpy(out.data(), &key, sizeof(key));
+  });
+  const auto retire_two = [&] {
+    SoftRegionRecord region = Record(100, 10, kRemoteWrite);
+    table.Add(&region);
+    table.Remove(&region);
+  };
+  for (int i = 0; i < 2048; ++i) retire_two();
+  ASSERT_EQ(last, 4096u);
+  offered = {1};
+  EXPECT_EQ(table.NewKey(), 4097u);
+  for (const uint32_t oldest : {1u, 3u}) {
+    retire_two();
+    const uint32_t next = last + 1;
+    offered = {oldest, oldest + 1, oldest + 2};
+    EXPECT_EQ(table.NewKey(), oldest);
+    EXPECT_EQ(table.NewKey(), oldest + 1);
+    EXPECT_EQ(table.NewKey(), next);
+  }
 }
 
 }  // namespace
