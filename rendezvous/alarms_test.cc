@@ -141,5 +141,10 @@ TEST(ThreadAlarms, UsesNoCpuWhenIdle) {
   EXPECT_TRUE(alarms.Cancel(token));
 }
 
+TEST(ThreadAlarms, WhatIsNeverDueIsNotKept) {
+  ThreadAlarms alarms;  // When it goes, none may be set.
+  EXPECT_EQ(alarms.Set(Deadline::Never(), [] { FAIL(); }), Alarms::kNoToken);
+}
+
 }  // namespace
 }  // namespace tryst

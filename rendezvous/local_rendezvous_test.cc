@@ -41,6 +41,18 @@ TEST_F(LocalRendezvousTest, SharesTheBytes) {
   EXPECT_EQ(counters.held_bytes, 0);
 }
 
+TEST_F(LocalRendezvousTest, WhatMeetsAWaitingReceiveIsCountedToo) {
+  const auto waiting = Receive(rendezvous.get(), LocalKey("a"));
+  EXPECT_EQ(rendezvous->counters().waiting_receives, 1);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 5).ok());
+  EXPECT_EQ(waiting->number(), 5);
+  const RendezvousCounters counters = rendezvous->counters();
+  EXPECT_EQ(counters.delivered, 1);
+  EXPECT_EQ(counters.delivered_bytes, 8);
+  EXPECT_EQ(counters.waiting_receives, 0);
+  EXPECT_EQ(counters.waiting_sends, 0);
+}
+
 TEST_F(LocalRendezvousTest, KeysAreComparedInFull) {
   // One shard and far more keys than buckets at first: chains are long.
   LocalRendezvous::Options options;

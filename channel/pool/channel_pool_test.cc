@@ -306,9 +306,14 @@ TEST_F(ChannelPoolTurnedTest, AFetchOfThePollerItselfBeginsAtOnceWhereItsChannel
   pool_->Close(absl::AbortedError("closed"));
   poller_.Turn();
   (void)Words();
-  Fetch(1, "g");
+  absl::Status late;
+  pool_->Fetch(1, Key(1, "g"), Args(),
+               [&](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                 late = std::move(status);
+               });
   poller_.Turn();
   EXPECT_THAT(Words(), IsEmpty());
+  EXPECT_EQ(late, absl::AbortedError("closed"));
 }
 
 TEST_F(ChannelPoolTurnedTest, AnAbortWithoutAFetchWakesNobody) {

@@ -87,5 +87,39 @@ TEST_F(LandingPoolTest, WhoWasRefusedHearsOfRoom) {
   pool_->SetRoomCallback(nullptr);
 }
 
+TEST_F(LandingPoolTest, NoMoreRegistrationsAreLostThanMustBe) {
+  (void)TakeAll(For::kReady);
+  ASSERT_EQ(pool_->pinned_bytes(), kMost * kEach);
+  ASSERT_EQ(pool_->in_use_bytes(), 0u);
+  const StorageRef twice = pool_->Take(2 * kEach, For::kReady, 0);
+  ASSERT_TRUE(twice);
+  EXPECT_EQ(pool_->pinned_bytes(), kMost * kEach) << "two have made way for it";
+  EXPECT_EQ(TakeAll(For::kReady).size(), kMost - 2);
+  EXPECT_EQ(pool_->pinned_bytes_most(), kMost * kEach);
+}
+
+TEST_F(LandingPoolTest, TheLargestMakesWayFirst) {
+  {
+    std::vector<StorageRef> all;
+    all.push_back(pool_->Take(8 * kEach, For::kReady, 0));
+    for (uint64_t i = 0; i < kMost / 2; ++i) all.push_back(pool_->Take(kEach, For::kReady, 0));
+    ASSERT_TRUE(all.back());
+  }
+  ASSERT_EQ(pool_->pinned_bytes(), kMost * kEach);
+  const StorageRef one = pool_->Take(4 * kEach, For::kReady, 0);
+  EXPECT_EQ(pool_->pinned_bytes(), (8 + 4) * kEach) << "the one of eight";
+}
+
+TEST_F(LandingPoolTest, WhatIsAboveTheCapIsRefusedAndTakesNoRoom) {
+  EXPECT_FALSE(pool_->Take(kMost * kEach + 1, For::kReady, 0));
+  EXPECT_FALSE(pool_->TakeBudget(kMost * kEach + 1, For::kReady));
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+  EXPECT_TRUE(pool_->Take(kMost * kEach, For::kReady, 0));
+  EXPECT_TRUE(pool_->TakeBudget(kMost * kEach, For::kReady));
+  EXPECT_EQ(pool_->in_use_bytes(), kMost * kEach);
+  pool_->GiveBudget(kMost * kEach, For::kReady);
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+}
+
 }  // namespace
 }  // namespace tryst

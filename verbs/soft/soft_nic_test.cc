@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "base/reached.h"
 #include "gtest/gtest.h"
 #include "verbs/soft/hostile_peer.h"
+#include "verbs/soft/soft_receive_ring.h"
 #include "verbs/soft/soft_tls.h"
 #include "verbs/soft/soft_world.h"
 
@@ -1018,6 +1020,46 @@ class EveryGuardIsReached : public ::testing::Environment {
   }
 };
 const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
+
+TEST(SoftReceiveRingTest, ReceivesComeInTheirOrderEachWithItsPieces) {
+  QueuePairOptions options;
+  options.receive_depth = 2;
+  options.max_entries = 2;
+  SoftReceiveRing ring(options);
+  const std::vector<Entry> three(3);
+  EXPECT_TRUE(absl::IsInvalidArgument(ring.Check({ReceiveWork{1, three}})));
+  for (uint64_t turn = 0; turn < 3; ++turn) {  // Its places are used again.
+    EXPECT_TRUE(ring.empty());
+    const std::vector<Entry> two = {{0, 3, 7}, {0, 4, 8}};
+    const std::vector<Entry> one = {{0, 5, 9}};
+    const std::vector<ReceiveWork> works = {{10 + turn, two}, {20 + turn, one}};
+    ASSERT_TRUE(ring.Check(works).ok());
+    for (const ReceiveWork& work : works) ring.Post(work);
+    EXPECT_EQ(ring.posted(), 2 * turn + 2);
+    EXPECT_EQ(ring.oldest_bytes(), 7u);
+    ASSERT_EQ(ring.oldest_entries().size(), 2u);
+    EXPECT_EQ(ring.TakeOldest(), 10 + turn);
+    EXPECT_EQ(ring.oldest_bytes(), 5u);
+    ASSERT_EQ(ring.oldest_entries().size(), 1u);
+    EXPECT_FALSE(ring.empty());
+    EXPECT_EQ(ring.TakeOldest(), 20 + turn);
+    EXPECT_EQ(ring.used(), 2 * turn + 2);
+  }
+}
+
+// What is posted above them is refused, so that fewer would be a break for who uses them.
+TEST(SoftNicLimitsTest, AreAsTheyWere) {
+  const NicLimits limits = DefaultSoftNicLimits();
+  EXPECT_EQ(limits.max_message_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(limits.max_entries, 32u);
+  EXPECT_EQ(limits.max_inline_bytes, 1024u);
+  EXPECT_EQ(limits.max_send_depth, 16384u);
+  EXPECT_EQ(limits.max_receive_depth, 16384u);
+  EXPECT_EQ(limits.max_completion_depth, 1u << 22);
+  EXPECT_EQ(limits.max_reads_in_flight, 16u);
+  EXPECT_TRUE(limits.memory_windows);
+  EXPECT_TRUE(limits.renews_keys);
+}
 
 }  // namespace
 }  // namespace tryst
