@@ -240,13 +240,23 @@ TEST_F(StepRegistryTest, PeersBeginSoManyStepsAndNoMore) {
 
 TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
   options.unstarted_ttl = absl::Seconds(60);
+  options.max_unstarted_steps = 1;
   Open();
   const auto taken = Take(1, OutKey("a"));
+  TensorKey key = OutKey("a");
+  TensorSource::Place place;
+  Taken none;
+  EXPECT_FALSE(registry->TakeHere(1, &key, &place, &none));
+  EXPECT_EQ(place.step, nullptr) << "it has not started";
   alarms.AdvanceBy(absl::Seconds(59));
   EXPECT_EQ(taken->calls, 0);
   alarms.AdvanceBy(absl::Seconds(1));
   EXPECT_EQ(taken->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(registry->counters().steps_expired, 1);
+  EXPECT_EQ(registry->counters().receives, 1) << "what it counted stays";
+  const auto another = Take(7, OutKey("a"));
+  EXPECT_EQ(another->calls, 0) << "its place is free";
+  registry->CleanupStep(7);
   EXPECT_TRUE(registry->StartStep(1).ok()) << "it may still come";
   const auto late = Take(1, OutKey("a"));
   alarms.AdvanceBy(absl::Hours(1));

@@ -126,5 +126,65 @@ TEST_F(ConnectorTest, PausesDoubleUpToTheLongest) {
   EXPECT_EQ(fired_, 12);
 }
 
+TEST_F(ConnectorTest, AnAnswerIsExaminedForItsLifeItsEpochAndItsPath) {
+  connector_.Begin(Connector::State::kHello);
+  Hello good = connector_.NewHello();
+  EXPECT_EQ(good.worker, "self");
+  EXPECT_EQ(good.incarnation, 3u);
+  EXPECT_EQ(good.path, "path");
+  good.incarnation = 1;
+  EXPECT_TRUE(connector_.CheckAnswer(good).ok());
+  Hello bad = good;
+  bad.incarnation = 0;
+  EXPECT_TRUE(absl::IsDataLoss(connector_.CheckAnswer(bad)));
+  bad = good;
+  bad.epoch = 2;
+  EXPECT_TRUE(absl::IsDataLoss(connector_.CheckAnswer(bad)));
+  bad = good;
+  bad.path = "another";
+  EXPECT_TRUE(absl::IsDataLoss(connector_.CheckAnswer(bad)));
+}
+
+TEST_F(ConnectorTest, AWaitEndsToTheNanosecond) {
+  connector_.WaitFor(7);
+  EXPECT_EQ(poller_.NextTimerNs(), poller_.now_ns() + 7 * kMs);
+  clock_.now_ns = poller_.NextTimerNs();
+  poller_.Turn();
+  EXPECT_EQ(fired_, 1);
+}
+
+TEST_F(ConnectorTest, PeopleSeeWhatItDoesAndSinceWhen) {
+  using State = Connector::State;
+  const std::vector<std::pair<State, PathHealth>> healths = {
+      {State::kIdle, PathHealth::kIdle},        {State::kHello, PathHealth::kOpening},
+      {State::kJoining, PathHealth::kOpening},  {State::kOpen, PathHealth::kWorking},
+      {State::kDraining, PathHealth::kFailing}, {State::kBackoff, PathHealth::kFailing},
+      {State::kFarewell, PathHealth::kIdle},    {State::kClosed, PathHealth::kIdle}};
+  uint64_t epoch = 0;
+  for (const auto& [state, health] : healths) {
+    poller_.Turn();
+    const int64_t since_ns = poller_.now_ns();
+    connector_.Begin(state);
+    clock_.now_ns += 12 * kMs;
+    poller_.Turn();
+    PathView view;
+    connector_.View(&view);
+    EXPECT_EQ(view.health, health) << connector_.StateText();
+    EXPECT_EQ(view.state, connector_.StateText());
+    EXPECT_EQ(view.since_ns, since_ns);
+    EXPECT_EQ(view.epoch, ++epoch);
+    EXPECT_EQ(connector_.Explain(),
+              "peer over path: " + view.state + " since 12 ms, epoch " + std::to_string(epoch));
+  }
+  connector_.why = absl::UnavailableError("refused");
+  for (const State state : {State::kHello, State::kJoining}) {
+    connector_.SetState(state);
+    EXPECT_EQ(connector_.Health(), PathHealth::kFailing) << "an attempt has failed";
+  }
+  PathView view;
+  connector_.View(&view);
+  EXPECT_EQ(view.why, "refused");
+}
+
 }  // namespace
 }  // namespace tryst

@@ -9,10 +9,8 @@ void FetchOp::Renew() {
   join = nullptr;
   order = 0;
   send_request = send_cancel = asked_before = ending = moves = false;
-  ticket = 0;
   send_park = park_asked = send_waits = here = false;
   reported = delivered = untold = false;
-  result_is_dead = false;
 }
 
 void FetchOp::Deliver(const Args& no_args) {

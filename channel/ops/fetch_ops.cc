@@ -365,7 +365,7 @@ void FetchOps::ListOps(LiveOps* ops) const {
     }
     if (!open()) live.detail = std::string(connector_.why.message());
     if (IsAhead(*op)) live.detail = "asked for ahead of its fetch";
-    if (op->reported && op->delivered) live.detail = "its caller has been answered";
+    if (op->delivered) live.detail = "its caller has been answered";
     ops->Add(std::move(live));
   }
 }

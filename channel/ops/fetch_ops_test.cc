@@ -304,6 +304,7 @@ TEST_F(FetchOpsTest, WhoWaitsIsAskedForInOrderAsSlotsAreFree) {
   EXPECT_EQ(fetches_->counts.ended_failed, 1u);
   EXPECT_EQ(fetches_->counts.replays, 0u);
   EXPECT_EQ(fetches_->live(), 0u);
+  EXPECT_FALSE(fetches_->Drained()) << "it is open";
   EXPECT_EQ(fetches_->made(), 3u);
   (void)Fetch("d");
   EXPECT_EQ(fetches_->made(), 3u) << "the ops are used again";
@@ -519,6 +520,7 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
     EXPECT_EQ(a->times, 1);
     EXPECT_TRUE(absl::IsCancelled(a->status)) << a->status;
     EXPECT_TRUE(IsDerived(a->status));
+    EXPECT_FALSE(a->is_dead);
     EXPECT_TRUE(absl::IsAborted(next->status));
     EXPECT_EQ(fetches_->live(), 0u);
     fetches_->Unlink();
@@ -641,6 +643,7 @@ TEST_F(FetchOpsTest, WhoEndsHandsOverWhatItHasAskedFor) {
   cancellation.StartCancel();
   EXPECT_THAT(Said(), IsEmpty()) << "nothing changes for the peer";
   EXPECT_TRUE(absl::IsCancelled(first->status));
+  EXPECT_FALSE(first->is_dead);
   EXPECT_EQ(second->times, 0);
   FetchOp* const op = fetches_->At(0);
   EXPECT_EQ(op->state, FetchState::kAsked);
@@ -889,6 +892,63 @@ TEST_F(FetchOpsTest, WhoStillWaitsUnderATicketSaysSo) {
   EXPECT_FALSE(fetches_->HasWords());
 }
 
+// Heard twice, it is lined up once.
+TEST_F(FetchOpsTest, ATicketThatIsHereTwiceIsAskedForOnce) {
+  fetches_->Open(1);
+  for (const char* edge : {"a", "b", "c"}) (void)Fetch(edge);
+  (void)Said();
+  ParkAllOf(1);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b may park 2"));
+  fetches_->OnHere({1});
+  fetches_->OnHere({1});
+  fetches_->SayTensor(0);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.2 a of 1"));
+  fetches_->SayTensor(0);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.3 c may park 3"));
+}
+
+TEST_F(FetchOpsTest, OneThatMayBeParkedIsNotAskedToBeParkedAgain) {
+  fetches_->Open(1);
+  for (const char* edge : {"a", "b", "c"}) (void)Fetch(edge);
+  (void)Said();
+  ParkAllOf(1);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b may park 2"));
+  Pass(2 * kMs);
+  EXPECT_THAT(Said(), IsEmpty());
+}
+
+TEST_F(FetchOpsTest, WhatIsParkedMeanwhileNeedsNoWord) {
+  fetches_->Open(1);
+  (void)Fetch("a");
+  (void)Said();
+  fetches_->AskToPark(fetches_->At(0));
+  fetches_->SayParked(0);
+  EXPECT_FALSE(fetches_->HasWords());
+  EXPECT_THAT(Said(), IsEmpty());
+}
+
+TEST_F(FetchOpsTest, WordsThatAreDueAreHandedOver) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  fetches_->Open(2);
+  (void)Fetch("a", args);
+  (void)Fetch("a");
+  (void)Said();
+  fetches_->AskToPark(fetches_->At(0));
+  EXPECT_THAT(Said(), ElementsAre("park 0 as 1"));
+  fetches_->SayParked(0);
+  FetchOp* const parked = fetches_->Asked()[0];
+  parked->send_waits = true;
+  fetches_->room = 0;
+  fetches_->SendSoon(parked);
+  cancellation.StartCancel();
+  EXPECT_THAT(Said(), IsEmpty());
+  fetches_->room = 1;
+  fetches_->SendSoon(fetches_->Asked()[0]);
+  EXPECT_THAT(Said(), ElementsAre("waits 1 a"));
+}
+
 // ---- Another connection, another path ----
 
 TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
@@ -1077,6 +1137,28 @@ TEST_F(FetchManyTest, AllOfThemEndWithOneCall) {
     fetches_->Unlink();
     fetches_->Open(3);
   }
+}
+
+TEST_F(FetchManyTest, AnOpOfManyIsOneOfItsOwnAgain) {
+  fetches_->Open(1);
+  const auto many = FetchMany({"a"});
+  (void)Said();
+  fetches_->SayTensor(0);
+  EXPECT_EQ(many->times, 1);
+  const auto alone = Fetch("b");
+  (void)Said();
+  fetches_->SayTensor(0);
+  EXPECT_EQ(alone->times, 1);
+  EXPECT_EQ(fetches_->made(), 1u);
+}
+
+TEST_F(FetchManyTest, WhoEndsThemIsNotCalledBackInside) {
+  const auto many = FetchMany({"a", "b"});
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  EXPECT_EQ(many->times, 0) << "it walks through a list";
+  poller_.Turn();
+  EXPECT_EQ(many->times, 1);
+  EXPECT_THAT(many->dead, ElementsAre(false, false));
 }
 
 TEST_F(FetchManyTest, NoneEndsAtOnceAndOnItsOwn) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -320,6 +322,44 @@ TEST(PollerTest, AFlushMayForgetTheNextOfItsTurn) {
   poller.FlushThisTurn(&forgotten);
   poller.Turn();
   EXPECT_EQ(forgotten.count, 1);
+}
+
+// Against a list that is sorted anew each time.
+TEST(PollerTimersTest, FireInTheOrderOfTheirTimesWhateverIsMovedOrCancelled) {
+  struct Noted final : PollerTimer {
+    void OnTimer() override { fired->push_back(at_ns); }
+    int64_t at_ns = 0;
+    std::vector<int64_t>* fired = nullptr;
+  };
+  std::mt19937 random(20261126);
+  std::vector<int64_t> fired;
+  std::vector<Noted> timers(12);
+  PollerTimers queue;
+  for (Noted& timer : timers) timer.fired = &fired;
+  for (int round = 0; round < 300; ++round) {
+    for (int step = 0; step < 30; ++step) {
+      Noted& timer = timers[random() % timers.size()];
+      if (random() % 3 == 0) {
+        queue.Cancel(&timer);
+        EXPECT_FALSE(timer.is_set());
+      } else {
+        timer.at_ns = static_cast<int64_t>(random() % 100);
+        queue.Set(&timer, timer.at_ns);
+        EXPECT_TRUE(timer.is_set());
+      }
+    }
+    std::vector<int64_t> due, later;
+    for (const Noted& timer : timers) {
+      if (timer.is_set()) (timer.at_ns <= 50 ? due : later).push_back(timer.at_ns);
+    }
+    std::sort(due.begin(), due.end());
+    fired.clear();
+    queue.RunUntil(50);
+    ASSERT_EQ(fired, due) << "round " << round;
+    ASSERT_EQ(queue.NextNs(), later.empty() ? std::numeric_limits<int64_t>::max()
+                                            : *std::min_element(later.begin(), later.end()));
+  }
+  for (Noted& timer : timers) queue.Cancel(&timer);
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ void PollerTimers::Set(PollerTimer* timer, int64_t at_ns) {
   Cancel(timer);
   timer->at_ns_ = at_ns;
   heap_.push_back(timer);
-  timer->heap_index_ = static_cast<int>(heap_.size()) - 1;
   SiftUp(heap_.size() - 1);
 }
 

@@ -161,6 +161,10 @@ TEST_F(PeerPathsTest, WhatATurnedDownPathHasGoesOnByTheNextInOrder) {
   EXPECT_EQ(OutOn("best"), 0u);
   EXPECT_NE(paths_->Explain().find("turned down: best: as the script says"), std::string::npos)
       << paths_->Explain();
+  On("best")->state.clear();  // It gives another reason.
+  On("best")->user->OnRefused();
+  EXPECT_NE(paths_->Explain().find("turned down: best: scripted"), std::string::npos)
+      << paths_->Explain();
 }
 
 TEST_F(PeerPathsTest, AKeyWhoseTensorIsTooLargeStaysOnTheLastPathUntilItIsThere) {
@@ -354,6 +358,8 @@ TEST_F(PeerPathsTest, WhereNoneIsGoodTheOneThatWasLeftFirstIsTaken) {
     On(name)->user->OnLeft(On(name)->TakeWaiting());
   }
   EXPECT_EQ(OutOn("best"), 1u) << paths_->Explain();
+  EXPECT_EQ(Views()[0].state, "connected") << "it counts as good";
+  EXPECT_EQ(Views()[1].state, "left");
   Pass(10);
   On("best")->user->OnLeft(On("best")->TakeWaiting());
   EXPECT_EQ(OutOn("second"), 1u) << paths_->Explain();

@@ -98,7 +98,7 @@ TEST_F(LandingPoolTest, NoMoreRegistrationsAreLostThanMustBe) {
   EXPECT_EQ(pool_->pinned_bytes_most(), kMost * kEach);
 }
 
-TEST_F(LandingPoolTest, TheLargestMakesWayFirst) {
+TEST_F(LandingPoolTest, TheLargestGoesFirst) {
   {
     std::vector<StorageRef> all;
     all.push_back(pool_->Take(8 * kEach, For::kReady, 0));

@@ -1021,7 +1021,7 @@ class EveryGuardIsReached : public ::testing::Environment {
 };
 const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
 
-TEST(SoftReceiveRingTest, ReceivesComeInTheirOrderEachWithItsPieces) {
+TEST(SoftReceiveRingTest, ReceivesComeInTheirOrderEachWithItsEntries) {
   QueuePairOptions options;
   options.receive_depth = 2;
   options.max_entries = 2;
