@@ -89,7 +89,7 @@ TEST(FetchKeysTest, AKeyThatIsUsedAgainIsFoundByItsNumber) {
   FetchKey* const first = keys.Intern(known);
   EXPECT_EQ(known.note(), 0u);
   EXPECT_EQ(keys.Intern(known), first);
-  const TensorKey copy = Key(0);  // The same text at another place.
+  const TensorKey copy = Key(0);  // This is the first text at another place.
   copy.set_note(0);
   EXPECT_EQ(keys.Intern(copy), first);
   EXPECT_TRUE(first->key.SharesTextWith(copy)) << "the owner's present copy";

@@ -51,7 +51,7 @@ enum class ServeEvent : uint8_t {
   kPart,      // Its first part is sent.
   kLend,      // The consumer is told where to read it.
   kSay,       // All of the answer is sent.
-  kSayError,  // The same, of an error that nobody has to accept.
+  kSayError,  // An error is sent that nobody has to accept.
 };
 inline constexpr size_t kServeEventCount = static_cast<size_t>(ServeEvent::kSayError) + 1;
 const char* ServeEventName(ServeEvent event);

@@ -81,7 +81,7 @@ class ScriptedChannel final : public Channel {
 
  private:
   const Clock* const clock_;
-  std::vector<int64_t> since_ns_;  // Of each of `out`.
+  std::vector<int64_t> since_ns_;  // Each of `out` has it.
 };
 
 class ScriptedTransport final : public Transport {

@@ -106,7 +106,7 @@ class Pair:
     security = "insecure"
     expected = None  # The path that is taken, if it is not the configured one.
     producer_flags = ()
-    new_flags = ()  # Of the workers of this tree.
+    new_flags = ()  # Workers of this tree have these.
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

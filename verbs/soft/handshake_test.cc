@@ -123,7 +123,7 @@ TEST(HandshakeTest, AListenerHasTwoHundredBytesAtMost) {
   EXPECT_FALSE(DecodeSoftAddress(unknown_flag).ok());
 }
 
-// The same key and number twice would show how two tokens differ.
+// A key and number that are used twice would show how two tokens differ.
 TEST(HandshakeTest, TheSaltChangesWhatIsSealed) {
   const std::string one = SealSoftAddress(SomeAddress(), "secret", Token{1});
   const std::string other = SealSoftAddress(SomeAddress(), "secret", Token{2});
