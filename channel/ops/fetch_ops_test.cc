@@ -38,7 +38,6 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   WrittenFetches(Poller* poller, FetchOpsOptions options)
       : FetchOps(poller, nullptr, std::move(options), &counts) {
     words_ = this;
-    parking_.known = true;
   }
   ~WrittenFetches() override { poller()->ForgetFlush(this); }
 
@@ -1337,8 +1336,7 @@ class WrittenWatch final : public SlotWatch {
     events.push_back(event);
   }
   void OnSlotFreed(const void*, uint16_t slot) override { freed.push_back(slot); }
-  void OnServeStep(const void*, uint16_t, ServeStep) override {}
-  void OnServeEvent(ServeState, ServeEvent) override {}
+  void OnServeEvent(const void*, uint16_t, ServeState, ServeEvent) override {}
   void OnServeEpoch(const void*) override {}
   void OnServeFarewell(const void*) override {}
   void OnEndGone(const void*) override { ++gone; }

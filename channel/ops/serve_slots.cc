@@ -62,13 +62,14 @@ void ServeSlots::Make(size_t size) {
 
 void ServeSlots::Connect(uint64_t epoch) {
   if (options_.watch != nullptr) options_.watch->OnServeEpoch(options_.watched);
+  connected_ = true;
   epoch_ = epoch;
   takes_.SetEpoch(epoch);
   keys_.clear();
 }
 
 void ServeSlots::Disconnect() {
-  epoch_ = 0;
+  connected_ = false;
   takes_.SetEpoch(0);
   words_.clear();
   for (ServeOp& op : ops_) {
@@ -116,10 +117,12 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
   TakeFormer(op, goes_back, &former);
   Enter(op, row);
   EndTrace(former);
-  if (goes_back) source_->GiveBack(step, key, std::move(taken));
+  if (!goes_back) return;
+  former.tensor = Tensor();  // Whoever gets it may want to be the only one.
+  source_->GiveBack(step, key, std::move(taken));
 }
 
-void ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
+bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
   Taken taken;
   taken.tensor = std::move(op->tensor);
   taken.is_dead = op->is_dead;
@@ -131,6 +134,7 @@ void ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
   op->status = why;
   ++counters_->given_back;
   source_->GiveBack(op->step, op->key, std::move(taken));
+  return op->state == ServeState::kReady;
 }
 
 void ServeSlots::TakeFormer(ServeOp* op, bool goes_back, Former* former) {
@@ -221,6 +225,7 @@ absl::Status ServeSlots::OnRequest(const ServeRequest& request) {
     case ServeAction::kGiveUpFirst:
       TRYST_REACHED("rare: a slot is used anew whose request was given up before a break");
       Finish(op, *FindServeRow(op->state, ServeEvent::kUnnamed));
+      if (!connected_) return absl::OkStatus();  // Whoever got the tensor has ended the channel.
       break;
     default:
       break;
@@ -358,7 +363,7 @@ void ServeSlots::KeepOutcome(ServeOp* op, Taken* taken) {
 // sent, twice. And while a link ends, a take may meet a tensor that another request gave back: who
 // still reads there must not get it, out of turn.
 void ServeSlots::AnswerIfAsked(ServeOp* op) {
-  if (epoch_ != 0 && op->asked_epoch == epoch_) return wire_->Answer(op);
+  if (connected_ && op->asked_epoch == epoch_) return wire_->Answer(op);
   TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
 }
 
@@ -374,7 +379,7 @@ bool ServeSlots::SayWords() {
 // ---- Ends ----
 
 void ServeSlots::DropTakes() {
-  epoch_ = 0;
+  connected_ = false;
   takes_.SetEpoch(0);
   takes_.ForgetPlace();
   EndThose(ServeEvent::kLeft, [](const ServeOp& op) { return op.state == ServeState::kTaking; });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -120,8 +121,9 @@ class ServeSlots final : private TakesUser {
   void Stages(ServeOp* op) { Advance(op, ServeEvent::kStage, WaitsFor::kCopy); }
   void Staged(ServeOp* op) { Advance(op, ServeEvent::kStaged, WaitsFor::kCopy); }
   void SendsParts(ServeOp* op) { Advance(op, ServeEvent::kPart, WaitsFor::kWireRoom); }
-  // It cannot be sent: its tensor goes back, and the consumer is to get an error.
-  void FailTaken(ServeOp* op, const absl::Status& why);
+  // It cannot be sent: its tensor goes back, and the consumer is to get an error. False: whoever
+  // got the tensor has ended `op`.
+  ABSL_MUST_USE_RESULT bool FailTaken(ServeOp* op, const absl::Status& why);
 
   // Says which slots are parked or free, and which tickets have their outcome; false: there was no
   // room for all.
@@ -216,7 +218,8 @@ class ServeSlots final : private TakesUser {
   ServeCounters* const counters_;
   TraceTrack* const track_;  // Null without a trace.
 
-  uint64_t epoch_ = 0;  // 0: there is no connection.
+  bool connected_ = false;
+  uint64_t epoch_ = 0;  // The present connection's.
   uint64_t trace_number_ = 0;
   SlotArray<ServeOp> ops_;  // By slot.
   size_t used_ = 0;

@@ -201,7 +201,6 @@ TEST_F(ChannelPoolTurnedTest, WhatThisSystemHasNotIsLeftOutAndSaid) {
 }
 
 TEST_F(ChannelPoolTurnedTest, AHelloIsExaminedBeforeItsTransportHearsIt) {
-  options_.protocol_newest = 2;
   ASSERT_TRUE(Open().ok());
   Hello hello = From(1);
   hello.incarnation = 0;
@@ -213,14 +212,15 @@ TEST_F(ChannelPoolTurnedTest, AHelloIsExaminedBeforeItsTransportHearsIt) {
   hello.protocol_newest = kProtocolOldest - 1;
   EXPECT_TRUE(absl::IsFailedPrecondition(Hear(hello)));
   hello = From(1);
-  hello.protocol_oldest = 3;
+  hello.protocol_oldest = hello.protocol_newest = 4;
   EXPECT_EQ(Hear(hello),
             absl::FailedPreconditionError(absl::StrCat(
                 Task(1),
-                " speaks protocol 3 to 3 and this worker 1 to 2: run the same release on "
+                " speaks protocol 4 to 4 and this worker 3 to 3: run the same release on "
                 "both, or two that follow each other")));
   EXPECT_THAT(Words(), IsEmpty());
   hello.protocol_oldest = 2;
+  hello.protocol_newest = 5;
   EXPECT_TRUE(Hear(hello).ok());
   hello.protocol_oldest = hello.protocol_newest = kProtocolOldest;
   EXPECT_TRUE(Hear(hello).ok());

@@ -55,8 +55,7 @@ bool ServeAnswers::Send(ServeOp* op) {
 // The tensor cannot be sent, so it goes back and the consumer gets an error.
 bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
   Of(*op)->source = ServeSource();
-  slots_->FailTaken(op, why);
-  return SendFailed(op);
+  return slots_->FailTaken(op, why) && SendFailed(op);
 }
 
 bool ServeAnswers::SendFailed(ServeOp* op) {

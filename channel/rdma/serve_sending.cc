@@ -30,7 +30,7 @@ void ServeChannel::Forget(ServeOp* op) {
     sending->source.tensor = std::move(op->tensor);
     sending->source.encoded = std::move(op->encoded);
     leftovers_.Linger(std::move(sending->source));
-    OnWritesDone();
+    if (!link_->broken()) link_->FlushSoon();  // Which sees whether the NIC is done with it.
   }
   sending->source.region.Reset();
   sending->source.tickets.fill(0);
@@ -77,6 +77,7 @@ void ServeChannel::FlushSoon() {
 }
 
 void ServeChannel::OnFlush() {
+  (void)leftovers_.OnWritesDone(*link_, &slots_);
   leftovers_.OnAnswersSent();
   if (!slots_.SayWords()) return;
   if (pong_due_) {

@@ -33,7 +33,8 @@ using shm_wire::ReplyCell;
 void ShmAnswers::Answer(ServeOp* op) {
   // Answers that wait go first.
   if (ready_line_.empty() && TryAnswer(op)) return link_->FlushSoon();
-  if (op->state == ServeState::kStaging || op->in_ready_line) return;
+  const bool waits = op->state == ServeState::kReady || op->state == ServeState::kInParts;
+  if (!waits || op->in_ready_line) return;
   op->in_ready_line = true;
   ready_line_.push_back(op);
 }
@@ -115,9 +116,9 @@ bool ShmAnswers::TryAnswer(ServeOp* op) {
   if (Of(*op)->stage) return AnswerStaged(op);
   if (op->state == ServeState::kInParts) return AnswerInParts(op);
   if (!op->tensor.on_host()) {
-    slots_->FailTaken(
-        op, absl::UnimplementedError("shared memory carries tensors of host memory only"));
-    return AnswerFailed(op);
+    return slots_->FailTaken(
+               op, absl::UnimplementedError("shared memory carries tensors of host memory only")) &&
+           AnswerFailed(op);
   }
   const auto [payload, bytes] = PayloadOf(op);
   if (bytes <= shm_wire::InlineRoom(op->tensor.shape().rank())) {

@@ -1,0 +1,538 @@
+#include "channel/ops/serve_slots.h"
+
+#include <functional>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "channel/poller/poller.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kFetcher[] = "/job:c/replica:0/task:0";
+constexpr int64_t kStep = 7;
+constexpr uint64_t kTurnOfIt = 11;
+
+class FixedTime final : public Clock {
+ public:
+  int64_t NowNs() const override { return 1000; }
+};
+
+// Sends happen when the test says so, or have happened.
+class Shelf final : public TensorSource {
+ public:
+  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
+    turns.push_back(args.turn);
+    asked.push_back(std::move(done));
+  }
+  bool TakeHere(int64_t step, TensorKey*, Place*, Taken* taken) override {
+    if (!is_here) return false;
+    EXPECT_EQ(step, kStep);
+    taken->tensor = *Tensor::Allocate(DType::kUint8, {3});
+    taken->turn = kTurnOfIt;
+    return true;
+  }
+  bool MayTake(const TensorKey&) const override { return true; }
+  void GiveBack(int64_t step, const TensorKey& key, Taken taken) override {
+    back.push_back(absl::StrCat(step, " ", key.text(), " ", taken.tensor.bytes(), " ", taken.turn));
+    if (on_back) on_back();
+  }
+  void Meet(absl::Status status = absl::OkStatus()) {
+    *turns.back() = kTurnOfIt;
+    std::move(asked.back())(std::move(status), Args(), Args(),
+                            *Tensor::Allocate(DType::kUint8, {3}), false);
+  }
+
+  bool is_here = false;
+  std::vector<DoneFn> asked;
+  std::vector<uint64_t*> turns;
+  std::vector<std::string> back;
+  std::function<void()> on_back;
+};
+
+class Notes final : public ServeWire {
+ public:
+  void Answer(ServeOp* op) override { said.push_back(absl::StrCat("answer ", op->slot)); }
+  void Forget(ServeOp* op) override {
+    said.push_back(absl::StrCat("forget ", op->slot, " ", ServeStateName(op->state)));
+  }
+  void Retire(Tensor* tensor) override { said.push_back(absl::StrCat("retire ", tensor->bytes())); }
+  bool SaysGoneLater(const ServeOp&) override { return gone_later; }
+  bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override {
+    if (!has_room) return false;
+    said.push_back(absl::StrCat(is_parked ? "PARKED " : "GONE ", slot, " ", generation));
+    return true;
+  }
+  bool SayHere(absl::Span<const uint64_t> tickets) override {
+    if (!has_room) return false;
+    for (uint64_t ticket : tickets) said.push_back(absl::StrCat("HERE ", ticket));
+    return true;
+  }
+  void FlushSoon() override { ++flushes; }
+  void OnTakesIdle() override {}
+  std::vector<std::string> Said() { return std::exchange(said, {}); }
+
+  std::vector<std::string> said;
+  bool gone_later = false;
+  bool has_room = true;
+  int flushes = 0;
+};
+
+class Rows final : public SlotWatch {
+ public:
+  void OnFetchEvent(const void*, const FetchOp&, FetchState, FetchEvent) override {}
+  void OnSlotFreed(const void*, uint16_t) override {}
+  void OnServeEvent(const void*, uint16_t, ServeState from, ServeEvent event) override {
+    seen.insert({from, event});
+  }
+  void OnServeEpoch(const void*) override { ++epochs; }
+  void OnServeFarewell(const void*) override {}
+  void OnEndGone(const void*) override {}
+  std::set<std::pair<ServeState, ServeEvent>> seen;
+  int epochs = 0;
+};
+
+using Words = std::vector<std::string>;
+
+class ServeSlotsTest : public ::testing::Test {
+ protected:
+  ServeSlotsTest() {
+    poller_.Turn();  // From here on this is its thread.
+    slots_.Make(2);
+    Connect(1);
+  }
+  ~ServeSlotsTest() override {
+    slots_.DropTakes();
+    slots_.EndAll();
+    poller_.Turn();
+  }
+  static ServeSlotsOptions Options(SlotWatch* watch) {
+    ServeSlotsOptions options;
+    options.consumer = kFetcher;
+    options.path = "test";
+    options.generation_bits = 16;
+    options.max_parked = 1;
+    options.max_keys = 4;
+    options.max_key_bytes = 1000;
+    options.max_keys_bytes = 4000;
+    options.tickets_a_word = 2;
+    options.watch = watch;
+    return options;
+  }
+  static std::string KeyText(int number) {
+    return absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;", kFetcher,
+                        "/device:CPU:0;edge", number, ";0:0");
+  }
+  void Connect(uint64_t epoch) {
+    slots_.Connect(epoch);
+    for (uint32_t number : {0, 1}) EXPECT_TRUE(slots_.OnKey(number, KeyText(number)).ok());
+  }
+  absl::Status Request(uint32_t generation, bool again = false, uint64_t ticket = 0,
+                       bool may_park = false, uint32_t key = 0) {
+    ServeRequest request;
+    request.generation = generation;
+    request.key = key;
+    request.again = again;
+    request.may_park = may_park;
+    request.step = kStep;
+    request.ticket = ticket;
+    return slots_.OnRequest(request);
+  }
+  void Meet() {
+    shelf_.Meet();
+    poller_.Turn();
+  }
+  // Brings slot 0, generation `generation`, into `state`.
+  void Bring(ServeState state, uint32_t generation = 5) {
+    ASSERT_TRUE(Request(generation).ok());
+    if (state == ServeState::kTaking) return;
+    Meet();
+    switch (state) {
+      case ServeState::kNeedsDestination:
+        return slots_.AskedRoom(op_);
+      case ServeState::kStaging:
+        return slots_.Stages(op_);
+      case ServeState::kInParts:
+        return slots_.SendsParts(op_);
+      case ServeState::kPulled:
+        return slots_.Lent(op_);
+      case ServeState::kSent:
+        return slots_.Said(op_);
+      default:
+        return;
+    }
+  }
+  std::string Back() const { return absl::StrCat(kStep, " ", KeyText(0), " 3 ", kTurnOfIt); }
+  Words TakeSaid() {
+    (void)slots_.SayWords();
+    return notes_.Said();
+  }
+
+  FixedTime clock_;
+  Poller poller_{&clock_};
+  Shelf shelf_;
+  Notes notes_;
+  Rows rows_;
+  ServeCounters counters_;
+  ServeSlots slots_{&poller_, &shelf_, &notes_, Options(&rows_), &counters_};
+  ServeOp* const op_ = [this] {
+    slots_.Make(2);
+    return slots_.at(0);
+  }();
+};
+
+const ServeState kHeld[] = {
+    ServeState::kTaking,  ServeState::kReady,   ServeState::kNeedsDestination,
+    ServeState::kStaging, ServeState::kInParts, ServeState::kPulled,
+    ServeState::kSent};
+
+TEST_F(ServeSlotsTest, WhatIsHereIsAnsweredInTheCallThatAsks) {
+  shelf_.is_here = true;
+  ASSERT_TRUE(Request(1).ok());
+  EXPECT_EQ(op_->state, ServeState::kReady);
+  EXPECT_EQ(op_->turn, kTurnOfIt);
+  EXPECT_EQ(notes_.Said(), Words{"answer 0"});
+  EXPECT_EQ(counters_.requests, 1u);
+  EXPECT_EQ(slots_.used(), 1u);
+  EXPECT_TRUE(shelf_.asked.empty());
+}
+
+TEST_F(ServeSlotsTest, TheNextUseOfASlotAcceptsTheFormerAfterItsAnswer) {
+  shelf_.is_here = true;
+  ASSERT_TRUE(Request(1).ok());
+  slots_.Said(op_);
+  notes_.Said();
+  ASSERT_TRUE(Request(2).ok());
+  EXPECT_EQ(notes_.Said(), (Words{"forget 0 waits to be accepted", "answer 0", "retire 3"}));
+  EXPECT_TRUE(shelf_.back.empty());
+  EXPECT_EQ(op_->generation, 2u);
+}
+
+TEST_F(ServeSlotsTest, ACancelGivesBackInEveryStateAndIsAlwaysAnswered) {
+  uint32_t generation = 0;
+  for (const ServeState state : kHeld) {
+    SCOPED_TRACE(ServeStateName(state));
+    shelf_.back.clear();
+    Bring(state, ++generation);
+    EXPECT_EQ(op_->state, state);
+    notes_.Said();
+    ASSERT_TRUE(slots_.OnCancel(0, generation - 1).ok());
+    EXPECT_EQ(TakeSaid(), Words{absl::StrCat("GONE 0 ", generation - 1)}) << "of a former use";
+    EXPECT_EQ(op_->state, state);
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+    EXPECT_EQ(op_->state, ServeState::kFree);
+    EXPECT_EQ(TakeSaid(), (Words{absl::StrCat("forget 0 ", ServeStateName(state)),
+                                 absl::StrCat("GONE 0 ", generation)}));
+    if (state == ServeState::kTaking) Meet();  // The take hears too late that nobody wants it.
+    EXPECT_EQ(shelf_.back, Words{Back()});
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+    EXPECT_EQ(TakeSaid(), Words{absl::StrCat("GONE 0 ", generation)}) << "a second one";
+  }
+  EXPECT_EQ(counters_.cancelled, 3 * std::size(kHeld));
+  EXPECT_EQ(counters_.given_back, std::size(kHeld));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnCancel(2, 1)));
+}
+
+TEST_F(ServeSlotsTest, TheWireMaySayGoneLaterOfItsOwnCancelAlone) {
+  Bring(ServeState::kReady);
+  notes_.Said();
+  notes_.gone_later = true;
+  ASSERT_TRUE(slots_.OnCancel(0, 4).ok());
+  EXPECT_EQ(TakeSaid(), Words{"GONE 0 4"});
+  ASSERT_TRUE(slots_.OnCancel(0, 5).ok());
+  EXPECT_EQ(TakeSaid(), Words{"forget 0 waits for room on the wire"});
+  slots_.SayGone(0, 5);
+  EXPECT_EQ(TakeSaid(), Words{"GONE 0 5"});
+}
+
+// A callback that gets the tensor may come back to the channel.
+TEST_F(ServeSlotsTest, ASlotIsFreeWhenItsTensorGoesBack) {
+  Bring(ServeState::kSent);
+  shelf_.on_back = [&] {
+    EXPECT_EQ(op_->state, ServeState::kFree);
+    shelf_.on_back = nullptr;
+    slots_.EndAll();
+  };
+  ASSERT_TRUE(slots_.OnCancel(0, 5).ok());
+  EXPECT_EQ(shelf_.back.size(), 1u);
+}
+
+TEST_F(ServeSlotsTest, AfterABreakNothingIsAnsweredBeforeItIsNamed) {
+  Bring(ServeState::kTaking);
+  slots_.Disconnect();
+  Meet();
+  EXPECT_TRUE(notes_.Said().empty());
+  Connect(2);
+  EXPECT_EQ(rows_.epochs, 2);
+  EXPECT_TRUE(notes_.Said().empty());
+  ASSERT_TRUE(Request(5, /*again=*/true).ok());
+  EXPECT_EQ(notes_.Said(), Words{"answer 0"});
+  EXPECT_EQ(counters_.resent, 0u);
+  slots_.Said(op_);
+  ASSERT_TRUE(Request(5, /*again=*/true).ok());
+  EXPECT_EQ(notes_.Said(), Words{"answer 0"});
+  EXPECT_EQ(counters_.resent, 1u);
+  EXPECT_EQ(shelf_.asked.size(), 1u) << "taken once";
+}
+
+TEST_F(ServeSlotsTest, ARepeatNamesTheKeyAndStepThatItHad) {
+  for (const ServeState state : {ServeState::kTaking, ServeState::kReady, ServeState::kSent}) {
+    Bring(state);
+    EXPECT_TRUE(absl::IsDataLoss(Request(5, /*again=*/true, 0, false, /*key=*/1)));
+    ServeRequest other;
+    other.generation = 5;
+    other.again = true;
+    other.step = kStep + 1;
+    EXPECT_TRUE(absl::IsDataLoss(slots_.OnRequest(other)));
+    EXPECT_EQ(op_->key.text(), KeyText(0));
+    ASSERT_TRUE(slots_.OnCancel(0, 5).ok());
+    if (state == ServeState::kTaking) Meet();
+  }
+}
+
+// Of what was not sent whole the consumer has nothing; what was sent it may have accepted.
+TEST_F(ServeSlotsTest, WhatIsNotNamedAfterABreakGoesBackUnlessItWasSent) {
+  uint64_t epoch = 1;
+  for (const ServeState state : {ServeState::kTaking, ServeState::kReady,
+                                 ServeState::kNeedsDestination, ServeState::kSent}) {
+    SCOPED_TRACE(ServeStateName(state));
+    shelf_.back.clear();
+    Bring(state, static_cast<uint32_t>(epoch));
+    slots_.OnReplayed();
+    EXPECT_EQ(op_->state, state) << "it was asked for in this epoch";
+    slots_.Disconnect();
+    Connect(++epoch);
+    slots_.OnReplayed();
+    EXPECT_EQ(op_->state, ServeState::kFree);
+    if (state == ServeState::kTaking) Meet();
+    EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
+  }
+}
+
+TEST_F(ServeSlotsTest, ASlotThatIsUsedAnewAfterABreakGivesBackWhatItHad) {
+  for (const ServeState state :
+       {ServeState::kTaking, ServeState::kReady, ServeState::kNeedsDestination}) {
+    SCOPED_TRACE(ServeStateName(state));
+    shelf_.back.clear();
+    Bring(state, 5);
+    EXPECT_TRUE(absl::IsDataLoss(Request(6))) << "not in one epoch";
+    slots_.Disconnect();
+    Connect(slots_.at(0)->asked_epoch + 1);
+    const size_t asked = shelf_.asked.size();
+    ASSERT_TRUE(Request(6).ok());
+    if (state == ServeState::kTaking) Meet();  // The former take; the next waits for its end.
+    EXPECT_EQ(shelf_.back, Words{Back()});
+    EXPECT_EQ(shelf_.asked.size(), asked + 1);
+    EXPECT_EQ(op_->state, ServeState::kTaking);
+    ASSERT_TRUE(slots_.OnCancel(0, 6).ok());
+    Meet();
+    op_->generation = 0;
+  }
+}
+
+TEST_F(ServeSlotsTest, GenerationsGoRoundAtTheirBits) {
+  shelf_.is_here = true;
+  for (const uint32_t generation : {40'000u, 65'535u, 0u, 1u}) {
+    ASSERT_TRUE(Request(generation).ok()) << generation;
+    slots_.Said(op_);
+  }
+  EXPECT_TRUE(absl::IsDataLoss(Request(65'535))) << "it is over";
+  EXPECT_TRUE(absl::IsDataLoss(Request(1 + 32'768))) << "half of the range ahead is behind";
+  EXPECT_TRUE(Request(32'768).ok());
+}
+
+TEST_F(ServeSlotsTest, AFetchThatWaitsIsParkedAndSaidToBeHere) {
+  ASSERT_TRUE(Request(5, false, /*ticket=*/9, /*may_park=*/true).ok());
+  EXPECT_EQ(op_->state, ServeState::kFree);
+  EXPECT_EQ(TakeSaid(), Words{"PARKED 0 5"});
+  EXPECT_EQ(counters_.parked, 1u);
+  // One is parked at most here.
+  ASSERT_TRUE(Request(6, false, /*ticket=*/10, /*may_park=*/true, /*key=*/1).ok());
+  EXPECT_EQ(op_->state, ServeState::kTaking);
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnWaits(11, kStep, 1)));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnWaits(9, kStep, 3))) << "a key that was never named";
+  std::swap(shelf_.asked[0], shelf_.asked[1]);
+  std::swap(shelf_.turns[0], shelf_.turns[1]);
+  Meet();
+  EXPECT_TRUE(slots_.has_words());
+  notes_.has_room = false;
+  EXPECT_FALSE(slots_.SayWords());
+  notes_.has_room = true;
+  EXPECT_EQ(TakeSaid(), Words{"HERE 9"});
+  ASSERT_TRUE(slots_.OnCancel(0, 6).ok());
+  notes_.Said();
+  ASSERT_TRUE(Request(7, false, /*ticket=*/9).ok());
+  EXPECT_EQ(op_->state, ServeState::kReady);
+  EXPECT_EQ(notes_.Said(), (Words{"answer 0"}));
+}
+
+TEST_F(ServeSlotsTest, ParkChangesNothingWhereAnAnswerIsDue) {
+  EXPECT_TRUE(slots_.OnPark(0, 0, 9).ok());
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnPark(2, 0, 9)));
+  uint32_t generation = 0;
+  for (const ServeState state : kHeld) {
+    Bring(state, ++generation);
+    (void)TakeSaid();
+    ASSERT_TRUE(slots_.OnPark(0, generation - 1, 9).ok());
+    EXPECT_EQ(op_->state, state);
+    ASSERT_TRUE(slots_.OnPark(0, generation, 9).ok());
+    const bool parks = state == ServeState::kTaking;
+    EXPECT_EQ(op_->state, parks ? ServeState::kFree : state);
+    EXPECT_EQ(TakeSaid().size(), parks ? 1u : 0u);
+    const uint64_t tickets[] = {9};
+    slots_.OnUnwanted(tickets);
+    if (parks) Meet();
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+  }
+}
+
+TEST_F(ServeSlotsTest, ARefusalAndAReadAreHeardWhereTheyCanBe) {
+  uint32_t generation = 0;
+  for (const ServeState state : kHeld) {
+    SCOPED_TRACE(ServeStateName(state));
+    shelf_.back.clear();
+    Bring(state, ++generation);
+    const bool answered = state == ServeState::kPulled || state == ServeState::kSent;
+    EXPECT_TRUE(absl::IsDataLoss(slots_.OnRefused(0, generation + 1)));
+    EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(0, generation + 1, false)));
+    EXPECT_EQ(slots_.OnRefused(0, generation).ok(), answered);
+    EXPECT_EQ(shelf_.back.size(), answered ? 1u : 0u);
+    if (!answered) {
+      EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(0, generation, true)));
+      ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+      if (state == ServeState::kTaking) Meet();
+    }
+  }
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnRefused(2, 1)));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(2, 1, false)));
+  shelf_.back.clear();
+  Bring(ServeState::kPulled, 50);
+  notes_.Said();
+  ASSERT_TRUE(slots_.OnRead(0, 50, /*failed=*/true).ok());
+  EXPECT_EQ(notes_.Said(), Words{"answer 0"});
+  slots_.Lent(op_);
+  ASSERT_TRUE(slots_.OnRead(0, 50, /*failed=*/false).ok());
+  EXPECT_EQ(op_->state, ServeState::kFree);
+  EXPECT_EQ(counters_.pulled, 1u);
+  EXPECT_TRUE(shelf_.back.empty());
+}
+
+TEST_F(ServeSlotsTest, TheEndOfALinkKeepsWhatWasAnswered) {
+  uint32_t generation = 0;
+  for (const ServeState state : kHeld) {
+    SCOPED_TRACE(ServeStateName(state));
+    const bool answered = state == ServeState::kPulled || state == ServeState::kSent;
+    for (const bool accepted : {false, true}) {
+      shelf_.back.clear();
+      Bring(state, ++generation);
+      slots_.DropTakes();
+      slots_.EndUnanswered();
+      EXPECT_EQ(op_->state, answered ? state : ServeState::kFree);
+      if (answered) {
+        slots_.End(op_, accepted ? ServeEvent::kAccepted : ServeEvent::kNotAccepted);
+      }
+      if (state == ServeState::kTaking) Meet();
+      EXPECT_EQ(shelf_.back.size(), answered && accepted ? 0u : 1u);
+      Connect(1);
+    }
+  }
+}
+
+TEST_F(ServeSlotsTest, WhatCannotBeSentGoesBackAndTheErrorStays) {
+  Bring(ServeState::kReady);
+  EXPECT_TRUE(slots_.FailTaken(op_, absl::UnimplementedError("not here")));
+  EXPECT_EQ(shelf_.back, Words{Back()});
+  EXPECT_TRUE(absl::IsUnimplemented(op_->status));
+  EXPECT_EQ(op_->state, ServeState::kReady);
+  slots_.SaidError(op_);
+  EXPECT_EQ(op_->state, ServeState::kFree);
+  EXPECT_TRUE(op_->status.ok());
+  EXPECT_EQ(shelf_.back.size(), 1u);
+}
+
+TEST_F(ServeSlotsTest, WhoGetsWhatCannotBeSentMayEndTheChannel) {
+  Bring(ServeState::kReady);
+  shelf_.on_back = [&] {
+    shelf_.on_back = nullptr;
+    slots_.DropTakes();
+    slots_.EndAll();
+  };
+  EXPECT_FALSE(slots_.FailTaken(op_, absl::UnimplementedError("not here")));
+  EXPECT_EQ(op_->state, ServeState::kFree);
+  EXPECT_EQ(shelf_.back.size(), 1u);
+}
+
+TEST_F(ServeSlotsTest, NothingIsTakenOnceAGiveBackHasEndedTheChannel) {
+  Bring(ServeState::kReady);
+  slots_.Disconnect();
+  Connect(2);
+  shelf_.on_back = [&] {
+    shelf_.on_back = nullptr;
+    slots_.DropTakes();
+    slots_.EndAll();
+  };
+  EXPECT_TRUE(Request(6).ok());
+  EXPECT_EQ(op_->state, ServeState::kFree);
+  EXPECT_EQ(shelf_.asked.size(), 1u);
+}
+
+TEST_F(ServeSlotsTest, AnErrorGoesBackToNobody) {
+  ASSERT_TRUE(Request(5).ok());
+  shelf_.Meet(absl::NotFoundError("none"));
+  poller_.Turn();
+  EXPECT_TRUE(absl::IsNotFound(op_->status));
+  ASSERT_TRUE(slots_.OnCancel(0, 5).ok());
+  EXPECT_TRUE(shelf_.back.empty());
+  EXPECT_EQ(counters_.given_back, 0u);
+}
+
+TEST_F(ServeSlotsTest, OnlyWhatWasNamedIsTaken) {
+  EXPECT_TRUE(absl::IsDataLoss(Request(1, false, 0, false, /*key=*/3)));
+  ServeRequest far;
+  far.slot = 2;
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnRequest(far)));
+  EXPECT_EQ(slots_.used(), 0u);
+  EXPECT_TRUE(slots_.OnKey(2, KeyText(2)).ok());
+  EXPECT_TRUE(Request(1, false, 0, false, /*key=*/2).ok());
+  EXPECT_EQ(slots_.told_keys(), 3u);
+}
+
+TEST_F(ServeSlotsTest, ViewsSayWhatSlotsWaitFor) {
+  Bring(ServeState::kTaking);
+  EXPECT_EQ(slots_.Explain(": ", "; "), ": 1 waits for the local Send");
+  LiveOps ops(8);
+  slots_.ListOps(&ops);
+  const std::vector<LiveOp> live = ops.Take();
+  ASSERT_EQ(live.size(), 1u);
+  EXPECT_EQ(live[0].peer, kFetcher);
+  EXPECT_EQ(live[0].step, kStep);
+}
+
+// Each row that the code can take by itself was taken above, or is named here.
+TEST(ServeTableTest, EachStateIsLeftByItsRows) {
+  for (size_t s = 0; s < kServeStateCount; ++s) {
+    const auto state = static_cast<ServeState>(s);
+    const bool held = state != ServeState::kFree;
+    // Whoever leaves ends what is held, and a cancel does.
+    EXPECT_EQ(FindServeRow(state, ServeEvent::kLeft) != nullptr, held) << ServeStateName(state);
+    EXPECT_EQ(FindServeRow(state, ServeEvent::kCancel) != nullptr, held) << ServeStateName(state);
+    EXPECT_NE(FindServeRow(state, ServeEvent::kLateCancel), nullptr);
+    EXPECT_NE(FindServeRow(state, ServeEvent::kPark), nullptr);
+    for (size_t e = 0; e < kServeEventCount; ++e) {
+      const auto event = static_cast<ServeEvent>(e);
+      const ServeRow* row = FindServeRow(state, event);
+      if (row == nullptr) continue;
+      const bool ends = row->action == ServeAction::kGiveBack || row->action == ServeAction::kLetGo;
+      EXPECT_EQ(ends, held && row->next == ServeState::kFree && event != ServeEvent::kParked);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tryst
