@@ -593,5 +593,19 @@ TEST_F(LocalRendezvousTest, TheSendersAttributesReachEveryReceive) {
   }
 }
 
+TEST(FailReceiveTest, WhatFailsIsNotDeadWhereverItIsTold) {
+  InlineExecutor inline_executor;
+  for (Executor* const executor :
+       {static_cast<Executor*>(nullptr), static_cast<Executor*>(&inline_executor)}) {
+    Args args;
+    args.executor = executor;
+    auto outcome = std::make_shared<Outcome>();
+    FailReceive(absl::AbortedError("over"), args, Into(outcome));
+    EXPECT_EQ(outcome->status, absl::AbortedError("over"));
+    EXPECT_FALSE(outcome->is_dead);
+    EXPECT_FALSE(outcome->tensor.valid());
+  }
+}
+
 }  // namespace
 }  // namespace tryst

@@ -561,5 +561,49 @@ TEST_F(StepRegistryTest, AFetchThatOutlivesItsStepIsNotCountedForEver) {
   EXPECT_EQ(outcome->calls, 1);
 }
 
+// Alarms that are about to run when they are cancelled, and run when the test says so.
+class LateAlarms final : public Alarms {
+ public:
+  Token Set(Deadline, Callback callback) override {
+    set.push_back(std::move(callback));
+    return set.size();
+  }
+  bool Cancel(Token) override { return false; }
+  const Clock& clock() const override { return time; }
+  void RunAll() {
+    for (Callback& callback : std::exchange(set, {})) std::move(callback)();
+  }
+  VirtualAlarms time;
+  std::vector<Callback> set;
+};
+
+TEST(StepRegistryRaceTest, AnAlarmThatRunsLateEndsNothing) {
+  LateAlarms late;
+  StepRegistry::Options options;
+  options.worker = kWorker0;
+  auto registry = *StepRegistry::Make(options, &late, nullptr);
+  const auto take = [&](int64_t step) {
+    auto outcome = std::make_shared<Outcome>();
+    registry->Take(step, OutKey("a"), Args(), Into(outcome));
+    return outcome;
+  };
+  const auto started = take(1);
+  const auto over = take(2);
+  const auto graced = take(3);
+  registry->AbortStep(3, MarkDerived(absl::AbortedError("a peer gave up")));
+  ASSERT_EQ(late.set.size(), 4u);
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  registry->CleanupStep(2);
+  registry->CleanupStep(3);
+  EXPECT_EQ(over->calls, 1);
+  EXPECT_EQ(graced->calls, 1);
+  late.RunAll();
+  EXPECT_EQ(started->calls, 0) << "its step has started";
+  EXPECT_NE(registry->FindStep(1), nullptr);
+  EXPECT_EQ(registry->counters().steps_expired, 0);
+  registry.reset();
+  EXPECT_EQ(started->calls, 1);
+}
+
 }  // namespace
 }  // namespace tryst

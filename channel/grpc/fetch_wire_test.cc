@@ -104,6 +104,27 @@ TEST(FetchWireTest, TensorInTwoMessagesWithDigests) {
   EXPECT_EQ(0, memcmp(got->data(), sent.data(), 400));
 }
 
+// It is not fetched again as if bits had flipped on the way.
+TEST(FetchWireTest, AMessageThatIsCutIsNoWrongDigest) {
+  const OutgoingTensor out = *OutgoingTensor::Make(Counting(100), false);
+  const rpc::FetchHeader header = HeaderOf(out.metadata(), absl::StatusCode::kOk);
+  const grpc::ByteBuffer whole = out.Message(&header, 0, 400, true);
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(whole.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  for (const size_t missing : {1u, 399u}) {
+    const grpc::Slice cut(bytes.substr(0, bytes.size() - missing));
+    grpc::ByteBuffer message(&cut, 1);
+    IncomingTensor incoming(Tensor(), kMaxBytes);
+    const absl::Status taken = incoming.Take(&message);
+    EXPECT_TRUE(absl::StrContains(taken.message(), "it is cut short")) << taken;
+    EXPECT_FALSE(incoming.digest_wrong());
+  }
+}
+
 TEST(FetchWireTest, AttemptGoesOnWhereTheBytesWereGood) {
   const Tensor sent = Counting(100);
   const OutgoingTensor out = *OutgoingTensor::Make(sent, false);

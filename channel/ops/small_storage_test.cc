@@ -1,5 +1,6 @@
 #include "channel/ops/small_storage.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -79,6 +80,27 @@ TEST(SmallStorageTest, NothingIsLentTwiceWhileTurnsAreBorrowed) {
   executor.SetSources({});
   poller.Stop();
   EXPECT_EQ(wrong, 0);
+  storage->Unref();
+}
+
+TEST(SmallStorageTest, WhatIsTakenAfterAllIsBackAllocatesNothing) {
+  auto taker = std::make_shared<std::atomic<std::thread::id>>(std::this_thread::get_id());
+  auto* storage = new SmallStorage(taker);
+  std::vector<void*> first;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<StorageRef> lent;
+    std::vector<void*> places;
+    for (int i = 0; i < 4; ++i) {
+      lent.push_back(storage->Take());
+      places.push_back(lent.back()->data());
+    }
+    std::sort(places.begin(), places.end());
+    if (round == 0) first = places;
+    EXPECT_EQ(places, first);
+    if (round == 2) {  // Some come back on another thread.
+      std::thread([&] { lent.resize(2); }).join();
+    }
+  }
   storage->Unref();
 }
 

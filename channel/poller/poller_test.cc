@@ -362,5 +362,14 @@ TEST(PollerTimersTest, FireInTheOrderOfTheirTimesWhateverIsMovedOrCancelled) {
   for (Noted& timer : timers) queue.Cancel(&timer);
 }
 
+TEST(PollerStopTest, OneWithoutAThreadMayBeStopped) {
+  const SteadyClock clock;
+  Poller poller(&clock);
+  poller.Stop();
+  poller.Start();
+  poller.Stop();
+  poller.Stop();
+}
+
 }  // namespace
 }  // namespace tryst

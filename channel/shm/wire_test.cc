@@ -1,7 +1,9 @@
 #include "channel/shm/wire.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -259,12 +261,25 @@ TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {
   EXPECT_GE(InlineRoom(TensorShape::kMaxRank), 8u);
 }
 
+// A cell, and whether anything behind it was written: the next cell of the ring is there.
+template <typename Cell>
+struct Guarded {
+  Guarded() { memset(behind, 0xee, sizeof(behind)); }
+  bool IsWhole() const {
+    return std::all_of(std::begin(behind), std::end(behind), [](uint8_t b) { return b == 0xee; });
+  }
+  Cell cell{};
+  uint8_t behind[2 * sizeof(Cell)];
+};
+
 TEST(ShmWireTest, TicketsArriveAsTheyWere) {
   uint64_t tickets[kReplyTickets + 1];
   for (size_t i = 0; i <= kReplyTickets; ++i) tickets[i] = i << 40 | i;
   for (size_t count = 1; count <= kReplyTickets; ++count) {
-    ReplyCell reply{};
+    Guarded<ReplyCell> guarded_reply;
+    ReplyCell& reply = guarded_reply.cell;
     WriteTickets(absl::MakeConstSpan(tickets, count), &reply);
+    EXPECT_TRUE(guarded_reply.IsWhole()) << count;
     // The ring copies a cell's second line only if the cell says that it has one.
     if (reply.is_long == 0) memset(reinterpret_cast<uint8_t*>(&reply) + kCacheLine, 0xee, 64);
     uint64_t read[kReplyTickets];
@@ -273,8 +288,10 @@ TEST(ShmWireTest, TicketsArriveAsTheyWere) {
     ASSERT_EQ(*got, count);
     EXPECT_EQ(memcmp(read, tickets, count * 8), 0);
     if (count > kRequestTickets) continue;
-    RequestCell request{};
+    Guarded<RequestCell> guarded_request;
+    RequestCell& request = guarded_request.cell;
     WriteTickets(absl::MakeConstSpan(tickets, count), &request);
+    EXPECT_TRUE(guarded_request.IsWhole()) << count;
     const auto asked = ReadTickets(request, read);
     ASSERT_TRUE(asked.ok()) << asked.status();
     ASSERT_EQ(*asked, count);
