@@ -296,7 +296,7 @@ TEST_F(ServeSlotsTest, ARepeatNamesTheKeyAndStepThatItHad) {
   }
 }
 
-// Of what was not sent whole the consumer has nothing; what was sent it may have accepted.
+// The consumer has nothing of what was not sent whole; what was sent it may have accepted.
 TEST_F(ServeSlotsTest, WhatIsNotNamedAfterABreakGoesBackUnlessItWasSent) {
   uint64_t epoch = 1;
   for (const ServeState state : {ServeState::kTaking, ServeState::kReady,

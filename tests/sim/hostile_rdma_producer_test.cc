@@ -199,6 +199,26 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_->FlushSoon();
     for (int i = 0; i < 10; ++i) Settle();
   }
+  // A tensor inside the message: so many bytes, whatever the shape says.
+  void SayInside(int64_t elements, uint64_t bytes) {
+    const Scripted::Asked asked = scripted_.LastRequest();
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = bytes;
+    meta.dims[0] = elements;
+    wire::Record record;
+    record.type = wire::RecordType::kTensor;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    ASSERT_TRUE(link_->Put([&](wire::MessageWriter* writer) {
+      uint8_t* const into = writer->AddTensor(record, meta);
+      if (into != nullptr) memset(into, 7, bytes);
+      return into != nullptr;
+    }));
+    link_->FlushSoon();
+    for (int i = 0; i < 10; ++i) Settle();
+  }
   // That a part has come. It carries no byte.
   void SayPart(uint16_t generation) {
     link_->Write(0, {page_->address(), 0, page_->local_key()}, 0, 0, true,
@@ -290,6 +310,42 @@ TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
   EXPECT_EQ(TimesReached("rare: an immediate of another generation"), before + 1);
   SayFailed(asked.slot, asked.generation);
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(HostileRdmaProducerTest, ARecordForASlotWithoutAFetchEndsNothing) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  SayFailed(asked.slot, asked.generation);
+  SayFailed(asked.slot, asked.generation);
+  SayFailed(static_cast<uint16_t>(link_options_.slots - 1), 0);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(channel_->counters().ghosts, 2u);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+}
+
+TEST_F(HostileRdmaProducerTest, ATensorInsideAMessageHasTheBytesOfItsShape) {
+  const Fetched* const fetched = Fetch("a");
+  uint64_t breaks = 0;
+  for (const uint64_t bytes : {3u, 5u, 0u, 200u}) {
+    Answer(1, 5);
+    SayInside(4, bytes);
+    EXPECT_EQ(channel_->counters().breaks, ++breaks) << bytes;
+    EXPECT_EQ(fetched->calls, 0) << bytes;
+  }
+  for (const int64_t bytes : {4, 127, 128, 129}) {  // As a small tensor, and as one that is not.
+    Fetched* const good = bytes == 4 ? fetched_.front().get() : Fetch("b");
+    if (bytes == 4) Answer(1, 5);
+    for (int i = 0; i < 10; ++i) Settle();
+    SayInside(bytes, static_cast<uint64_t>(bytes));
+    ASSERT_EQ(good->calls, 1) << bytes;
+    EXPECT_TRUE(good->status.ok()) << good->status;
+    ASSERT_EQ(good->tensor.bytes(), static_cast<uint64_t>(bytes));
+    EXPECT_EQ(good->tensor.shape(), TensorShape({bytes}));
+    EXPECT_EQ(std::string(static_cast<const char*>(good->tensor.data()), good->tensor.bytes()),
+              std::string(static_cast<size_t>(bytes), 7));
+  }
+  EXPECT_EQ(channel_->counters().breaks, breaks);
 }
 
 TEST_F(HostileRdmaProducerTest, ARecordForASlotBehindTheLastBreaksTheLink) {
