@@ -128,7 +128,7 @@ TEST_F(QueueHubTest, EachCompletionGoesToTheUserOfItsQueuePair) {
   Complete(3, 1);
   Complete(3, 2);
   Complete(7, 3);
-  Complete(5, 4);  // Of nobody.
+  Complete(5, 4);  // Nobody waits for it.
   Complete(3, 5);
   EXPECT_TRUE(hub_->Poll());
   EXPECT_THAT(Heard(),
