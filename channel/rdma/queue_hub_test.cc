@@ -181,6 +181,21 @@ TEST_F(QueueHubTest, ALostNicIsToldToAllOnceInTheOrderOfTheirNumbers) {
   EXPECT_THAT(Heard(), IsEmpty()) << "they know";
 }
 
+// Whatever the table's order of this run.
+TEST_F(QueueHubTest, ManyHearOfItInTheOrderOfTheirNumbers) {
+  RemoveAll();
+  std::vector<std::string> expected;
+  for (uint32_t number = 116; number > 100; --number) {
+    users_.push_back(std::make_unique<Noted>(number, &heard_));
+    hub_->AddUser(number, users_.back().get());
+    expected.insert(expected.begin(), absl::StrCat(number, " loses its NIC: gone"));
+  }
+  queues_.poll = absl::InternalError("gone");
+  EXPECT_TRUE(hub_->Poll());
+  EXPECT_EQ(Heard(), expected);
+  for (uint32_t number = 116; number > 100; --number) hub_->RemoveUser(number);
+}
+
 TEST_F(QueueHubTest, AnEventConcernsOneQueuePairOrAll) {
   NicEvent event;
   for (const auto kind :
