@@ -478,14 +478,16 @@ TEST_F(OwingGrpcProducerTest, WhoIsCutOffIsGivenThePatienceFromThenOn) {
   constexpr int64_t kMs = 2000;
   CutProxy wire(producer_.port());
   grpc::ChannelArguments args;
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1600);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 300);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1200);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 200);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 300);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   producer_.MoveTo(
       grpc::CreateCustomChannel(wire.address(), grpc::InsecureChannelCredentials(), args));
   GrpcChannelOptions options;
   options.patience = absl::Milliseconds(kMs);
-  options.answer_within = absl::Milliseconds(300);
+  options.answer_within = absl::Milliseconds(200);
   Open(options);
   Fetch("k", &NewEnd());
   ASSERT_NE(producer_.AwaitCall(0), nullptr);
