@@ -12,6 +12,7 @@ skipped" below it.
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,8 @@ class Pair:
     new_flags = ()  # Workers of this tree have these.
 
     def setUp(self):
+        if self.security == "tls" and not shutil.which("openssl"):
+            self.skipTest("needs openssl")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         def flags(who):
