@@ -189,7 +189,7 @@ TEST_F(IbvQueuePairTest, AConnectThatFailsSaysBetweenWhom) {
   fake_.Fail("ibv_modify_qp", ENETUNREACH);
   const absl::Status status = pair_->Connect(pair_->LocalAddress());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("to 10.0.0.1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("with queue pair 18 at 10.0.0.1"));
   EXPECT_EQ(pair_->state(), QueuePairState::kBroken);
 }
 
