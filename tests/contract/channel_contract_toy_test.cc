@@ -22,6 +22,7 @@ ChannelContract Contract() {
                      "a tensor comes at once here, so that no cancel may be in time"}};
   for (const char* test : {"RestartedProducerFailsWhatWasPendingAndServesWhatComes",
                            "WhoKnowsOfARestartBeforeTheChannelIsServedByTheNewLife",
+                           "ADeadlineACancelAndARestartAreSaidInTheSameWords",
                            "WhatWaitsFailsWhenTheProducerIsRestarted"}) {
     contract.skips.emplace_back(test, "a worker that others take from is not started anew here");
   }
