@@ -169,19 +169,10 @@ absl::Status ServeSlots::OnSlot(uint16_t slot, const char* does, ServeOp** op) {
   return absl::OkStatus();
 }
 
-ServeEvent ServeSlots::EventOf(const ServeOp& op, const ServeRequest& request) const {
-  if (op.generation == request.generation) {
-    return request.again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
-  }
-  // A generation is newer if it is less than half of the number range ahead.
-  const uint32_t ahead = (request.generation - op.generation) << (32 - options_.generation_bits);
-  if (static_cast<int32_t>(ahead) <= 0) {
-    TRYST_REACHED("rare: a request of a generation that is over");
-    return ServeEvent::kStale;
-  }
-  // If this epoch did not repeat the request that the slot holds, the consumer had given it up: its
-  // CANCEL, or the answer to that, was lost with the earlier connection.
-  return op.asked_epoch == epoch_ ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
+ServeEvent ServeSlots::EventOfOld(uint32_t ahead, const ServeRequest& request) {
+  if (ahead == 0) return request.again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
+  TRYST_REACHED("rare: a request of a generation that is over");
+  return ServeEvent::kStale;
 }
 
 absl::Status ServeSlots::OnRequest(const ServeRequest& request) {
@@ -359,11 +350,7 @@ void ServeSlots::KeepOutcome(ServeOp* op, Taken* taken) {
   AnswerIfAsked(op);
 }
 
-// The consumer may have given it up, and an answer that crossed the replay would be requested, and
-// sent, twice. And while a link ends, a take may meet a tensor that another request gave back: who
-// still reads there must not get it, out of turn.
-void ServeSlots::AnswerIfAsked(ServeOp* op) {
-  if (connected_ && op->asked_epoch == epoch_) return wire_->Answer(op);
+void ServeSlots::NoteNotAsked() {
   TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
 }
 

@@ -191,7 +191,15 @@ class ServeSlots final : private TakesUser {
     Enter(op, Do(*op, event));
     op->span.Enter(what, poller_->now_ns());
   }
-  ServeEvent EventOf(const ServeOp& op, const ServeRequest& request) const;
+  ServeEvent EventOf(const ServeOp& op, const ServeRequest& request) const {
+    // A generation is newer if it is less than half of the number range ahead.
+    const uint32_t ahead = (request.generation - op.generation) << (32 - options_.generation_bits);
+    if (ABSL_PREDICT_FALSE(static_cast<int32_t>(ahead) <= 0)) return EventOfOld(ahead, request);
+    // If this epoch did not repeat the request that the slot holds, the consumer had given it up:
+    // its CANCEL, or the answer to that, was lost with the earlier connection.
+    return op.asked_epoch == epoch_ ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
+  }
+  static ServeEvent EventOfOld(uint32_t ahead, const ServeRequest& request);
   absl::Status OnSlot(uint16_t slot, const char* does, ServeOp** op);
   void Finish(ServeOp* op, const ServeRow& row);
   void TakeFormer(ServeOp* op, bool goes_back, Former* former);
@@ -203,7 +211,14 @@ class ServeSlots final : private TakesUser {
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
   void KeepOutcome(ServeOp* op, Taken* taken);
-  void AnswerIfAsked(ServeOp* op);
+  // The consumer may have given it up, and an answer that crossed the replay would be requested,
+  // and sent, twice. And while a link ends, a take may meet a tensor that another request gave
+  // back: who still reads there must not get it, out of turn.
+  void AnswerIfAsked(ServeOp* op) {
+    if (connected_ && op->asked_epoch == epoch_) return wire_->Answer(op);
+    NoteNotAsked();
+  }
+  static void NoteNotAsked();
   void OnHere() override { wire_->FlushSoon(); }
   void OnTakesIdle() override { wire_->OnTakesIdle(); }
   uint64_t IdOf(const ServeOp& op) const {

@@ -37,9 +37,17 @@ absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
 }
 
 absl::Status ServeChannel::OnRequest(const wire::Record& record) {
-  wire::RequestBody body;
-  const absl::Status decoded = wire::DecodeRequest(record, &body);
+  if (record.slot >= slots_.size()) {
+    return absl::DataLossError(
+        "the consumer broke the protocol: it sent a request on a slot that does not exist");
+  }
+  // In place, since every pull passes here. What is refused below ends the link, and a slot that
+  // is held is not answered before it is requested again.
+  ServeSending* const sending = answers_.Of(*slots_.at(record.slot));
+  const wire::RequestBody& body = sending->body;
+  const absl::Status decoded = wire::DecodeRequest(record, &sending->body);
   if (!decoded.ok()) return decoded;
+  sending->flags = record.flags;
   ServeRequest request;
   request.slot = record.slot;
   request.generation = record.generation;
@@ -49,14 +57,8 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   request.may_park = (record.flags & wire::kMayPark) != 0;
   request.step = body.step;
   request.ticket = body.ticket;
-  const absl::Status taken = slots_.OnRequest(request);
-  if (!taken.ok()) return taken;
   counters_.standing += (record.flags & wire::kStanding) != 0 && !request.again;
-  // Read when the answer leaves, at the end of the turn.
-  ServeSending* const sending = answers_.Of(*slots_.at(record.slot));
-  sending->flags = record.flags;
-  sending->body = body;
-  return absl::OkStatus();
+  return slots_.OnRequest(request);
 }
 
 absl::Status ServeChannel::OnCancel(const wire::Record& record) {

@@ -231,7 +231,7 @@ absl::Status DecodeRequest(const Record& record, RequestBody* body) {
   if (out.rank > kMaxRank || record.body.size() != size + (has_ticket ? kTicketBytes : 0)) {
     return Malformed("a request's rank or length is wrong");
   }
-  if (has_ticket) out.ticket = LoadLittle<uint64_t>(at + size);
+  out.ticket = has_ticket ? LoadLittle<uint64_t>(at + size) : 0;
   if (has_ticket != (out.ticket != 0) || (!has_ticket && (record.flags & kMayPark) != 0)) {
     return Malformed("a request's ticket is wrong");
   }
