@@ -29,6 +29,17 @@ absl::Status Broke(const char* how) {
   return absl::DataLossError(absl::StrCat("the consumer broke the protocol: ", how));
 }
 
+// What giving it back needs.
+Taken TakenOf(const ServeOp& op) {
+  Taken taken;
+  taken.tensor = op.tensor;
+  taken.is_dead = op.is_dead;
+  taken.send_args.device_context = op.device_context;
+  taken.send_args.alloc_attrs = op.alloc_attrs;
+  taken.turn = op.turn;
+  return taken;
+}
+
 }  // namespace
 
 ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
@@ -107,11 +118,7 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
     ++counters_->given_back;
     step = op->step;
     key = op->key;
-    taken.tensor = op->tensor;
-    taken.is_dead = op->is_dead;
-    taken.send_args.device_context = op->device_context;
-    taken.send_args.alloc_attrs = op->alloc_attrs;
-    taken.turn = op->turn;
+    taken = TakenOf(*op);
   }
   Former former;  // Destroyed late, because the deleter of a caller's bytes may call us.
   TakeFormer(op, goes_back, &former);
@@ -123,13 +130,9 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
 }
 
 bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
-  Taken taken;
-  taken.tensor = std::move(op->tensor);
-  taken.is_dead = op->is_dead;
-  taken.send_args.device_context = std::move(op->device_context);
-  taken.send_args.alloc_attrs = op->alloc_attrs;
-  taken.turn = op->turn;
+  Taken taken = TakenOf(*op);
   op->tensor = Tensor();
+  op->device_context = nullptr;
   op->encoded.clear();
   op->status = why;
   ++counters_->given_back;

@@ -2,6 +2,7 @@
 
 // What a ServeChannel does with messages of the consumer: keys, requests, cancels, acceptances.
 namespace tryst {
+
 absl::Status ServeChannel::OnRecord(const wire::Record& record) {
   const absl::Status may_hear = slots_.MayHearMore();
   if (!may_hear.ok()) return may_hear;

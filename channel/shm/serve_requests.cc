@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/reached.h"
 
 namespace tryst {
@@ -197,11 +196,8 @@ void ShmRequests::GiveUpUnanswered() {
 
 void ShmRequests::SettleByWord() {
   const shm_wire::LinkHeader& header = *link_->given->view().header;
-  const auto accepted = [&](const ServeOp& op) {
-    return ServeSlots::Answered(op) && WasAccepted(header, op.slot, op.generation);
-  };
   slots_.EndThose(ServeEvent::kAccepted, [&](const ServeOp& op) {
-    if (!accepted(op)) return false;
+    if (!ServeSlots::Answered(op) || !WasAccepted(header, op.slot, op.generation)) return false;
     TRYST_REACHED("shm: the end of a link finds a tensor accepted");
     return true;
   });
