@@ -58,7 +58,7 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       options_(std::move(options)),
       destinations_(this, landings, &options_),
       sender_(&destinations_, &habits_),
-      standing_(this, &sender_, &destinations_, &habits_, &options_, &counters_),
+      standing_(this, &destinations_, &habits_, &options_, &counters_),
       receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this),
       silence_(poller_, options_.patience_ms, [this] { OnPeerLost(); }),
       owed_(poller_, options_.give_up_ms > 0 ? options_.give_up_ms : options_.patience_ms),

@@ -9,7 +9,6 @@
 #include "channel/rdma/fetch_destination.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/fetch_options.h"
-#include "channel/rdma/fetch_sending.h"
 #include "channel/rdma/key_habits.h"
 
 namespace tryst {
@@ -20,10 +19,9 @@ namespace tryst {
 class StandingReceives {
  public:
   // All outlive it.
-  StandingReceives(FetchOps* ops, FetchSender* sender, FetchDestinations* destinations,
-                   KeyHabits* habits, const FetchChannelOptions* options, FetchCounters* counters)
+  StandingReceives(FetchOps* ops, FetchDestinations* destinations, KeyHabits* habits,
+                   const FetchChannelOptions* options, FetchCounters* counters)
       : ops_(ops),
-        sender_(sender),
         destinations_(destinations),
         habits_(habits),
         options_(*options),
@@ -44,7 +42,6 @@ class StandingReceives {
   static RdmaFetchOp* Of(const FetchKey& key);
 
   FetchOps* const ops_;
-  FetchSender* const sender_;
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
   const FetchChannelOptions& options_;

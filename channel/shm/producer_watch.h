@@ -54,7 +54,7 @@ class ProducerWatch final : public PollerTimer {
   }
 
  private:
-  static constexpr int64_t kLooks = 4;       // Within the patience.
+  static constexpr int64_t kLooks = 4;        // Within the patience.
   static constexpr int64_t kCloseChecks = 2;  // Within give_up_ms.
 
   void Begin();

@@ -183,7 +183,8 @@ TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
   for (const int64_t apart_ms : {kMinute + 1, -kMinute - 1}) {
     const absl::Status refused = said_at(apart_ms, 3);
     EXPECT_TRUE(absl::IsUnauthenticated(refused)) << refused;
-    EXPECT_TRUE(absl::StrContains(refused.message(), "clocks are more than a minute apart")) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "clocks are more than a minute apart"))
+        << refused;
   }
 }
 
