@@ -302,9 +302,6 @@ class InstantNic final : public Nic {
                                                          uint32_t) override {
     return absl::UnimplementedError("an instant NIC knows host memory alone");
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
-    return absl::UnimplementedError("an instant NIC has no windows");
-  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t) override {
     return std::unique_ptr<CompletionQueue>(new InstantCompletionQueue);
   }

@@ -50,8 +50,6 @@ constexpr CompletionPolicy kPolicies[] = {
      "our own NIC found the work inconsistent", kRecoverOurs},
     {CompletionStatus::kLocalProtection, absl::StatusCode::kUnavailable, ErrorScope::kChannel,
      "an entry lies outside its region, or the region is gone", kRecoverOurs},
-    {CompletionStatus::kWindowBind, absl::StatusCode::kUnavailable, ErrorScope::kChannel,
-     "a window cannot be bound so: wider than its region, or bound already", kRecoverOurs},
 };
 static_assert(sizeof(kPolicies) / sizeof(kPolicies[0]) == kCompletionStatusCount,
               "a status without a policy");

@@ -31,7 +31,6 @@ class ForwardingNic : public Nic {
                                                          uint32_t access) override {
     return nic_->RegisterDevice(ordinal, address, bytes, access);
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override { return nic_->CreateWindow(); }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     return nic_->CreateCompletionQueue(depth);
   }

@@ -26,8 +26,6 @@ const char* CompletionStatusName(CompletionStatus status) {
       return "local protection error";
     case CompletionStatus::kFlushed:
       return "flushed";
-    case CompletionStatus::kWindowBind:
-      return "window bind error";
     case CompletionStatus::kBadResponse:
       return "bad response";
     case CompletionStatus::kLocalAccess:

@@ -32,7 +32,6 @@ struct NicLimits {
   uint32_t max_receive_depth = 0;     // Per queue pair.
   uint32_t max_completion_depth = 0;  // Per completion queue.
   uint32_t max_reads_in_flight = 0;   // For each queue pair; 0: there is no READ.
-  bool memory_windows = false;        // Type 2.
   bool renews_keys = false;           // Region::RenewRemoteKey().
   bool dma_buf = false;
   // RegisterRegion() accepts device memory, if a kernel module finds its owner.
@@ -64,8 +63,7 @@ enum Access : uint32_t {
   kLocalWrite = 1,
   kRemoteWrite = 2,  // Implies kLocalWrite.
   kRemoteRead = 4,
-  kBindWindow = 8,        // Memory windows may be bound over it.
-  kRelaxedOrdering = 16,  // A request; a NIC that cannot do it ignores it.
+  kRelaxedOrdering = 8,  // A request; a NIC that cannot do it ignores it.
 };
 
 // Registered memory. Destroying it deregisters it: afterwards no peer can reach the memory, and a
@@ -81,18 +79,8 @@ class Region {
   // Revokes the remote key and makes another. When it has returned, nothing is read or written with
   // the old key any more, not even by an access under way. False, if limits().renews_keys is false:
   // then only destroying the region revokes its key. The local key may change, too. REQUIRES: no
-  // work of ours that names it is outstanding; no window is bound over it.
+  // work of ours that names it is outstanding.
   virtual bool RenewRemoteKey() { return false; }
-};
-
-// A revocable, narrower remote key over part of a region (type 2). It is bound and invalidated in
-// order with the other sends of a queue pair, and works only through that queue pair. It must be
-// invalidated before it is bound again.
-class Window {
- public:
-  virtual ~Window() = default;
-  // The key from the last bind; each bind changes it.
-  virtual uint32_t remote_key() const = 0;
 };
 
 struct Entry {
@@ -108,8 +96,6 @@ enum class SendOp : uint8_t {
   kRead,
   kSend,
   kSendWithImmediate,
-  kBindWindow,  // Uses window, window_region, remote_address, entries[0].bytes, window_access.
-  kInvalidateWindow,  // Uses window.
 };
 
 struct SendWork {
@@ -126,9 +112,6 @@ struct SendWork {
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;  // Ignored if no byte is moved.
   uint32_t immediate = 0;   // In host order on both sides; the NIC converts.
-  Window* window = nullptr;
-  Region* window_region = nullptr;
-  uint32_t window_access = 0;
 };
 
 struct ReceiveWork {
@@ -143,7 +126,6 @@ enum class CompletionStatus : uint8_t {
   kLocalOperation,
   kLocalProtection,
   kFlushed,  // The queue pair broke first; the bytes may or may not have arrived.
-  kWindowBind,
   kBadResponse,
   kLocalAccess,
   kRemoteInvalidRequest,
@@ -161,7 +143,6 @@ inline constexpr int kCompletionStatusCount = static_cast<int>(CompletionStatus:
 enum class CompletionOp : uint8_t {
   kSend,  // Any SendOp of ours that writes or sends.
   kRead,
-  kWindow,
   kReceive,                // The peer's send landed in the entries of a receive.
   kReceiveWriteImmediate,  // The peer's write with immediate landed in its region.
 };
@@ -287,8 +268,6 @@ class Nic {
   virtual absl::Status ReachesDevice(int ordinal) const;
   virtual absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address,
                                                                  uint64_t bytes, uint32_t access);
-  // kUnimplemented: limits().memory_windows is false.
-  virtual absl::StatusOr<std::unique_ptr<Window>> CreateWindow() = 0;
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(
       uint32_t depth) = 0;
   virtual absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(

@@ -33,9 +33,6 @@ class BookNic final : public Nic {
                                                          uint32_t) override {
     return absl::UnimplementedError("");
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
-    return absl::UnimplementedError("");
-  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t) override {
     return absl::UnimplementedError("");
   }

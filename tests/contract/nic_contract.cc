@@ -28,8 +28,6 @@ void NicContractTest::SetUp() {
 void NicContractTest::TearDown() {
   a_.queue_pair.reset();
   b_.queue_pair.reset();
-  window_.reset();
-  bindable_.reset();
   for (NicEnd* end : {&a_, &b_}) {
     end->completions.reset();
     end->region.reset();
@@ -59,7 +57,7 @@ NicEnd NicContractTest::OpenEnd(Nic* nic, QueuePairOptions options, uint64_t mem
   end.nic = nic;
   end.memory.resize(memory_bytes);
   auto region = nic->RegisterRegion(end.memory.data(), end.memory.size(),
-                                    kLocalWrite | kRemoteWrite | kRemoteRead | kBindWindow);
+                                    kLocalWrite | kRemoteWrite | kRemoteRead);
   EXPECT_TRUE(region.ok()) << region.status();
   if (region.ok()) end.region = *std::move(region);
   auto completions = nic->CreateCompletionQueue(options.send_depth + options.receive_depth);

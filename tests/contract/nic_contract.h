@@ -121,23 +121,11 @@ class NicContractTest : public ::testing::TestWithParam<NicContract> {
   // Posts from a_, and expects only its completion, soon.
   void ExpectStatus(const SendWork& work, CompletionStatus status);
 
-  // Opens both ends, and a memory window of b over memory of b. False: there are no windows, and
-  // the test is skipped.
-  bool OpenWithWindow(uint32_t region_access);
-  // Works that b posts, because the windows are b's; a writes through them.
-  void Bind(uint64_t offset, uint64_t bytes, uint32_t access, CompletionStatus status);
-  void Invalidate(CompletionStatus status);
-  SendWork WriteThrough(uint64_t id, uint64_t to, uint64_t bytes);
-
   std::unique_ptr<NicPair> pair_;
   NicEnd a_;
   NicEnd b_;
-  std::unique_ptr<Region> bindable_;
-  std::unique_ptr<Window> window_;
 
  private:
-  void ExpectOfB(const SendWork& work, CompletionStatus status);
-
   Entry piece_[8];  // The entries of the works made last.
   int next_piece_ = 0;
 };

@@ -112,9 +112,6 @@ TEST_P(NicContractTest, ImpossibleRegionsAreRefused) {
     EXPECT_EQ(nic->RegisterDmaBuf(0, 0, 1, 0, kLocalWrite).status().code(),
               absl::StatusCode::kUnimplemented);
   }
-  if (!nic->limits().memory_windows) {
-    EXPECT_EQ(nic->CreateWindow().status().code(), absl::StatusCode::kUnimplemented);
-  }
 }
 
 TEST_P(NicContractTest, ImmediatesAreRefusedWhereThereAreNone) {

@@ -50,9 +50,6 @@ NicContract RxeContract() {
   contract.skips = {
       {"ArmedQueueWakesItsSleeper",
        "sleeps without the Poll() after Arm(): verbs wakes for later completions only"},
-      {"BoundWindowOpensItsPartOnly",
-       "Soft-RoCE 6.1 checks what comes through a window against the region alone"},
-      {"WindowCannotBeInvalidatedTwice", "crashes Soft-RoCE 6.1, and the kernel with it"},
       {"SendWaitsForItsReceiveAsLongAsItIsTold",
        "Soft-RoCE 6.1 goes on counting its retries while the peer has no receive"},
       {"SendLongerThanItsReceiveFailsOnBothSides",

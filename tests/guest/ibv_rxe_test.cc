@@ -102,7 +102,6 @@ TEST_F(IbvRxeTest, LimitsAreTheDrivers) {
   const NicLimits& limits = a_.nic->limits();
   EXPECT_GE(limits.max_inline_bytes, 256u);
   EXPECT_GE(limits.max_entries, 16u);
-  EXPECT_TRUE(limits.memory_windows);
   EXPECT_FALSE(limits.dma_buf);
   EXPECT_EQ(a_.nic->RegisterDmaBuf(0, 0, 4096, 0, kLocalOnly).status().code(),
             absl::StatusCode::kUnimplemented);
@@ -148,69 +147,6 @@ TEST_F(IbvRxeTest, TheLesserMtuServesBothEnds) {
   std::memset(a_.memory.get(), 7, a_.bytes);
   EXPECT_EQ(StatusOf(a_.Write(1, 0, a_.bytes, &entry_)), CompletionStatus::kOk);
   EXPECT_EQ(b_.memory.get()[b_.bytes - 1], 7);
-}
-
-TEST_F(IbvRxeTest, AWindowOpensItsRegionUntilItIsRevoked) {
-  OpenJoined();
-  const absl::StatusOr<std::unique_ptr<Window>> window = b_.nic->CreateWindow();
-  ASSERT_TRUE(window.ok()) << window.status();
-  const Entry part = {b_.region->address() + 64, 128, 0};
-  SendWork bind;
-  bind.op = SendOp::kBindWindow;
-  bind.window = window->get();
-  bind.window_region = b_.region.get();
-  bind.window_access = kRemoteWrite;
-  bind.remote_address = part.address;
-  bind.entries = absl::MakeConstSpan(&part, 1);
-  SendWork invalidate;
-  invalidate.op = SendOp::kInvalidateWindow;
-  invalidate.window = window->get();
-  // Bound, revoked and bound again: the second key differs.
-  ASSERT_TRUE(b_.pair->PostSend({bind, invalidate, bind}).ok());
-  for (const Completion& each : Wait(&b_, 3)) {
-    EXPECT_EQ(each.status, CompletionStatus::kOk) << CompletionStatusName(each.status);
-    EXPECT_EQ(each.op, CompletionOp::kWindow);
-  }
-  std::memset(a_.memory.get(), 9, 512);
-  a_.remote_key = (*window)->remote_key();
-  EXPECT_EQ(StatusOf(a_.Write(1, 64, 128, &entry_)), CompletionStatus::kOk);
-  EXPECT_EQ(b_.memory.get()[64], 9);
-  EXPECT_EQ(b_.memory.get()[191], 9);
-  // A write beyond the window but within its region is not tried: Soft-RoCE (6.1) checks only the
-  // region and accepts it.
-  ASSERT_TRUE(b_.pair->PostSend({invalidate}).ok());
-  Wait(&b_, 1);
-  std::memset(a_.memory.get(), 8, 512);
-  EXPECT_EQ(StatusOf(a_.Write(2, 64, 128, &entry_)), CompletionStatus::kRemoteAccess);
-  EXPECT_EQ(b_.memory.get()[64], 9);
-}
-
-TEST_F(IbvRxeTest, AQueuePairWithAWindowBoundIsDestroyedAtOnce) {
-  OpenJoined();
-  absl::StatusOr<std::unique_ptr<Window>> window = b_.nic->CreateWindow();
-  ASSERT_TRUE(window.ok()) << window.status();
-  const Entry part = {b_.region->address(), 128, 0};
-  SendWork bind;
-  bind.op = SendOp::kBindWindow;
-  bind.window = window->get();
-  bind.window_region = b_.region.get();
-  bind.window_access = kRemoteWrite;
-  bind.remote_address = part.address;
-  bind.entries = absl::MakeConstSpan(&part, 1);
-  SendWork invalidate;
-  invalidate.op = SendOp::kInvalidateWindow;
-  invalidate.window = window->get();
-  // One at a time: a window's key must not depend on batching.
-  for (const SendWork& work : {bind, invalidate, bind}) {
-    const absl::Status posted = b_.pair->PostSend({work});
-    ASSERT_TRUE(posted.ok()) << posted;
-    for (const Completion& each : Wait(&b_, 1)) {
-      EXPECT_EQ(each.status, CompletionStatus::kOk) << CompletionStatusName(each.status);
-    }
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  b_.pair.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST_F(IbvRxeTest, SilentWritesThatSucceededDoNotHoldTheDrainUp) {

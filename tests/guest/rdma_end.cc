@@ -54,8 +54,8 @@ absl::StatusOr<RdmaEnd> OpenRdmaEnd(const std::string& device, size_t bytes,
   end.bytes = (bytes + kPage - 1) / kPage * kPage;
   end.memory.reset(static_cast<char*>(std::aligned_alloc(kPage, end.bytes)));
   std::memset(end.memory.get(), 0, end.bytes);
-  absl::StatusOr<std::unique_ptr<Region>> region = end.nic->RegisterRegion(
-      end.memory.get(), end.bytes, kRemoteWrite | kRemoteRead | kBindWindow);
+  absl::StatusOr<std::unique_ptr<Region>> region =
+      end.nic->RegisterRegion(end.memory.get(), end.bytes, kRemoteWrite | kRemoteRead);
   if (!region.ok()) return region.status();
   end.region = *std::move(region);
   absl::StatusOr<std::unique_ptr<CompletionQueue>> completions =

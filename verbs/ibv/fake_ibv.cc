@@ -52,10 +52,6 @@ ibv_wc_opcode OpcodeOf(ibv_wr_opcode opcode) {
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       return IBV_WC_RDMA_WRITE;
-    case IBV_WR_BIND_MW:
-      return IBV_WC_BIND_MW;
-    case IBV_WR_LOCAL_INV:
-      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -91,7 +87,6 @@ struct FakeIbvEntry {
     int error = owner->Failing("ibv_post_send");
     for (; work != nullptr; work = work->next) {
       if (owner->refuse_after_ == 0) error = ENOMEM;
-      if (work->opcode == IBV_WR_BIND_MW && work->imm_data != 0) error = EINVAL;
       if (error != 0) {
         owner->refuse_after_ = -1;
         *refused = work;
@@ -121,26 +116,6 @@ struct FakeIbvEntry {
     // Only the next break flushes them, as in Soft-RoCE.
     for (; work != nullptr; work = work->next) fake->receives.push_back(work->wr_id);
     return 0;
-  }
-
-  static ibv_mw* AllocMw(ibv_pd* domain, ibv_mw_type type) {
-    FakeIbv* const owner = OwnerOf(domain->context);
-    const int error = owner->Failing("ibv_alloc_mw");
-    if (error != 0) return owner->Null<ibv_mw>(error);
-    auto* const window = new ibv_mw();
-    window->context = domain->context;
-    window->pd = domain;
-    window->type = type;
-    window->rkey = owner->next_key_ += 0x100;
-    ++owner->live_;
-    return window;
-  }
-
-  static int DeallocMw(ibv_mw* window) {
-    FakeIbv* const owner = OwnerOf(window->context);
-    --owner->live_;
-    delete window;
-    return owner->Failing("ibv_dealloc_mw");
   }
 };
 
@@ -178,7 +153,6 @@ FakeIbv::Device& FakeIbv::AddDevice(const std::string& name) {
   device.attributes.max_cqe = 4096;
   device.attributes.max_qp_rd_atom = 32;
   device.attributes.max_qp_init_rd_atom = 8;
-  device.attributes.device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   Port port;
   port.attributes.state = IBV_PORT_ACTIVE;
   port.attributes.active_mtu = IBV_MTU_4096;
@@ -304,10 +278,6 @@ void FakeIbv::FillDeviceCalls(IbvCalls* calls) {
     verbs.ops.req_notify_cq = FakeIbvEntry::ReqNotifyCq;
     verbs.ops.post_send = FakeIbvEntry::PostSend;
     verbs.ops.post_recv = FakeIbvEntry::PostReceive;
-    if (context->device->windows) {
-      verbs.ops.alloc_mw = FakeIbvEntry::AllocMw;
-      verbs.ops.dealloc_mw = FakeIbvEntry::DeallocMw;
-    }
     contexts_.push_back(context);
     ++live_;
     return &verbs;

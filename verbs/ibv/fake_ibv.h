@@ -34,7 +34,6 @@ class FakeIbv {
     std::vector<Port> ports;  // ports[0] has the number 1.
     uint32_t max_inline_bytes = 512;
     ibv_ece extensions = {};  // Vendor 0: the driver does not have them.
-    bool windows = true;
   };
   // A work as it was posted. Ignore its `next`; `doorbell` counts the post calls.
   struct PostedSend {

@@ -17,9 +17,8 @@ namespace tryst {
 // without it, and tests can replace it. They fail in the five ways that ibv_status.h turns into
 // absl::Status.
 //
-// The calls of the fast path (post_send, post_recv, poll_cq, req_notify_cq) and those of memory
-// windows are not here: verbs.h inlines them as calls through the context's own table, which a fake
-// context fills just as well.
+// The calls of the fast path (post_send, post_recv, poll_cq, req_notify_cq) are not here: verbs.h
+// inlines them as calls through the context's own table, which a fake context fills just as well.
 //
 // Thread-safe once filled.
 struct IbvCalls {

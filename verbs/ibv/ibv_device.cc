@@ -76,9 +76,8 @@ absl::Status IbvDevice::Initialize(const std::string& name) {
 }
 
 absl::Status IbvDevice::OpenConnector() {
-  // iWARP has neither in its wire format.
+  // iWARP's wire format has none.
   limits_.write_with_immediate = false;
-  limits_.memory_windows = false;
   absl::StatusOr<RdmaCmCalls> calls = LoadRdmaCmCalls();
   if (!calls.ok()) return calls.status();
   auto connector = IwarpConnector::Open(*std::move(calls), name());
@@ -114,9 +113,6 @@ absl::Status IbvDevice::FillLimits() {
   limits_.max_receive_depth = ToUnsigned(attributes.max_qp_wr - 1);
   limits_.max_completion_depth = ToUnsigned(attributes.max_cqe / 2);
   limits_.max_reads_in_flight = ToUnsigned(std::min(attributes.max_qp_init_rd_atom, kMaxReads));
-  limits_.memory_windows = (attributes.device_cap_flags &
-                            (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0 &&
-                           context_->ops.alloc_mw != nullptr;
   limits_.relaxed_ordering = calls_.reg_mr_iova2 != nullptr;
   limits_.dma_buf = ProbeDmaBuf();
   limits_.device_pointers = true;

@@ -84,9 +84,6 @@ class IbvNic final : public Nic {
                                                          uint32_t access) override {
     return IbvRegion::RegisterDmaBuf(device_.get(), fd, offset, bytes, remote_base, access);
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
-    return IbvWindow::Create(device_.get());
-  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     return IbvCompletionQueue::Create(device_.get(), depth);
   }

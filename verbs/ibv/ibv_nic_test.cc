@@ -20,7 +20,6 @@ TEST_F(IbvNicTest, LimitsLeaveRoomForTheMarkers) {
   EXPECT_EQ(limits.max_send_depth, 1023u);
   EXPECT_EQ(limits.max_completion_depth, 2048u);
   EXPECT_EQ(limits.max_reads_in_flight, 8u);
-  EXPECT_TRUE(limits.memory_windows);
   EXPECT_TRUE(limits.dma_buf);
   EXPECT_TRUE(limits.relaxed_ordering);
 }
@@ -31,12 +30,9 @@ TEST_F(IbvNicTest, AnOldLibraryHasLess) {
   options_.calls->query_gid_table = nullptr;
   options_.calls->query_ece = nullptr;
   options_.choice.settings.gid_index = 1;
-  device_.windows = false;
   Nic* const nic = Open();
   EXPECT_FALSE(nic->limits().dma_buf);
   EXPECT_FALSE(nic->limits().relaxed_ordering);
-  EXPECT_FALSE(nic->limits().memory_windows);
-  EXPECT_EQ(nic->CreateWindow().status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(nic->RegisterDmaBuf(3, 0, 4096, 0, kLocalOnly).status().code(),
             absl::StatusCode::kUnimplemented);
   char memory[64];

@@ -8,7 +8,6 @@
 #include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "verbs/ibv/ibv_region.h"
 #include "verbs/ibv/ibv_status.h"
 
 namespace tryst {
@@ -72,10 +71,6 @@ ibv_wr_opcode VerbsOp(SendOp op) {
       return IBV_WR_SEND;
     case SendOp::kSendWithImmediate:
       return IBV_WR_SEND_WITH_IMM;
-    case SendOp::kBindWindow:
-      return IBV_WR_BIND_MW;
-    case SendOp::kInvalidateWindow:
-      return IBV_WR_LOCAL_INV;
   }
   return IBV_WR_SEND;
 }
@@ -84,9 +79,6 @@ CompletionOp OpOf(const ibv_wc& work) {
   switch (work.opcode) {
     case IBV_WC_RDMA_READ:
       return CompletionOp::kRead;
-    case IBV_WC_BIND_MW:
-    case IBV_WC_LOCAL_INV:
-      return CompletionOp::kWindow;
     case IBV_WC_RECV:
       return CompletionOp::kReceive;
     case IBV_WC_RECV_RDMA_WITH_IMM:
@@ -179,7 +171,6 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
 }
 
 IbvQueuePair::~IbvQueuePair() {
-  for (IbvWindow* const window : windows_) window->Free();
   iwarp_.reset();  // A connection holds its queue pair.
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok())
@@ -220,11 +211,6 @@ absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_
 }
 
 absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
-  if (work.op == SendOp::kInvalidateWindow) {
-    if (work.window == nullptr)
-      return absl::InvalidArgumentError("a memory window is to be invalidated, and none is given");
-    return absl::OkStatus();
-  }
   uint64_t bytes;
   const absl::Status status = CheckEntries(work.entries, &bytes);
   if (ABSL_PREDICT_FALSE(!status.ok())) return status;
@@ -250,18 +236,6 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   return absl::OkStatus();
 }
 
-absl::Status IbvQueuePair::CheckBind(const SendWork& work) {
-  if (work.window == nullptr || work.window_region == nullptr || work.entries.size() != 1) {
-    return absl::InvalidArgumentError(
-        "to bind a memory window takes the window, a region and one piece of memory");
-  }
-  return static_cast<IbvWindow*>(work.window)->Prepare(this);
-}
-
-void IbvQueuePair::OnWindowGone(IbvWindow* window) {
-  windows_.erase(std::remove(windows_.begin(), windows_.end(), window), windows_.end());
-}
-
 void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr* out,
                             ibv_sge* entries) {
   out->wr_id = VerbsId(0, sequence);
@@ -271,28 +245,10 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
   out->send_flags = (work.signaled ? IBV_SEND_SIGNALED : 0) | (fence ? IBV_SEND_FENCE : 0) |
                     (work.inline_data ? IBV_SEND_INLINE : 0);
   out->sg_list = entries;
-  out->num_sge = 0;
-  // Zero for other works: the entry in the batch may have held a key, and librxe refuses a bind
-  // with one.
   out->imm_data = HasImmediate(work.op) ? htonl(work.immediate) : 0;
   if (HasRemoteAddress(work.op)) {
     out->wr.rdma.remote_addr = work.remote_address;
     out->wr.rdma.rkey = work.remote_key;
-  } else if (work.op == SendOp::kInvalidateWindow) {
-    out->invalidate_rkey = work.window->remote_key();
-    return;
-  } else if (work.op == SendOp::kBindWindow) {
-    auto* const window = static_cast<IbvWindow*>(work.window);
-    out->bind_mw.mw = window->verbs();
-    out->bind_mw.rkey = window->TakeNextKey();
-    out->bind_mw.bind_info.mr = static_cast<IbvRegion*>(work.window_region)->verbs();
-    out->bind_mw.bind_info.addr = work.remote_address;
-    out->bind_mw.bind_info.length = work.entries[0].bytes;
-    // Local rights are the region's; a window has only remote ones.
-    out->bind_mw.bind_info.mw_access_flags =
-        VerbsAccess(work.window_access & (kRemoteWrite | kRemoteRead), device_->limits()) &
-        ~static_cast<unsigned>(IBV_ACCESS_LOCAL_WRITE);
-    return;
   }
   out->num_sge = static_cast<int>(FillEntries(work.entries, entries) - entries);
 }
@@ -308,7 +264,7 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
         works.size(), " transfers are posted, and the queue pair has room for ", send_room()));
   }
   for (const SendWork& work : works) {
-    const absl::Status status = work.op == SendOp::kBindWindow ? CheckBind(work) : CheckSend(work);
+    const absl::Status status = CheckSend(work);
     if (ABSL_PREDICT_FALSE(!status.ok())) return status;
   }
   if (ABSL_PREDICT_FALSE(iwarp_ != nullptr && !iwarp_->up())) {
@@ -320,26 +276,16 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
 
 absl::Status IbvQueuePair::PostNow(absl::Span<const SendWork> works) {
   FillBatch(works);
-  ibv_send_wr* const batch = send_batch_.data();
-  size_t begin = 0;
-  for (size_t i = 0; i < works.size(); ++i) {
-    // A bind ends a doorbell: a later bind in the same chain could not tell the driver which key it
-    // replaces.
-    const bool bind = ABSL_PREDICT_FALSE(works[i].op == SendOp::kBindWindow);
-    if (!bind && i + 1 < works.size()) continue;
-    batch[i].next = nullptr;
-    ibv_send_wr* refused = nullptr;
-    const int returned = ibv_post_send(pair_, batch + begin, &refused);
-    if (ABSL_PREDICT_FALSE(returned != 0)) {
-      const size_t posted = refused == nullptr ? begin : static_cast<size_t>(refused - batch);
-      sends_.Post(static_cast<uint32_t>(posted - begin));
-      return OnRefused(returned, "ibv_post_send", posted);
-    }
-    sends_.Post(static_cast<uint32_t>(i + 1 - begin));
-    if (bind) static_cast<IbvWindow*>(works[i].window)->OnPosted(batch[i].bind_mw.rkey);
-    begin = i + 1;
+  ibv_send_wr* refused = nullptr;
+  const int returned = ibv_post_send(pair_, send_batch_.data(), &refused);
+  if (ABSL_PREDICT_TRUE(returned == 0)) {
+    sends_.Post(static_cast<uint32_t>(works.size()));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  const uint32_t posted =
+      refused == nullptr ? 0 : static_cast<uint32_t>(refused - send_batch_.data());
+  sends_.Post(posted);
+  return OnRefused(returned, "ibv_post_send", posted);
 }
 
 void IbvQueuePair::FillBatch(absl::Span<const SendWork> works) {
@@ -352,6 +298,7 @@ void IbvQueuePair::FillBatch(absl::Span<const SendWork> works) {
     entries += send_batch_[i].num_sge;
     send_batch_[i].next = &send_batch_[i] + 1;
   }
+  send_batch_[works.size() - 1].next = nullptr;
 }
 
 absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {

@@ -15,7 +15,6 @@
 #include "verbs/ibv/ibv_completion_queue.h"
 #include "verbs/ibv/ibv_device.h"
 #include "verbs/ibv/ibv_port.h"
-#include "verbs/ibv/ibv_region.h"
 #include "verbs/ibv/iwarp_side.h"
 #include "verbs/ibv/queue_pair_address.h"
 #include "verbs/nic.h"
@@ -84,9 +83,6 @@ class IbvQueuePair final : public QueuePair {
   // nothing more.
   void Advance();
   size_t FlushByHand(absl::Span<Completion> out);
-  // For windows that were bound here.
-  void OnWindowBound(IbvWindow* window) { windows_.push_back(window); }
-  void OnWindowGone(IbvWindow* window);
 
  private:
   static constexpr uint64_t kReceiveBit = uint64_t{1} << 47;
@@ -110,7 +106,6 @@ class IbvQueuePair final : public QueuePair {
 
   absl::Status PostNow(absl::Span<const SendWork> works);
   absl::Status CheckSend(const SendWork& work) const;
-  absl::Status CheckBind(const SendWork& work);
   absl::Status CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const;
   void FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr* out, ibv_sge* entries);
   void FillBatch(absl::Span<const SendWork> works);
@@ -135,7 +130,6 @@ class IbvQueuePair final : public QueuePair {
   absl::Status cause_;  // The first error that broke it.
   WorkLedger sends_;
   WorkLedger receives_;
-  std::vector<IbvWindow*> windows_;
   std::unique_ptr<IwarpSide> iwarp_;  // Set for an iWARP device only.
   bool flush_by_hand_ = false;        // Broken before the device was polled last.
   bool told_loss_ = false;

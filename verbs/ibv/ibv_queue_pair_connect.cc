@@ -19,9 +19,8 @@ absl::Status IbvQueuePair::ToInitialized() {
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = options_.port;
   attributes.pkey_index = device_->settings().pkey_index.value_or(0);
-  // Regions and windows decide what is allowed; the queue pair allows everything.
+  // Regions decide what is allowed; the queue pair allows everything.
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  if (device_->limits().memory_windows) attributes.qp_access_flags |= IBV_ACCESS_MW_BIND;
   return FromReturned(
       device_->calls().modify_qp(
           pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),

@@ -1,4 +1,4 @@
-// Queue pairs, their completion queue and their windows, through verbs/nic.h.
+// Queue pairs and their completion queue, through verbs/nic.h.
 #include "verbs/ibv/ibv_queue_pair.h"
 
 #include <cerrno>
@@ -467,51 +467,6 @@ TEST_F(IbvQueuePairTest, AFatalEventNamesThePair) {
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(event->kind, NicEvent::Kind::kQueuePairFatal);
   EXPECT_EQ(event->id, pair_->number());
-}
-
-TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
-  MakeConnected(8);
-  const std::unique_ptr<Window> window = *nic_->CreateWindow();
-  const uint32_t at_first = window->remote_key();
-  SendWork bind = Write(1);
-  bind.op = SendOp::kBindWindow;
-  bind.window = window.get();
-  bind.window_region = region_.get();
-  bind.window_access = kRemoteWrite;
-  SendWork invalidate;
-  invalidate.op = SendOp::kInvalidateWindow;
-  invalidate.window = window.get();
-  ASSERT_TRUE(Post({bind, Write(2), invalidate, bind}).ok());
-  const std::vector<FakeIbv::PostedSend>& posted = hardware()->history;
-  ASSERT_EQ(posted.size(), 4u);
-  EXPECT_EQ(posted[0].work.opcode, IBV_WR_BIND_MW);
-  EXPECT_EQ(posted[0].work.bind_mw.rkey, at_first + 1);
-  EXPECT_EQ(posted[0].work.bind_mw.bind_info.addr, 0x1000u);
-  EXPECT_EQ(posted[0].work.bind_mw.bind_info.length, 8u);
-  EXPECT_EQ(posted[0].work.bind_mw.bind_info.mw_access_flags, unsigned{IBV_ACCESS_REMOTE_WRITE});
-  EXPECT_EQ(posted[2].work.opcode, IBV_WR_LOCAL_INV);
-  EXPECT_EQ(posted[2].work.invalidate_rkey, at_first + 1);
-  EXPECT_EQ(posted[3].work.bind_mw.rkey, at_first + 2);
-  EXPECT_EQ(window->remote_key(), at_first + 2);
-  EXPECT_EQ(hardware()->doorbells, 2);
-  fake_.CompleteSends(hardware(), 4);
-  EXPECT_EQ(Poll()[0].op, CompletionOp::kWindow);
-  // Destroying the queue pair ends the window's binding, so the window can be bound again on
-  // another queue pair.
-  pair_.reset();
-  pair_ = MakePair(8);
-  ASSERT_TRUE(pair_->Connect(pair_->LocalAddress()).ok());
-  fake_.Fail("ibv_alloc_mw", ENOMEM);
-  EXPECT_TRUE(absl::IsResourceExhausted(Post({bind})));
-  fake_.Fail("ibv_alloc_mw", 0);
-  ASSERT_TRUE(Post({bind}).ok());
-  EXPECT_EQ(hardware()->history[0].work.bind_mw.rkey, window->remote_key());
-  // One at a time, so each uses the same entry of the batch.
-  ASSERT_TRUE(Post({invalidate}).ok());
-  ASSERT_TRUE(Post({bind}).ok());
-  SendWork incomplete = bind;
-  incomplete.window_region = nullptr;
-  EXPECT_TRUE(absl::IsInvalidArgument(Post({incomplete})));
 }
 
 }  // namespace

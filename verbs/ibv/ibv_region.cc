@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "verbs/ibv/ibv_queue_pair.h"
 #include "verbs/ibv/ibv_status.h"
 
 namespace tryst {
@@ -45,7 +44,6 @@ unsigned VerbsAccess(uint32_t access, const NicLimits& limits) {
   if (access & (kLocalWrite | kRemoteWrite)) verbs |= IBV_ACCESS_LOCAL_WRITE;
   if (access & kRemoteWrite) verbs |= IBV_ACCESS_REMOTE_WRITE;
   if (access & kRemoteRead) verbs |= IBV_ACCESS_REMOTE_READ;
-  if (access & kBindWindow) verbs |= IBV_ACCESS_MW_BIND;
   if ((access & kRelaxedOrdering) && limits.relaxed_ordering) verbs |= IBV_ACCESS_RELAXED_ORDERING;
   return verbs;
 }
@@ -104,54 +102,6 @@ absl::StatusOr<std::unique_ptr<Region>> IbvRegion::RegisterDmaBuf(IbvDevice* dev
       "ibv_reg_dmabuf_mr");
   if (!region.ok()) return WithAdvice(region.status(), bytes);
   return std::unique_ptr<Region>(new IbvRegion(device, *region, remote_base, bytes));
-}
-
-IbvWindow::~IbvWindow() {
-  if (pair_ != nullptr) pair_->OnWindowGone(this);
-  Free();
-  device_->OnGone();
-}
-
-absl::StatusOr<std::unique_ptr<Window>> IbvWindow::Create(IbvDevice* device) {
-  if (!device->limits().memory_windows) {
-    return absl::UnimplementedError(
-        absl::StrCat(device->name(), " has no memory windows of type 2"));
-  }
-  device->OnMade();
-  std::unique_ptr<IbvWindow> window(new IbvWindow(device));
-  const absl::Status status = window->Allocate();
-  if (!status.ok()) return status;
-  return std::unique_ptr<Window>(std::move(window));
-}
-
-absl::Status IbvWindow::Allocate() {
-  const absl::StatusOr<ibv_mw*> window =
-      FromPointer(ibv_alloc_mw(device_->domain(), IBV_MW_TYPE_2), "ibv_alloc_mw");
-  if (!window.ok()) return window.status();
-  window_ = *window;
-  key_ = window_->rkey;
-  return absl::OkStatus();
-}
-
-absl::Status IbvWindow::Prepare(IbvQueuePair* pair) {
-  if (window_ == nullptr) {
-    const absl::Status status = Allocate();
-    if (!status.ok()) return status;
-  }
-  if (pair_ == pair) return absl::OkStatus();
-  if (pair_ != nullptr) pair_->OnWindowGone(this);
-  pair_ = pair;
-  pair->OnWindowBound(this);
-  return absl::OkStatus();
-}
-
-void IbvWindow::Free() {
-  pair_ = nullptr;
-  if (window_ == nullptr) return;
-  const absl::Status status = FromReturned(ibv_dealloc_mw(window_), "ibv_dealloc_mw");
-  if (!status.ok())
-    TRYST_LOG(Error) << status << "; the memory window stays bound until the process ends";
-  window_ = nullptr;
 }
 
 }  // namespace tryst

@@ -82,8 +82,6 @@ CompletionStatus FromWorkStatus(ibv_wc_status status) {
       return CompletionStatus::kLocalProtection;
     case IBV_WC_WR_FLUSH_ERR:
       return CompletionStatus::kFlushed;
-    case IBV_WC_MW_BIND_ERR:
-      return CompletionStatus::kWindowBind;
     case IBV_WC_BAD_RESP_ERR:
       return CompletionStatus::kBadResponse;
     case IBV_WC_LOC_ACCESS_ERR:
@@ -106,6 +104,7 @@ CompletionStatus FromWorkStatus(ibv_wc_status status) {
       return CompletionStatus::kResponseTimeout;
     case IBV_WC_GENERAL_ERR:
     // For transports and features that we do not use.
+    case IBV_WC_MW_BIND_ERR:
     case IBV_WC_LOC_EEC_OP_ERR:
     case IBV_WC_LOC_RDD_VIOL_ERR:
     case IBV_WC_REM_INV_RD_REQ_ERR:
@@ -130,7 +129,6 @@ absl::Status StatusOfWork(ibv_wc_status status, uint32_t vendor_error, uint32_t 
     case CompletionStatus::kLocalOperation:
     case CompletionStatus::kLocalProtection:
     case CompletionStatus::kLocalAccess:
-    case CompletionStatus::kWindowBind:
       return absl::InternalError(text);
     default:
       return absl::UnavailableError(text);

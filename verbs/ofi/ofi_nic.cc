@@ -36,9 +36,6 @@ class OfiNic final : public Nic {
                                                          uint32_t) override {
     return absl::UnimplementedError("GPU memory cannot be registered with a libfabric NIC");
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
-    return absl::UnimplementedError("libfabric has no memory windows");
-  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     return OfiCompletionQueue::Create(device_.get(), depth);
   }

@@ -9,9 +9,6 @@
 
 namespace tryst {
 absl::Status OfiQueuePair::CheckWork(const SendWork& work) const {
-  if (work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow) {
-    return absl::InvalidArgumentError("libfabric has no memory windows");
-  }
   if (work.op == SendOp::kWriteWithImmediate && !device_->limits().write_with_immediate) {
     return absl::InvalidArgumentError(absl::StrCat(
         "libfabric's provider ", device_->provider().full_name, " has no write with immediate"));

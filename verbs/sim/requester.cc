@@ -11,11 +11,6 @@
 #include "verbs/sim/sim_world.h"
 
 namespace tryst {
-namespace {
-
-bool IsWindow(SendOp op) { return op == SendOp::kBindWindow || op == SendOp::kInvalidateWindow; }
-
-}  // namespace
 
 absl::Status Requester::Check(const SendWork& work) const {
   const NicLimits& limits = qp_.nic()->limits();
@@ -36,13 +31,6 @@ absl::Status Requester::Check(const SendWork& work) const {
   }
   if (work.op == SendOp::kRead && (limits.max_reads_in_flight == 0 || work.inline_data)) {
     return absl::InvalidArgumentError("no READ here, or an inline one");
-  }
-  if (IsWindow(work.op) && work.window == nullptr) {
-    return absl::InvalidArgumentError("a window operation names no window");
-  }
-  if (work.op == SendOp::kBindWindow &&
-      (work.window_region == nullptr || work.entries.size() != 1)) {
-    return absl::InvalidArgumentError("a bind names no region or no range");
   }
   return absl::OkStatus();
 }
@@ -118,25 +106,13 @@ Requester::Send Requester::Make(const SendWork& work) {
     }
     send.entries.clear();
   }
-  if (IsWindow(work.op)) {
-    auto* const window = static_cast<SimWindow*>(work.window);
-    // A bind returns its key at once, so that the next message can carry it.
-    if (work.op == SendOp::kBindWindow) {
-      window->set_remote_key(qp_.nic()->keys().NextWindowKey(window->remote_key()));
-      send.region_key = work.window_region->local_key();
-    }
-    send.work.remote_key = window->remote_key();
-    send.work.window = nullptr;
-    send.work.window_region = nullptr;
-  } else if (work.op == SendOp::kRead) {
+  if (work.op == SendOp::kRead) {
     send.chunks = 1;
   } else {
     const uint64_t chunk_bytes = qp_.world()->options().chunk_bytes;
     send.chunks = std::max<uint64_t>(1, (send.bytes + chunk_bytes - 1) / chunk_bytes);
   }
-  if (!IsWindow(work.op)) {
-    for (const Entry& entry : send.entries) qp_.nic()->keys().AddUser(entry.local_key);
-  }
+  for (const Entry& entry : send.entries) qp_.nic()->keys().AddUser(entry.local_key);
   send.posted = posted_;
   send.fault = qp_.world()->faults().Of(qp_.id(), posted_++);
   ++outstanding_;
@@ -145,7 +121,7 @@ Requester::Send Requester::Make(const SendWork& work) {
 }
 
 bool Requester::Finished(const Send& send) const {
-  if (send.chunks == 0 || send.work.op == SendOp::kRead) return send.ended;
+  if (send.work.op == SendOp::kRead) return send.ended;
   return send.first + send.chunks <= acknowledged_;
 }
 
@@ -169,11 +145,6 @@ bool Requester::HasPacket() {
       continue;
     }
     if (send.work.fence && ReadsUnfinishedBefore(cursor_)) return false;
-    if (send.chunks == 0) {
-      if (Started(&send)) Execute(&send);
-      Retire();
-      continue;
-    }
     if (send.work.op == SendOp::kRead) {
       return reads_in_flight_ < qp_.nic()->limits().max_reads_in_flight;
     }
@@ -193,7 +164,7 @@ bool Requester::Started(Send* send) {
   if (send->fault.action == FaultAction::kFail && send->fault.At(FaultPoint::kTaken)) {
     qp_.world()->NoteFault(qp_.id(), send->fault);
     send->status = send->fault.status;
-  } else if (send->chunks > 0 && !EntriesValid(*send)) {
+  } else if (!EntriesValid(*send)) {
     send->status = CompletionStatus::kLocalProtection;
   }
   return send->status == CompletionStatus::kOk;
@@ -203,26 +174,11 @@ bool Requester::EntriesValid(const Send& send) const {
   const uint32_t access = send.work.op == SendOp::kRead ? kLocalWrite : kLocalOnly;
   for (const Entry& entry : send.entries) {
     if (entry.bytes == 0) continue;
-    if (qp_.nic()->keys().Resolve(entry.local_key, entry.address, entry.bytes, access, qp_.id()) ==
-        nullptr) {
+    if (qp_.nic()->keys().Resolve(entry.local_key, entry.address, entry.bytes, access) == nullptr) {
       return false;
     }
   }
   return true;
-}
-
-void Requester::Execute(Send* send) {
-  const SendWork& work = send->work;
-  KeyTable& keys = qp_.nic()->keys();
-  bool done = false;
-  if (work.op == SendOp::kBindWindow) {
-    done = keys.BindWindow({work.remote_key, send->region_key, work.remote_address, send->bytes,
-                            work.window_access, qp_.id()});
-  } else {
-    done = keys.InvalidateWindow(work.remote_key);
-  }
-  send->ended = done;
-  if (!done) send->status = CompletionStatus::kWindowBind;
 }
 
 bool Requester::NextPacket(SimPacket* packet) {
@@ -287,8 +243,8 @@ bool Requester::Gather(const Send& send, uint64_t offset, SimPacket* packet) {
       continue;
     }
     const uint64_t bytes = std::min(left, entry.bytes - offset);
-    const uint8_t* const from = qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset,
-                                                          bytes, kLocalOnly, qp_.id());
+    const uint8_t* const from =
+        qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes, kLocalOnly);
     if (from == nullptr) return false;
     if (qp_.world()->guard().MayRead(from, bytes, qp_.id())) std::memcpy(to, from, bytes);
     to += bytes;
@@ -308,8 +264,8 @@ bool Requester::Scatter(const Send& send, uint64_t offset, const SimPacket& pack
       continue;
     }
     const uint64_t bytes = std::min(left, entry.bytes - offset);
-    uint8_t* const to = qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes,
-                                                  kLocalWrite, qp_.id());
+    uint8_t* const to =
+        qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes, kLocalWrite);
     if (to == nullptr) return false;
     if (qp_.world()->guard().MayWrite(to, bytes, qp_.id())) std::memcpy(to, from, bytes);
     from += bytes;

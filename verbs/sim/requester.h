@@ -47,21 +47,16 @@ class Requester {
     absl::InlinedVector<Entry, 2> entries;
     absl::InlinedVector<uint8_t, 16> inline_bytes;
     uint64_t bytes = 0;
-    uint32_t region_key = 0;  // For a bind.
-    uint64_t first = 0;       // The sequence of its first chunk.
-    uint64_t chunks = 0;      // 0: this NIC does it alone.
-    uint64_t received = 0;    // For a READ.
+    uint64_t first = 0;  // The sequence of its first chunk.
+    uint64_t chunks = 0;
+    uint64_t received = 0;  // For a READ.
     bool started = false;
     bool requested = false;  // For a READ: the peer was asked.
-    bool ended = false;      // A READ that is complete, or a window operation that is done.
+    bool ended = false;      // For a READ: all has come.
     CompletionStatus status = CompletionStatus::kOk;
     WorkFault fault;
     uint64_t posted = 0;  // Its number among all works of the queue pair, from 0.
     int64_t due_ns = 0;   // For a late one: when it goes on the wire.
-
-    bool is_window_op() const {
-      return work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow;
-    }
   };
 
   absl::Status Check(const SendWork& work) const;
@@ -75,7 +70,6 @@ class Requester {
   bool ReadsUnfinishedBefore(size_t index) const;
   bool Started(Send* send);  // False: it has failed, or the queue pair has broken.
   bool EntriesValid(const Send& send) const;
-  void Execute(Send* send);  // Runs a window operation.
   bool Gather(const Send& send, uint64_t offset, SimPacket* packet);
   bool Scatter(const Send& send, uint64_t offset, const SimPacket& packet);
   Send* Holding(uint64_t sequence);

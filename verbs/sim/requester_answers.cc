@@ -13,7 +13,7 @@ namespace tryst {
 
 Requester::Send* Requester::Holding(uint64_t sequence) {
   for (Send& send : sends_) {
-    if (send.chunks > 0 && sequence < send.first + send.chunks) {
+    if (sequence < send.first + send.chunks) {
       return sequence >= send.first ? &send : nullptr;
     }
   }
@@ -160,9 +160,7 @@ std::vector<Requester::Send> Requester::TakeAll() {
 
 void Requester::End(Send* send, CompletionStatus status) {
   if (send->work.op == SendOp::kRead && send->requested && !send->ended) --reads_in_flight_;
-  if (!send->is_window_op()) {
-    for (const Entry& entry : send->entries) qp_.nic()->keys().RemoveUser(entry.local_key);
-  }
+  for (const Entry& entry : send->entries) qp_.nic()->keys().RemoveUser(entry.local_key);
   if (status == CompletionStatus::kOk && !send->work.signaled) {
     ++silent_;
     return qp_.BreakAt(send->fault, FaultPoint::kCompleted, true);
@@ -170,9 +168,7 @@ void Requester::End(Send* send, CompletionStatus status) {
   Completion completion;
   completion.id = send->work.id;
   completion.status = status;
-  completion.op = send->is_window_op()             ? CompletionOp::kWindow
-                  : send->work.op == SendOp::kRead ? CompletionOp::kRead
-                                                   : CompletionOp::kSend;
+  completion.op = send->work.op == SendOp::kRead ? CompletionOp::kRead : CompletionOp::kSend;
   const uint32_t released = silent_ + 1;
   silent_ = 0;
   qp_.Complete(false, completion, released, send->fault);
@@ -190,7 +186,6 @@ void Requester::Flush() {
 
 void Requester::Forget() {
   for (const Send& send : TakeAll()) {
-    if (send.is_window_op()) continue;
     for (const Entry& entry : send.entries) qp_.nic()->keys().RemoveUser(entry.local_key);
   }
 }

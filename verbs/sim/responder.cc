@@ -87,7 +87,7 @@ bool Responder::Admit(const SimPacket& packet) {
   if (!IsWrite(packet.op)) return AdmitSend(packet);
   if (packet.message_bytes == 0) return true;
   if (qp_.nic()->keys().Resolve(packet.remote_key, packet.remote_address, packet.message_bytes,
-                                kRemoteWrite, qp_.id()) != nullptr) {
+                                kRemoteWrite) != nullptr) {
     return true;
   }
   Refuse(packet, CompletionStatus::kRemoteAccess);
@@ -99,9 +99,8 @@ bool Responder::AdmitSend(const SimPacket& packet) {
   bool valid = true;
   for (const Entry& entry : receives_.front().entries) {
     room += entry.bytes;
-    valid &=
-        entry.bytes == 0 || qp_.nic()->keys().Resolve(entry.local_key, entry.address, entry.bytes,
-                                                      kLocalWrite, qp_.id()) != nullptr;
+    valid &= entry.bytes == 0 || qp_.nic()->keys().Resolve(entry.local_key, entry.address,
+                                                           entry.bytes, kLocalWrite) != nullptr;
   }
   if (valid && packet.message_bytes <= room) return true;
   EndReceive(valid ? CompletionStatus::kLocalLength : CompletionStatus::kLocalProtection, packet);
@@ -116,9 +115,8 @@ bool Responder::Land(SimPacket& packet) {
   if (!IsWrite(packet.op)) return LandInReceive(packet);
   if (packet.first) Flip(packet);
   // Checked for each chunk, because the key may have been revoked since the first.
-  uint8_t* const to =
-      qp_.nic()->keys().Resolve(packet.remote_key, packet.remote_address + packet.offset,
-                                packet.bytes, kRemoteWrite, qp_.id());
+  uint8_t* const to = qp_.nic()->keys().Resolve(
+      packet.remote_key, packet.remote_address + packet.offset, packet.bytes, kRemoteWrite);
   if (to == nullptr) return false;
   Place(to, packet.payload.get(), packet.bytes);
   return true;
@@ -137,8 +135,8 @@ bool Responder::LandInReceive(SimPacket& packet) {
       continue;
     }
     const uint64_t bytes = std::min(left, entry.bytes - offset);
-    uint8_t* const to = qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes,
-                                                  kLocalWrite, qp_.id());
+    uint8_t* const to =
+        qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes, kLocalWrite);
     if (to == nullptr) return false;
     Place(to, from, bytes);
     from += bytes;
@@ -211,7 +209,7 @@ void Responder::OnReadRequest(const SimPacket& packet) {
   if (qp_.broken() || FailsAt(packet, FaultPoint::kArrived)) return;
   if (packet.message_bytes != 0 &&
       qp_.nic()->keys().Resolve(packet.remote_key, packet.remote_address, packet.message_bytes,
-                                kRemoteRead, qp_.id()) == nullptr) {
+                                kRemoteRead) == nullptr) {
     return Refuse(packet, CompletionStatus::kRemoteAccess);
   }
   expected_ = std::max(expected_, packet.sequence + 1);
@@ -237,9 +235,8 @@ bool Responder::NextPacket(SimPacket* packet) {
   packet->last = response.offset + packet->bytes == response.bytes;
   packet->fault = WorkFault();
   if (packet->bytes > 0) {
-    const uint8_t* const from =
-        qp_.nic()->keys().Resolve(response.remote_key, response.address + response.offset,
-                                  packet->bytes, kRemoteRead, qp_.id());
+    const uint8_t* const from = qp_.nic()->keys().Resolve(
+        response.remote_key, response.address + response.offset, packet->bytes, kRemoteRead);
     if (from == nullptr) {
       Refuse(*packet, CompletionStatus::kRemoteAccess);
       return false;

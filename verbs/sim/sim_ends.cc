@@ -17,8 +17,7 @@ SimEnd::SimEnd(SimWorld* world, uint32_t place, uint64_t memory_bytes, const Sim
     : world(world),
       memory(memory_bytes),
       nic(world->OpenNic(place, options)),
-      region(Good(nic->RegisterRegion(memory.data(), memory.size(),
-                                      kRemoteWrite | kRemoteRead | kBindWindow))),
+      region(Good(nic->RegisterRegion(memory.data(), memory.size(), kRemoteWrite | kRemoteRead))),
       completions(Good(nic->CreateCompletionQueue(65536))) {}
 
 QueuePair* SimEnd::AddQueuePair(QueuePairOptions options) {

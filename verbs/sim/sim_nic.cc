@@ -21,7 +21,6 @@ NicLimits SimNicOptions::DefaultLimits() {
   limits.max_receive_depth = 8192;
   limits.max_completion_depth = 1u << 20;
   limits.max_reads_in_flight = 16;
-  limits.memory_windows = true;
   limits.renews_keys = true;
   return limits;
 }
@@ -30,7 +29,7 @@ SimNic::SimNic(SimWorld* world, uint32_t place, uint32_t salt, const SimNicOptio
     : world_(world), place_(place), options_(options), keys_(&world->guard(), salt) {}
 
 SimNic::~SimNic() {
-  TRYST_CHECK(queue_pairs_.empty() && completion_queues_.empty() && windows_ == 0)
+  TRYST_CHECK(queue_pairs_.empty() && completion_queues_.empty())
       << name() << " is destroyed before what was made from it";
   TRYST_CHECK(keys_.regions() == 0) << name() << " is destroyed before its regions";
   world_->OnNicGone(this);
@@ -86,15 +85,6 @@ absl::StatusOr<std::unique_ptr<Region>> SimNic::RegisterRegion(void* address, ui
 absl::StatusOr<std::unique_ptr<Region>> SimNic::RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
                                                                uint32_t) {
   return absl::UnimplementedError(name() + ": the simulator has no device memory");
-}
-
-absl::StatusOr<std::unique_ptr<Window>> SimNic::CreateWindow() {
-  if (!options_.limits.memory_windows) {
-    return absl::UnimplementedError(name() + ": memory windows are switched off");
-  }
-  if (lost_) return absl::UnavailableError(name() + " is lost");
-  ++windows_;
-  return std::unique_ptr<Window>(new SimWindow(this));
 }
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> SimNic::CreateCompletionQueue(uint32_t depth) {
@@ -175,11 +165,6 @@ void SimNic::Overrun(SimCompletionQueue* queue) {
 void SimNic::OnRegionGone(uint32_t key, uint64_t bytes) {
   world_->Note(TraceKind::kDeregister, place_, bytes);
   keys_.RemoveRegion(key);
-}
-
-void SimNic::OnWindowGone(uint32_t key) {
-  --windows_;
-  keys_.RemoveWindow(key);
 }
 
 void SimNic::OnGone(SimQueuePair* queue_pair) {

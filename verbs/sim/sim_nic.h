@@ -45,7 +45,6 @@ class SimNic final : public Nic {
   absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int fd, uint64_t offset, uint64_t bytes,
                                                          uint64_t remote_base,
                                                          uint32_t access) override;
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override;
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override;
@@ -75,7 +74,6 @@ class SimNic final : public Nic {
   SimCompletionQueue* completion_queue(size_t nth) const;
   size_t completion_queues() const { return completion_queues_.size(); }
   void OnRegionGone(uint32_t key, uint64_t bytes);
-  void OnWindowGone(uint32_t key);
   void OnGone(SimQueuePair* queue_pair);
   void OnGone(SimCompletionQueue* queue);
 
@@ -87,7 +85,6 @@ class SimNic final : public Nic {
   bool lost_ = false;
   uint32_t next_number_ = 1;  // The next queue pair's number.
   uint32_t registrations_to_fail_ = 0;
-  uint32_t windows_ = 0;
   std::vector<SimQueuePair*> queue_pairs_;              // In the order of creation.
   std::vector<SimCompletionQueue*> completion_queues_;  // In the order of creation.
   std::deque<NicEvent> events_;

@@ -87,81 +87,12 @@ uint32_t KeyTable::RenewRegion(uint32_t name) {
   return AddRegion(region.memory, region.bytes, region.access);
 }
 
-uint32_t KeyTable::AddWindow() {
-  const uint32_t index = TakeIndex();
-  const uint16_t generation = keys_[index].generation;
-  keys_[index] = Key();
-  keys_[index].generation = generation;
-  keys_[index].window = true;
-  return Name(index);
-}
-
-void KeyTable::RemoveWindow(uint32_t name) {
-  // Finds by index alone: the name may come from a bind that has not happened yet, and must not
-  // happen to the next user of the index.
-  const uint32_t plain = name ^ salt_;
-  const uint32_t index = Index(plain);
-  if (index >= keys_.size()) return;  // The NIC was lost before.
-  keys_[index].live = false;
-  keys_[index].window = false;
-  keys_[index].generation = static_cast<uint16_t>(Generation(plain) + 1);
-  free_.push_back(index);
-}
-
-uint32_t KeyTable::NextWindowKey(uint32_t name) const {
-  const uint32_t plain = name ^ salt_;
-  const uint32_t next = (Generation(plain) + 1) & kGenerationMask;
-  return ((next << kIndexBits) | Index(plain)) ^ salt_;
-}
-
-bool KeyTable::BindWindow(const Bind& bind) {
-  const uint32_t plain = bind.window_key ^ salt_;
-  if (Index(plain) >= keys_.size()) return false;
-  const Key* const region = Find(bind.region_key);
-  if (region == nullptr || !region->live || region->window) return false;
-  if ((region->access & kBindWindow) == 0) return false;
-  if ((bind.access & kRemoteWrite) != 0 && (region->access & kWritable) == 0) return false;
-  const uint64_t base = reinterpret_cast<uint64_t>(region->memory);
-  if (bind.bytes == 0 || bind.address < base || bind.bytes > region->bytes ||
-      bind.address - base > region->bytes - bind.bytes) {
-    return false;
-  }
-  Key& window = keys_[Index(plain)];
-  if (!window.window || window.live) return false;
-  // Generations only increase: the name of a bind that failed is skipped.
-  const uint32_t ahead = (Generation(plain) - window.generation) & kGenerationMask;
-  if (ahead == 0 || ahead > kGenerationMask / 2) return false;
-  window.live = true;
-  window.generation = static_cast<uint16_t>(Generation(plain));
-  window.access = bind.access & (kRemoteWrite | kRemoteRead);
-  window.bytes = bind.bytes;
-  window.memory = reinterpret_cast<uint8_t*>(bind.address);
-  window.region_key = bind.region_key;
-  window.queue_pair = bind.queue_pair;
-  return true;
-}
-
-bool KeyTable::InvalidateWindow(uint32_t name) {
-  Key* const key = Find(name);
-  if (key == nullptr || !key->window || !key->live) return false;
-  key->live = false;
-  return true;
-}
-
-uint8_t* KeyTable::Resolve(uint32_t name, uint64_t address, uint64_t bytes, uint32_t access,
-                           uint32_t queue_pair) const {
+uint8_t* KeyTable::Resolve(uint32_t name, uint64_t address, uint64_t bytes, uint32_t access) const {
   const Key* const key = Find(name);
   if (key == nullptr || !key->live) return nullptr;
   uint32_t granted = key->access;
   if ((granted & kRemoteWrite) != 0) granted |= kLocalWrite;
   if ((granted & access) != access) return nullptr;
-  if (key->window) {
-    if (key->queue_pair != queue_pair || (access & (kRemoteWrite | kRemoteRead)) == 0) {
-      return nullptr;
-    }
-    const Key* const region = Find(key->region_key);
-    if (region == nullptr || !region->live) return nullptr;
-  }
   const uint64_t base = reinterpret_cast<uint64_t>(key->memory);
   if (address < base || bytes > key->bytes || address - base > key->bytes - bytes) return nullptr;
   return key->memory + (address - base);
@@ -178,7 +109,7 @@ void KeyTable::RemoveUser(uint32_t name) {
 
 void KeyTable::Clear() {
   for (const Key& key : keys_) {
-    if (!key.live || key.window) continue;
+    if (!key.live) continue;
     guard_->Deregistered(key.memory, key.bytes, (key.access & kWritable) != 0);
   }
   keys_.clear();
@@ -200,9 +131,5 @@ bool SimRegion::RenewRemoteKey() {
   key_ = nic_->keys().RenewRegion(key_);
   return true;
 }
-
-SimWindow::SimWindow(SimNic* nic) : nic_(nic), key_(nic->keys().AddWindow()) {}
-
-SimWindow::~SimWindow() { nic_->OnWindowGone(key_); }
 
 }  // namespace tryst

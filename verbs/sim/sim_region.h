@@ -11,7 +11,7 @@
 
 namespace tryst {
 
-// One NIC's regions and windows by key, and the only access from a key to memory. Keys carry a
+// One NIC's regions by key, and the only access from a key to memory. Keys carry a
 // generation, so the key of something that is gone is refused even when its slot is reused.
 class KeyTable {
  public:
@@ -19,32 +19,14 @@ class KeyTable {
   KeyTable(MemoryGuard* guard, uint32_t salt) : guard_(guard), salt_(salt) {}
 
   uint32_t AddRegion(void* memory, uint64_t bytes, uint32_t access);
-  // It is a violation if works that name it are outstanding. Ends its windows, too.
+  // It is a violation if works that name it are outstanding.
   void RemoveRegion(uint32_t key);
   // The key that opens the region from now on; the same key if the NIC was lost before.
   uint32_t RenewRegion(uint32_t key);
-  uint32_t AddWindow();  // It is unbound, so its key reaches nothing.
-  void RemoveWindow(uint32_t key);
-  // The key that the window's next bind gives it; `key` is then out of date.
-  uint32_t NextWindowKey(uint32_t key) const;
-
-  struct Bind {
-    uint32_t window_key = 0;  // From NextWindowKey().
-    uint32_t region_key = 0;
-    uint64_t address = 0;
-    uint64_t bytes = 0;
-    uint32_t access = 0;
-    uint32_t queue_pair = 0;  // The window works only through this queue pair.
-  };
-  // False where the specification refuses: it is bound already, the region does not allow windows,
-  // the range is outside the region, or the rights exceed the region's.
-  bool BindWindow(const Bind& bind);
-  bool InvalidateWindow(uint32_t key);  // False: it is not bound.
 
   // The memory at [address, address + bytes); null: `key` does not reach all of it with every right
-  // in `access` from `queue_pair`.
-  uint8_t* Resolve(uint32_t key, uint64_t address, uint64_t bytes, uint32_t access,
-                   uint32_t queue_pair) const;
+  // in `access`.
+  uint8_t* Resolve(uint32_t key, uint64_t address, uint64_t bytes, uint32_t access) const;
 
   // Counts the works that name a region; unknown keys are ignored.
   void AddUser(uint32_t key);
@@ -57,12 +39,9 @@ class KeyTable {
  private:
   struct Key {
     bool live = false;
-    bool window = false;
     uint16_t generation = 1;
     uint32_t access = 0;
     uint32_t users = 0;
-    uint32_t queue_pair = 0;  // For a window.
-    uint32_t region_key = 0;  // For a window.
     uint64_t bytes = 0;
     uint8_t* memory = nullptr;
   };
@@ -99,18 +78,6 @@ class SimRegion final : public Region {
   SimNic* const nic_;
   void* const memory_;
   const uint64_t bytes_;
-  uint32_t key_;
-};
-
-class SimWindow final : public Window {
- public:
-  explicit SimWindow(SimNic* nic);
-  ~SimWindow() override;
-  uint32_t remote_key() const override { return key_; }
-  void set_remote_key(uint32_t key) { key_ = key; }  // Called when its bind is posted.
-
- private:
-  SimNic* const nic_;
   uint32_t key_;
 };
 

@@ -9,8 +9,7 @@ namespace tryst {
 namespace {
 
 CompletionOp OpOf(const SoftSend& send) {
-  if (send.op == SendOp::kRead) return CompletionOp::kRead;
-  return send.for_window() ? CompletionOp::kWindow : CompletionOp::kSend;
+  return send.op == SendOp::kRead ? CompletionOp::kRead : CompletionOp::kSend;
 }
 
 }  // namespace
@@ -22,7 +21,6 @@ void SoftEnding::OnPolled(uint32_t sends_back, uint32_t receives_back) {
 
 bool SoftEnding::Done(const SoftSend& send) const {
   if (!send.started || send.unwritten_frames > 0) return false;
-  if (send.for_window()) return true;
   // A READ of no bytes is answered, too.
   if (send.op == SendOp::kRead) return send.answered;
   return send.assigned == send.total &&

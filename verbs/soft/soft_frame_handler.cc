@@ -68,8 +68,8 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeMessage(SoftLane* lane, const Fram
     const Taken checked = CheckReceive(frame);
     if (checked != Taken::kYes) return checked;
   } else if (frame.total > 0) {
-    lane->pinned = shared_->context->regions.PinRemote(frame.remote_key, shared_->number,
-                                                       frame.address, frame.total, kRemoteWrite);
+    lane->pinned = shared_->context->regions.PinRemote(frame.remote_key, frame.address, frame.total,
+                                                       kRemoteWrite);
     if (lane->pinned == nullptr) return Refuse(frame, WireError::kRemoteAccess);
   }
   landing_->BeginMessage(lane, frame);
@@ -101,8 +101,8 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeRead(const FrameHeader& frame) {
   }
   if (frame.total > 0) {
     SoftRegionTable& regions = shared_->context->regions;
-    SoftRegionRecord* const pinned = regions.PinRemote(frame.remote_key, shared_->number,
-                                                       frame.address, frame.total, kRemoteRead);
+    SoftRegionRecord* const pinned =
+        regions.PinRemote(frame.remote_key, frame.address, frame.total, kRemoteRead);
     if (pinned == nullptr) return Refuse(frame, WireError::kRemoteAccess);
     regions.Unpin(pinned);
   }

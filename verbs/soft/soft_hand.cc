@@ -26,8 +26,8 @@ class PinScope {
   PinScope(SoftRegionTable* regions, const SoftPin& pin, uint64_t moved)
       : regions_(regions), needed_(pin.remote_key != 0) {
     if (!needed_) return;
-    pinned_ = regions->PinRemote(pin.remote_key, pin.queue_pair, pin.address + moved,
-                                 pin.bytes - moved, pin.access);
+    pinned_ =
+        regions->PinRemote(pin.remote_key, pin.address + moved, pin.bytes - moved, pin.access);
   }
   ~PinScope() {
     if (pinned_ != nullptr) regions_->Unpin(pinned_);

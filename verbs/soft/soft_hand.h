@@ -44,7 +44,6 @@ class SoftBell {
 // for one system call at a time.
 struct SoftPin {
   uint32_t remote_key = 0;
-  uint32_t queue_pair = 0;
   uint32_t access = 0;
   uint64_t address = 0;
   uint64_t bytes = 0;

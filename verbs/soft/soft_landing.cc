@@ -99,7 +99,7 @@ void SoftLanding::EndMessage() {
 
 bool SoftLanding::Pin(SoftLane* lane) {
   if (lane->pinned != nullptr || !IsForRegion(*lane)) return true;
-  lane->pinned = shared_->context->regions.PinRemote(message_.remote_key, shared_->number,
+  lane->pinned = shared_->context->regions.PinRemote(message_.remote_key,
                                                      message_.address + lane->payload_offset,
                                                      lane->payload_left, kRemoteWrite);
   if (lane->pinned != nullptr) return true;
@@ -114,8 +114,8 @@ void SoftLanding::RefuseRest() {
 
 SoftPin SoftLanding::PinOf(const SoftLane& lane) const {
   if (!IsForRegion(lane)) return {};
-  return {message_.remote_key, shared_->number, kRemoteWrite,
-          message_.address + lane.payload_offset, lane.payload_left};
+  return {message_.remote_key, kRemoteWrite, message_.address + lane.payload_offset,
+          lane.payload_left};
 }
 
 }  // namespace tryst

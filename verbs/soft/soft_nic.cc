@@ -12,7 +12,6 @@
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
 #include "verbs/soft/soft_queue_pair.h"
-#include "verbs/soft/soft_window.h"
 
 namespace tryst {
 namespace {
@@ -120,12 +119,6 @@ class SoftNicImpl final : public SoftNic {
                                                          uint32_t) override {
     return absl::UnimplementedError("the soft NIC cannot read or write GPU memory");
   }
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
-    if (!limits().memory_windows) {
-      return absl::UnimplementedError("memory windows are switched off in this soft NIC");
-    }
-    return std::unique_ptr<Window>(new SoftWindow(&context_));
-  }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     if (depth == 0 || depth > limits().max_completion_depth) {
       return absl::InvalidArgumentError(
@@ -194,7 +187,6 @@ NicLimits DefaultSoftNicLimits() {
   limits.max_receive_depth = 16384;
   limits.max_completion_depth = 1 << 22;
   limits.max_reads_in_flight = 16;
-  limits.memory_windows = true;
   limits.renews_keys = true;
   return limits;
 }

@@ -1057,7 +1057,6 @@ TEST(SoftNicLimitsTest, AreAsTheyWere) {
   EXPECT_EQ(limits.max_receive_depth, 16384u);
   EXPECT_EQ(limits.max_completion_depth, 1u << 22);
   EXPECT_EQ(limits.max_reads_in_flight, 16u);
-  EXPECT_TRUE(limits.memory_windows);
   EXPECT_TRUE(limits.renews_keys);
 }
 

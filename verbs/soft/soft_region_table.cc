@@ -26,11 +26,6 @@ SoftRegionTable::SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random
   taken_.reserve(2 * kRetiredKeysKept);
 }
 
-uint32_t SoftRegionTable::NewKey() {
-  MutexLock lock(&mu_);
-  return DrawKey();
-}
-
 uint32_t SoftRegionTable::DrawKey() {
   for (;;) {
     if (drawn_.empty()) {
@@ -49,16 +44,7 @@ void SoftRegionTable::Add(SoftRegionRecord* record) {
   record->local_key = DrawKey();
   record->remote_key = DrawKey();
   local_[record->local_key] = record;
-  OpenTo(record);
-}
-
-void SoftRegionTable::OpenTo(SoftRegionRecord* record) {
-  Grant grant;
-  grant.region = record;
-  grant.address = record->address;
-  grant.bytes = record->bytes;
-  grant.access = record->access;
-  remote_[record->remote_key] = grant;
+  remote_[record->remote_key] = record;
 }
 
 void SoftRegionTable::Renew(SoftRegionRecord* record) {
@@ -66,7 +52,7 @@ void SoftRegionTable::Renew(SoftRegionRecord* record) {
   remote_.erase(record->remote_key);
   Retire(record->remote_key);
   record->remote_key = DrawKey();
-  OpenTo(record);
+  remote_[record->remote_key] = record;
   // The peer does not know the new key yet, so every pin was made with the old one.
   while (record->pins > 0) unpinned_.Wait(&mu_);
 }
@@ -77,10 +63,6 @@ void SoftRegionTable::Remove(SoftRegionRecord* record) {
   remote_.erase(record->remote_key);
   Retire(record->local_key);
   Retire(record->remote_key);
-  for (uint32_t key : record->windows) {
-    remote_.erase(key);
-    Retire(key);
-  }
   while (record->pins > 0) unpinned_.Wait(&mu_);
 }
 
@@ -94,17 +76,16 @@ bool SoftRegionTable::LocalRangeAllowed(uint32_t local_key, uint64_t address, ui
   return Contains(region.address, region.bytes, address, bytes);
 }
 
-SoftRegionRecord* SoftRegionTable::PinRemote(uint32_t remote_key, uint32_t queue_pair,
-                                             uint64_t address, uint64_t bytes, uint32_t access) {
+SoftRegionRecord* SoftRegionTable::PinRemote(uint32_t remote_key, uint64_t address, uint64_t bytes,
+                                             uint32_t access) {
   MutexLock lock(&mu_);
   const auto found = remote_.find(remote_key);
   if (found == remote_.end()) return nullptr;
-  const Grant& grant = found->second;
-  if ((grant.access & access) != access) return nullptr;
-  if (grant.queue_pair != 0 && grant.queue_pair != queue_pair) return nullptr;
-  if (!Contains(grant.address, grant.bytes, address, bytes)) return nullptr;
-  ++grant.region->pins;
-  return grant.region;
+  SoftRegionRecord* const region = found->second;
+  if ((region->access & access) != access) return nullptr;
+  if (!Contains(region->address, region->bytes, address, bytes)) return nullptr;
+  ++region->pins;
+  return region;
 }
 
 void SoftRegionTable::Unpin(SoftRegionRecord* record) {
@@ -112,47 +93,6 @@ void SoftRegionTable::Unpin(SoftRegionRecord* record) {
   TRYST_CHECK(record->pins > 0);
   // After the lock is released the record may be gone.
   if (--record->pins == 0) unpinned_.NotifyAll();
-}
-
-bool SoftRegionTable::BindWindow(uint32_t window_key, uint32_t queue_pair,
-                                 uint32_t region_local_key, uint64_t address, uint64_t bytes,
-                                 uint32_t access) {
-  MutexLock lock(&mu_);
-  const auto found = local_.find(region_local_key);
-  if (found == local_.end()) return false;
-  SoftRegionRecord* region = found->second;
-  if ((region->access & kBindWindow) == 0) return false;
-  if ((access & kRemoteWrite) != 0 && (region->access & (kLocalWrite | kRemoteWrite)) == 0) {
-    return false;
-  }
-  if (bytes == 0 || !Contains(region->address, region->bytes, address, bytes)) return false;
-  Grant grant;
-  grant.region = region;
-  grant.address = address;
-  grant.bytes = bytes;
-  grant.access = access & (kRemoteWrite | kRemoteRead);
-  grant.queue_pair = queue_pair;
-  grant.window = true;
-  remote_[window_key] = grant;
-  region->windows.push_back(window_key);
-  return true;
-}
-
-bool SoftRegionTable::IsWindowBound(uint32_t window_key) const {
-  MutexLock lock(&mu_);
-  const auto found = remote_.find(window_key);
-  return found != remote_.end() && found->second.window;
-}
-
-bool SoftRegionTable::UnbindWindow(uint32_t window_key) {
-  MutexLock lock(&mu_);
-  const auto found = remote_.find(window_key);
-  if (found == remote_.end() || !found->second.window) return false;
-  std::vector<uint32_t>& windows = found->second.region->windows;
-  windows.erase(std::remove(windows.begin(), windows.end(), window_key), windows.end());
-  remote_.erase(found);
-  Retire(window_key);
-  return true;
 }
 
 void SoftRegionTable::Retire(uint32_t key) {

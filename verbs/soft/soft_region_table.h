@@ -21,8 +21,7 @@ struct SoftRegionRecord {
   uint32_t access = 0;
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
-  int pins = 0;                   // Guarded by the table's lock, like `windows`.
-  std::vector<uint32_t> windows;  // Remote keys that are bound over it.
+  int pins = 0;  // Guarded by the table's lock.
 };
 
 // All keys of a Nic, and what they open. Thread-safe.
@@ -33,7 +32,7 @@ class SoftRegionTable {
   // Gives `record` its keys: random, never 0, and not used recently.
   void Add(SoftRegionRecord* record);
   // Waits for the pins, each of which lasts for one system call or copy at most. When it has
-  // returned, no key of the region or its windows opens anything.
+  // returned, no key of the region opens anything.
   void Remove(SoftRegionRecord* record);
 
   // Gives it another remote key. Waits for the pins, too; after that the old key opens nothing.
@@ -42,32 +41,13 @@ class SoftRegionTable {
   // Whether [address, address + bytes) may be read locally, and, if `to_write`, written.
   bool LocalRangeAllowed(uint32_t local_key, uint64_t address, uint64_t bytes, bool to_write) const;
 
-  // If `queue_pair` may do `access` to all of [address, address + bytes): pins the region, which
-  // then cannot be removed until Unpin(). Null: it may not.
-  SoftRegionRecord* PinRemote(uint32_t remote_key, uint32_t queue_pair, uint64_t address,
-                              uint64_t bytes, uint32_t access);
+  // If the key allows `access` to all of [address, address + bytes): pins the region, which then
+  // cannot be removed until Unpin(). Null: it does not.
+  SoftRegionRecord* PinRemote(uint32_t remote_key, uint64_t address, uint64_t bytes,
+                              uint32_t access);
   void Unpin(SoftRegionRecord* record);
 
-  // A key that is not in use.
-  uint32_t NewKey() ABSL_LOCKS_EXCLUDED(mu_);
-  // False: the region does not allow windows, or the range or the rights exceed the region's.
-  bool BindWindow(uint32_t window_key, uint32_t queue_pair, uint32_t region_local_key,
-                  uint64_t address, uint64_t bytes, uint32_t access);
-  bool IsWindowBound(uint32_t window_key) const;
-  // False: the key opens no window.
-  bool UnbindWindow(uint32_t window_key);
-
  private:
-  struct Grant {
-    SoftRegionRecord* region = nullptr;
-    uint64_t address = 0;
-    uint64_t bytes = 0;
-    uint32_t access = 0;
-    uint32_t queue_pair = 0;  // 0: any.
-    bool window = false;
-  };
-
-  void OpenTo(SoftRegionRecord* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t DrawKey() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire(uint32_t key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -75,8 +55,8 @@ class SoftRegionTable {
   mutable Mutex mu_;
   CondVar unpinned_;
   absl::flat_hash_map<uint32_t, SoftRegionRecord*> local_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint32_t, Grant> remote_ ABSL_GUARDED_BY(mu_);
-  // Keys in use, reserved for a window, or retired recently.
+  absl::flat_hash_map<uint32_t, SoftRegionRecord*> remote_ ABSL_GUARDED_BY(mu_);
+  // Keys in use or retired recently.
   absl::flat_hash_set<uint32_t> taken_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // A ring, once it is full.
   size_t oldest_retired_ ABSL_GUARDED_BY(mu_) = 0;

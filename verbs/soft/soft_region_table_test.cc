@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -55,7 +56,7 @@ TEST(SoftRegionTableTest, RangeIsCheckedAtBothEnds) {
   table.Add(&region);
   const auto open = [&](uint64_t address, uint64_t bytes) {
     SoftRegionRecord* const pinned =
-        table.PinRemote(region.remote_key, 5, address, bytes, kRemoteWrite);
+        table.PinRemote(region.remote_key, address, bytes, kRemoteWrite);
     if (pinned != nullptr) table.Unpin(pinned);
     EXPECT_EQ(pinned != nullptr, table.LocalRangeAllowed(region.local_key, address, bytes, true));
     return pinned != nullptr;
@@ -76,7 +77,7 @@ TEST(SoftRegionTableTest, KeysOfOneKindAreNotOfTheOther) {
   SoftRegionTable table{Stutter()};
   SoftRegionRecord region = Record(100, 10, kRemoteWrite | kRemoteRead);
   table.Add(&region);
-  EXPECT_EQ(table.PinRemote(region.local_key, 5, 100, 10, kRemoteWrite), nullptr);
+  EXPECT_EQ(table.PinRemote(region.local_key, 100, 10, kRemoteWrite), nullptr);
   EXPECT_FALSE(table.LocalRangeAllowed(region.remote_key, 100, 10, false));
   table.Remove(&region);
 }
@@ -85,7 +86,7 @@ TEST(SoftRegionTableTest, RemovalWaitsForThePin) {
   SoftRegionTable table{Stutter()};
   SoftRegionRecord region = Record(100, 10, kRemoteWrite);
   table.Add(&region);
-  SoftRegionRecord* const pinned = table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite);
+  SoftRegionRecord* const pinned = table.PinRemote(region.remote_key, 100, 10, kRemoteWrite);
   ASSERT_EQ(pinned, &region);
   std::atomic<bool> removed{false};
   std::thread remover([&] {
@@ -94,7 +95,7 @@ TEST(SoftRegionTableTest, RemovalWaitsForThePin) {
   });
   // Its key opens nothing as soon as removal has begun, and it lasts until we let go.
   while (table.LocalRangeAllowed(region.local_key, 100, 10, false)) std::this_thread::yield();
-  EXPECT_EQ(table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite), nullptr);
+  EXPECT_EQ(table.PinRemote(region.remote_key, 100, 10, kRemoteWrite), nullptr);
   absl::SleepFor(absl::Milliseconds(5));
   EXPECT_FALSE(removed.load());
   table.Unpin(pinned);
@@ -107,7 +108,7 @@ TEST(SoftRegionTableTest, RenewalWaitsForThePin) {
   SoftRegionRecord region = Record(100, 10, kRemoteWrite);
   table.Add(&region);
   const uint32_t former = region.remote_key;
-  SoftRegionRecord* const pinned = table.PinRemote(former, 5, 100, 10, kRemoteWrite);
+  SoftRegionRecord* const pinned = table.PinRemote(former, 100, 10, kRemoteWrite);
   ASSERT_EQ(pinned, &region);
   std::atomic<bool> renewed{false};
   std::thread renewer([&] {
@@ -119,8 +120,8 @@ TEST(SoftRegionTableTest, RenewalWaitsForThePin) {
   table.Unpin(pinned);
   renewer.join();
   EXPECT_NE(region.remote_key, former);
-  EXPECT_EQ(table.PinRemote(former, 5, 100, 10, kRemoteWrite), nullptr);
-  EXPECT_EQ(table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite), &region);
+  EXPECT_EQ(table.PinRemote(former, 100, 10, kRemoteWrite), nullptr);
+  EXPECT_EQ(table.PinRemote(region.remote_key, 100, 10, kRemoteWrite), &region);
   table.Unpin(&region);
   table.Remove(&region);
 }
@@ -143,26 +144,6 @@ TEST(SoftRegionTableTest, AKeyIsNotUsedAgainSoon) {
   table.Remove(&b);
 }
 
-TEST(SoftRegionTableTest, WindowsGoWithTheirRegion) {
-  SoftRegionTable table{Stutter()};
-  SoftRegionRecord region = Record(100, 10, kLocalWrite | kBindWindow);
-  table.Add(&region);
-  const uint32_t key = table.NewKey();
-  EXPECT_FALSE(table.IsWindowBound(key));
-  ASSERT_TRUE(table.BindWindow(key, 5, region.local_key, 102, 4, kRemoteWrite));
-  EXPECT_TRUE(table.IsWindowBound(key));
-  SoftRegionRecord* const pinned = table.PinRemote(key, 5, 102, 4, kRemoteWrite);
-  ASSERT_NE(pinned, nullptr);
-  table.Unpin(pinned);
-  EXPECT_EQ(table.PinRemote(key, 6, 102, 4, kRemoteWrite), nullptr) << "another queue pair";
-  EXPECT_EQ(table.PinRemote(key, 5, 101, 4, kRemoteWrite), nullptr);
-  EXPECT_EQ(table.PinRemote(key, 5, 102, 4, kRemoteRead), nullptr);
-  table.Remove(&region);
-  EXPECT_FALSE(table.IsWindowBound(key));
-  EXPECT_EQ(table.PinRemote(key, 5, 102, 4, kRemoteWrite), nullptr);
-  EXPECT_FALSE(table.UnbindWindow(key));
-}
-
 TEST(SoftRegionTableTest, WhoWritesNeedsTheRightTo) {
   SoftRegionTable table{Stutter()};
   for (const uint32_t access : {kLocalWrite + 0, kRemoteWrite + 0, kRemoteRead + 0}) {
@@ -172,45 +153,6 @@ TEST(SoftRegionTableTest, WhoWritesNeedsTheRightTo) {
     EXPECT_EQ(table.LocalRangeAllowed(region.local_key, 100, 10, true), access != kRemoteRead);
     table.Remove(&region);
   }
-}
-
-TEST(SoftRegionTableTest, AWindowHasNoMoreThanItsRegion) {
-  SoftRegionTable table{Stutter()};
-  const auto binds = [&](uint32_t region_access, uint32_t access, uint64_t address = 100,
-                         uint64_t bytes = 10) {
-    SoftRegionRecord region = Record(100, 10, region_access);
-    table.Add(&region);
-    const uint32_t key = table.NewKey();
-    EXPECT_NE(key, 0u);
-    EXPECT_FALSE(table.BindWindow(key, 5, key, address, bytes, access)) << "no region's key";
-    const bool bound = table.BindWindow(key, 5, region.local_key, address, bytes, access);
-    EXPECT_EQ(table.IsWindowBound(key), bound);
-    EXPECT_EQ(region.windows.size(), bound ? 1u : 0u);
-    for (const uint32_t right : {kRemoteWrite, kRemoteRead}) {
-      SoftRegionRecord* const pinned = table.PinRemote(key, 5, address, bytes, right);
-      EXPECT_EQ(pinned != nullptr, bound && (access & right) != 0);
-      if (pinned != nullptr) table.Unpin(pinned);
-    }
-    EXPECT_FALSE(table.IsWindowBound(region.remote_key)) << "it is the region's own";
-    EXPECT_FALSE(table.UnbindWindow(region.remote_key));
-    EXPECT_EQ(table.UnbindWindow(key), bound);
-    EXPECT_FALSE(table.UnbindWindow(key));
-    EXPECT_FALSE(table.IsWindowBound(key));
-    EXPECT_EQ(table.PinRemote(key, 5, address, bytes, access), nullptr);
-    EXPECT_TRUE(region.windows.empty());
-    table.Remove(&region);
-    return bound;
-  };
-  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite));
-  EXPECT_TRUE(binds(kRemoteWrite | kBindWindow, kRemoteWrite));
-  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite | kRemoteRead));
-  EXPECT_TRUE(binds(kRemoteRead | kBindWindow, kRemoteRead));
-  EXPECT_FALSE(binds(kRemoteRead | kBindWindow, kRemoteWrite));
-  EXPECT_FALSE(binds(kLocalWrite | kRemoteWrite | kRemoteRead, kRemoteRead));
-  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 100, 0));
-  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 99, 2));
-  EXPECT_FALSE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 109, 2));
-  EXPECT_TRUE(binds(kLocalWrite | kBindWindow, kRemoteWrite, 109, 1));
 }
 
 // The newest 4096 that were given back stay out of use.
@@ -232,17 +174,24 @@ TEST(SoftRegionTableTest, ManyKeysLaterAKeyIsUsedAgainTheOldestFirst) {
     table.Add(&region);
     table.Remove(&region);
   };
+  std::deque<SoftRegionRecord> kept;  // Their keys stay in use.
+  const auto keep_two = [&] {
+    kept.push_back(Record(100, 10, kRemoteWrite));
+    table.Add(&kept.back());
+    return kept.back();
+  };
   for (int i = 0; i < 2048; ++i) retire_two();
   ASSERT_EQ(last, 4096u);
   offered = {1};
-  EXPECT_EQ(table.NewKey(), 4097u);
+  EXPECT_EQ(keep_two().local_key, 4097u);
   for (const uint32_t oldest : {1u, 3u}) {
     retire_two();
     const uint32_t next = last + 1;
     offered = {oldest, oldest + 1, oldest + 2};
-    EXPECT_EQ(table.NewKey(), oldest);
-    EXPECT_EQ(table.NewKey(), oldest + 1);
-    EXPECT_EQ(table.NewKey(), next);
+    const SoftRegionRecord again = keep_two();
+    EXPECT_EQ(again.local_key, oldest);
+    EXPECT_EQ(again.remote_key, oldest + 1);
+    EXPECT_EQ(keep_two().local_key, next);
   }
 }
 

@@ -12,8 +12,6 @@ namespace {
 
 constexpr uint32_t kFirstSlots = 8;
 
-bool MovesBytes(SendOp op) { return op != SendOp::kBindWindow && op != SendOp::kInvalidateWindow; }
-
 }  // namespace
 
 SoftSendRing::SoftSendRing(SoftContext* context, const QueuePairOptions& options)
@@ -26,7 +24,6 @@ SoftSendRing::SoftSendRing(SoftContext* context, const QueuePairOptions& options
       inline_bytes_(mask_ + 1) {}
 
 absl::Status SoftSendRing::Check(const SendWork& work) const {
-  if (!MovesBytes(work.op)) return CheckWindow(work);
   if (work.entries.size() > max_entries_) {
     return absl::InvalidArgumentError(absl::StrCat(work.entries.size(),
                                                    " pieces of memory in a transfer, and at most ",
@@ -48,21 +45,6 @@ absl::Status SoftSendRing::Check(const SendWork& work) const {
   return absl::OkStatus();
 }
 
-absl::Status SoftSendRing::CheckWindow(const SendWork& work) const {
-  if (!context_->options.limits.memory_windows) {
-    return absl::InvalidArgumentError("this NIC has no memory windows");
-  }
-  if (work.window == nullptr)
-    return absl::InvalidArgumentError(
-        "a memory window is to be bound or invalidated, and none is given");
-  if (work.op == SendOp::kBindWindow &&
-      (work.window_region == nullptr || work.entries.size() != 1)) {
-    return absl::InvalidArgumentError(
-        "to bind a memory window takes a region and one piece of memory");
-  }
-  return absl::OkStatus();
-}
-
 void SoftSendRing::Post(const SendWork& work) {
   if (end_ - oldest_ > mask_) Grow();
   SoftSend& send = at(end_);
@@ -75,32 +57,13 @@ void SoftSendRing::Post(const SendWork& work) {
   send.remote_key = work.remote_key;
   send.immediate = work.immediate;
   send.entries = static_cast<int>(work.entries.size());
-  if (send.for_window()) {
-    PrepareWindow(work, &send);
+  AddUp(work.entries, ~uint64_t{0}, &send.total);
+  if (work.inline_data) {
+    CopyInline(work, &send);
   } else {
-    AddUp(work.entries, ~uint64_t{0}, &send.total);
-    if (work.inline_data) {
-      CopyInline(work, &send);
-    } else {
-      std::copy(work.entries.begin(), work.entries.end(), entries(end_));
-    }
+    std::copy(work.entries.begin(), work.entries.end(), entries(end_));
   }
   ++end_;
-}
-
-void SoftSendRing::PrepareWindow(const SendWork& work, SoftSend* send) {
-  send->window = static_cast<SoftWindow*>(work.window);
-  if (work.op == SendOp::kInvalidateWindow) {
-    send->window_key = send->window->remote_key();
-    return;
-  }
-  send->window_region_key = work.window_region->local_key();
-  send->window_access = work.window_access;
-  send->window_bytes = work.entries[0].bytes;
-  send->window_old_key = send->window->remote_key();
-  send->window_key = context_->regions.NewKey();
-  // The key is known at once, so that the next work posted can tell it to the peer.
-  send->window->set_remote_key(send->window_key);
 }
 
 void SoftSendRing::CopyInline(const SendWork& work, SoftSend* send) {
@@ -144,7 +107,7 @@ uint64_t SoftSendRing::Find(uint32_t sequence) const {
   for (uint64_t i = oldest_; i < end_; ++i) {
     const SoftSend& send = at(i);
     if (!send.started) break;
-    if (!send.for_window() && send.sequence == sequence) return i;
+    if (send.sequence == sequence) return i;
   }
   return kNone;
 }

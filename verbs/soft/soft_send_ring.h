@@ -8,14 +8,11 @@
 #include "absl/status/status.h"
 #include "verbs/nic.h"
 #include "verbs/soft/soft_context.h"
-#include "verbs/soft/soft_window.h"
 
 namespace tryst {
 
 // A work from PostSend(), until it is given back.
 struct SoftSend {
-  bool for_window() const { return op == SendOp::kBindWindow || op == SendOp::kInvalidateWindow; }
-
   uint64_t id = 0;
   uint64_t remote_address = 0;
   uint64_t total = 0;
@@ -26,12 +23,6 @@ struct SoftSend {
   uint32_t remote_key = 0;
   uint32_t immediate = 0;
   uint32_t unwritten_frames = 0;
-  SoftWindow* window = nullptr;
-  uint32_t window_key = 0;
-  uint32_t window_old_key = 0;
-  uint32_t window_region_key = 0;  // The region's local key.
-  uint32_t window_access = 0;
-  uint64_t window_bytes = 0;
   int entries = 0;
   SendOp op = SendOp::kWrite;
   CompletionStatus error = CompletionStatus::kOk;  // An error found before it was sent.
@@ -77,9 +68,7 @@ class SoftSendRing {
   void NoteReadAnswered() { --reads_out_; }
 
  private:
-  absl::Status CheckWindow(const SendWork& work) const;
   void Grow();
-  void PrepareWindow(const SendWork& work, SoftSend* send);
   void CopyInline(const SendWork& work, SoftSend* send);
 
   SoftContext* const context_;

@@ -78,7 +78,7 @@ bool SoftSender::HandOver(SoftLane* lane) {
   if (lane->out->bytes() < kHandedBytes || !connection_->MayHand(*lane)) return false;
   SoftPin pin;
   if (lane->out_remote_key != 0) {
-    pin = {lane->out_remote_key, shared_->number, kRemoteRead, lane->out_address, lane->out_bytes};
+    pin = {lane->out_remote_key, kRemoteRead, lane->out_address, lane->out_bytes};
   }
   lane->sending.Set(lane->out.get(), &lane->stream, &shared_->context->regions, pin);
   shared_->completions->Hand(lane, &lane->sending);
@@ -119,8 +119,8 @@ bool SoftSender::WriteBatch(SoftLane* lane, SoftBatch::Progress* progress) {
   SoftRegionTable& regions = shared_->context->regions;
   SoftRegionRecord* pinned = nullptr;
   if (lane->out_remote_key != 0) {
-    pinned = regions.PinRemote(lane->out_remote_key, shared_->number, lane->out_address,
-                               lane->out_bytes, kRemoteRead);
+    pinned =
+        regions.PinRemote(lane->out_remote_key, lane->out_address, lane->out_bytes, kRemoteRead);
     if (pinned == nullptr) return false;
   }
   size_t written = 0;
@@ -166,26 +166,18 @@ void SoftSender::FillFirst(SoftLane* lane) {
   ack_now_ = false;
 }
 
-// Advances to a work that has a frame to send, if there is one.
+// Whether the next work has a frame to send; starts it if it is not started.
 bool SoftSender::StartNext() {
   SoftSendRing& sends = shared_->sends;
-  while (sends.any_waits()) {
-    SoftSend& send = sends.at(sends.next());
-    if (send.error != CompletionStatus::kOk) return false;
-    if (!send.started && !Start(&send, sends.next())) return false;
-    if (!send.for_window()) return true;
-    sends.Advance();
-  }
-  return false;
+  if (!sends.any_waits()) return false;
+  SoftSend& send = sends.at(sends.next());
+  if (send.error != CompletionStatus::kOk) return false;
+  return send.started || Start(&send, sends.next());
 }
 
 bool SoftSender::Start(SoftSend* send, uint64_t i) {
   SoftSendRing& sends = shared_->sends;
   if (send->fence && sends.reads_out() > 0) return false;
-  if (send->for_window()) {
-    DoWindowWork(send);
-    return send->error == CompletionStatus::kOk;
-  }
   const bool read = send->op == SendOp::kRead;
   if (read && sends.reads_out() >= shared_->context->options.limits.max_reads_in_flight) {
     return false;
@@ -218,18 +210,6 @@ CompletionStatus SoftSender::CheckLocalKeys(const SoftSend& send, uint64_t i) {
     }
   }
   return CompletionStatus::kOk;
-}
-
-void SoftSender::DoWindowWork(SoftSend* send) {
-  SoftRegionTable& regions = shared_->context->regions;
-  if (send->op == SendOp::kInvalidateWindow) {
-    if (!regions.UnbindWindow(send->window_key)) send->error = CompletionStatus::kLocalOperation;
-  } else if (regions.IsWindowBound(send->window_old_key) ||
-             !regions.BindWindow(send->window_key, shared_->number, send->window_region_key,
-                                 send->remote_address, send->window_bytes, send->window_access)) {
-    send->error = CompletionStatus::kWindowBind;
-  }
-  send->started = send->error == CompletionStatus::kOk;
 }
 
 // The next work has begun, and is so large that all lanes carry it.

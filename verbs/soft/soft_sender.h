@@ -37,7 +37,6 @@ class SoftSender {
   bool StartNext();  // False: it must wait, or has failed.
   bool Start(SoftSend* send, uint64_t i);
   CompletionStatus CheckLocalKeys(const SoftSend& send, uint64_t i);
-  void DoWindowWork(SoftSend* send);
   bool NextIsCut() const;
   bool IsCut(const SoftSend& send) const;
   uint64_t MostFrameBytes(const SoftSend& send) const;
