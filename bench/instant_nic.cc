@@ -224,7 +224,6 @@ class InstantQueuePair final : public QueuePair {
     ready.completion.id = receives_.front();
     receives_.Pop();
     ready.completion.op = CompletionOp::kReceiveWriteImmediate;
-    ready.completion.has_immediate = true;
     ready.completion.immediate = immediate;
     ready.completion.queue_pair = number_;
     ready.completion.bytes = bytes;

@@ -93,9 +93,9 @@ enum class SendOp : uint8_t {
   kWrite,
   // Consumes one posted receive of the peer, and leaves its entries untouched.
   kWriteWithImmediate,
+  // Later works may overtake it: what it brings is there when it has completed, no sooner.
   kRead,
   kSend,
-  kSendWithImmediate,
 };
 
 struct SendWork {
@@ -104,8 +104,6 @@ struct SendWork {
   // An unsignaled work completes silently with the next signaled one, unless it fails or is
   // flushed.
   bool signaled = true;
-  // Starts only after earlier READs of this queue pair have ended.
-  bool fence = false;
   // The bytes are copied during PostSend(); local keys are not used.
   bool inline_data = false;
   absl::Span<const Entry> entries;  // Needed only until PostSend() returns.
@@ -151,9 +149,8 @@ struct Completion {
   uint64_t id = 0;
   CompletionStatus status = CompletionStatus::kOk;
   CompletionOp op = CompletionOp::kSend;  // Defined for kOk only.
-  bool has_immediate = false;
-  uint32_t immediate = 0;
-  uint32_t queue_pair = 0;  // QueuePair::number().
+  uint32_t immediate = 0;                 // For kReceiveWriteImmediate only.
+  uint32_t queue_pair = 0;                // QueuePair::number().
   uint32_t vendor_error = 0;
   uint64_t bytes = 0;  // Receives only: how many landed.
 };

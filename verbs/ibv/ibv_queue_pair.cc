@@ -55,10 +55,6 @@ bool HasRemoteAddress(SendOp op) {
   return op == SendOp::kWrite || op == SendOp::kWriteWithImmediate || op == SendOp::kRead;
 }
 
-bool HasImmediate(SendOp op) {
-  return op == SendOp::kWriteWithImmediate || op == SendOp::kSendWithImmediate;
-}
-
 ibv_wr_opcode VerbsOp(SendOp op) {
   switch (op) {
     case SendOp::kWrite:
@@ -69,8 +65,6 @@ ibv_wr_opcode VerbsOp(SendOp op) {
       return IBV_WR_RDMA_READ;
     case SendOp::kSend:
       return IBV_WR_SEND;
-    case SendOp::kSendWithImmediate:
-      return IBV_WR_SEND_WITH_IMM;
   }
   return IBV_WR_SEND;
 }
@@ -224,7 +218,8 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
                                                      device_->read_entries()));
     }
   }
-  if (ABSL_PREDICT_FALSE(HasImmediate(work.op) && !device_->limits().write_with_immediate)) {
+  if (ABSL_PREDICT_FALSE(work.op == SendOp::kWriteWithImmediate &&
+                         !device_->limits().write_with_immediate)) {
     return absl::InvalidArgumentError("this NIC has no writes with immediate");
   }
   if (!work.inline_data) return absl::OkStatus();
@@ -241,11 +236,11 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
   out->wr_id = VerbsId(0, sequence);
   out->opcode = VerbsOp(work.op);
   // Software iWARP completes a write before the READ that was posted first.
-  const bool fence = work.fence || (iwarp_ != nullptr && work.op != SendOp::kRead);
+  const bool fence = iwarp_ != nullptr && work.op != SendOp::kRead;
   out->send_flags = (work.signaled ? IBV_SEND_SIGNALED : 0) | (fence ? IBV_SEND_FENCE : 0) |
                     (work.inline_data ? IBV_SEND_INLINE : 0);
   out->sg_list = entries;
-  out->imm_data = HasImmediate(work.op) ? htonl(work.immediate) : 0;
+  if (work.op == SendOp::kWriteWithImmediate) out->imm_data = htonl(work.immediate);
   if (HasRemoteAddress(work.op)) {
     out->wr.rdma.remote_addr = work.remote_address;
     out->wr.rdma.rkey = work.remote_key;
@@ -421,7 +416,6 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
   if (ABSL_PREDICT_FALSE(work.status != IBV_WC_SUCCESS)) {
     // Now only the id and the status are defined.
     out->op = CompletionOp::kSend;
-    out->has_immediate = false;
     out->immediate = 0;
     out->bytes = 0;
     receive_flushed_ |= receive && work.status == IBV_WC_WR_FLUSH_ERR;
@@ -429,8 +423,7 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
     return true;
   }
   out->op = OpOf(work);
-  out->has_immediate = (work.wc_flags & IBV_WC_WITH_IMM) != 0;
-  out->immediate = out->has_immediate ? ntohl(work.imm_data) : 0;
+  out->immediate = (work.wc_flags & IBV_WC_WITH_IMM) != 0 ? ntohl(work.imm_data) : 0;
   out->bytes = receive ? work.byte_len : 0;
   return true;
 }

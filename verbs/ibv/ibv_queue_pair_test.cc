@@ -198,7 +198,6 @@ TEST_F(IbvQueuePairTest, ABatchIsOneDoorbellAndKeepsItsOrder) {
   SendWork immediate = Write(11, false);
   immediate.op = SendOp::kWriteWithImmediate;
   immediate.immediate = 0x01020304;
-  immediate.fence = true;
   SendWork small = Write(12);
   small.inline_data = true;
   ASSERT_TRUE(Post({Write(10), immediate, small}).ok());
@@ -213,7 +212,7 @@ TEST_F(IbvQueuePairTest, ABatchIsOneDoorbellAndKeepsItsOrder) {
   EXPECT_EQ(posted[0].entries[0].lkey, region_->local_key());
   EXPECT_EQ(posted[0].entries[0].length, 8u);
   EXPECT_EQ(posted[1].work.opcode, IBV_WR_RDMA_WRITE_WITH_IMM);
-  EXPECT_EQ(posted[1].work.send_flags, unsigned{IBV_SEND_FENCE});
+  EXPECT_EQ(posted[1].work.send_flags, 0u);
   EXPECT_EQ(std::memcmp(&posted[1].work.imm_data, "\1\2\3\4", 4), 0);  // In network order.
   EXPECT_EQ(posted[2].work.send_flags, unsigned{IBV_SEND_SIGNALED} | IBV_SEND_INLINE);
 }
@@ -285,7 +284,6 @@ TEST_F(IbvQueuePairTest, ReceivesTellLengthAndImmediateInHostOrder) {
   ASSERT_EQ(done.size(), 2u);
   EXPECT_EQ(done[0].id, 5u);
   EXPECT_EQ(done[0].op, CompletionOp::kReceiveWriteImmediate);
-  EXPECT_TRUE(done[0].has_immediate);
   EXPECT_EQ(done[0].immediate, 0xabcd1234u);
   EXPECT_EQ(done[0].bytes, 4096u);
   EXPECT_EQ(done[1].op, CompletionOp::kReceive);

@@ -21,7 +21,6 @@ enum class OfiFrameKind : uint8_t {
 enum OfiFrameFlags : uint8_t {
   kOfiFirst = 1,
   kOfiLast = 2,
-  kOfiHasImmediate = 4,
 };
 
 struct OfiFrame {

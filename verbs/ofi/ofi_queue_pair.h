@@ -116,7 +116,6 @@ class OfiQueuePair final : public QueuePair {
   Patience patience_;
 
   OfiWorks works_;
-  uint32_t reads_out_ = 0;
   uint32_t silent_ = 0;      // Ended, unsignaled, and not yet covered by a signaled one.
   uint32_t sends_used_ = 0;  // Entries of the queue in use; polling a completion frees them.
   uint32_t receives_used_ = 0;

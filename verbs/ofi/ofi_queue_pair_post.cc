@@ -54,7 +54,6 @@ void OfiQueuePair::Issue() {
   while (works_.any_waits() && tokens_.met() && !broken_ && !failed_) {
     OfiWork& work = works_.At(works_.next());
     if (work.status != CompletionStatus::kOk) return;  // Those before it end first.
-    if (work.fence && reads_out_ > 0) return;
     const int64_t returned = IssueOne(&work, works_.next());
     if (returned == -FI_EAGAIN) {
       stalled_ = true;
@@ -80,10 +79,8 @@ int64_t OfiQueuePair::IssueOne(OfiWork* work, uint64_t index) {
   const absl::Span<const iovec> pieces = works_.Pieces(index);
   void** const descriptors = works_.Descriptors(index);
   if (work->op == SendOp::kRead) {
-    const int64_t returned = endpoint_->Read(pieces, descriptors, work->remote_address,
-                                             work->remote_key, &work->context);
-    if (returned == 0) ++reads_out_;
-    return returned;
+    return endpoint_->Read(pieces, descriptors, work->remote_address, work->remote_key,
+                           &work->context);
   }
   uint64_t immediate = work->immediate;
   if (device_->tells_length()) immediate |= work->bytes << 32;
@@ -103,7 +100,6 @@ int64_t OfiQueuePair::IssueFrames(OfiWork* work, uint64_t index) {
     frame.payload_bytes = static_cast<uint32_t>(count);
     if (work->sent == 0) frame.flags |= kOfiFirst;
     if (work->sent + count == work->bytes) frame.flags |= kOfiLast;
-    if (work->op != SendOp::kSend) frame.flags |= kOfiHasImmediate;
     const int64_t returned = PostFrame(frame, nullptr, index);
     if (returned != 0) return returned;
     work->sent += count;

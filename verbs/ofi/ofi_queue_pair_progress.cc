@@ -88,7 +88,6 @@ void OfiQueuePair::OnEnd(const fi_cq_data_entry& end) {
     case OfiContext::Owner::kWork: {
       OfiWork& work = works_.InSlot(context->index);
       work.done = true;
-      if (work.op == SendOp::kRead) --reads_out_;
       return patience_.Restart();
     }
   }

@@ -34,7 +34,6 @@ Completion OfiReceives::Take() {
 Completion OfiReceives::TakeForImmediate(uint32_t immediate, uint64_t bytes) {
   Completion completion = Take();
   completion.op = CompletionOp::kReceiveWriteImmediate;
-  completion.has_immediate = true;
   completion.immediate = immediate;
   completion.bytes = bytes;
   return completion;
@@ -88,8 +87,6 @@ bool OfiReceives::Fill(const OfiFrame& frame, const uint8_t* payload, Completion
   *out = Take();
   out->op = CompletionOp::kReceive;
   out->bytes = bytes;
-  out->has_immediate = (frame.flags & kOfiHasImmediate) != 0;
-  out->immediate = frame.immediate;
   return true;
 }
 

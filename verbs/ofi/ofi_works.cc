@@ -26,7 +26,6 @@ void OfiWorks::Add(const SendWork& from) {
   work.id = from.id;
   work.op = from.op;
   work.signaled = from.signaled;
-  work.fence = from.fence;
   work.immediate = from.immediate;
   work.remote_key = from.remote_key;
   work.remote_address = from.remote_address;

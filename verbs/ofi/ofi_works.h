@@ -18,7 +18,6 @@ struct OfiWork {
   uint64_t id = 0;
   SendOp op = SendOp::kWrite;
   bool signaled = true;
-  bool fence = false;
   bool done = false;
   CompletionStatus status = CompletionStatus::kOk;
   uint32_t vendor_error = 0;
@@ -30,7 +29,7 @@ struct OfiWork {
   uint64_t sent = 0;        // How many frames of a send have gone.
   uint32_t frames_out = 0;  // How many of them are under way.
 
-  bool is_send() const { return op == SendOp::kSend || op == SendOp::kSendWithImmediate; }
+  bool is_send() const { return op == SendOp::kSend; }
 };
 
 // The posted works of one queue pair, counted from 0: [head, issue) are with the provider,

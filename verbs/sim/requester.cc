@@ -62,7 +62,7 @@ bool Requester::IsLate(const Send& send) const {
   if (qp_.nic()->limits().ordered) return false;
   const SendOp op = send.work.op;
   const bool is_write = op == SendOp::kWrite || op == SendOp::kWriteWithImmediate;
-  return is_write && !send.work.fence && qp_.world()->DrawDelay(1) == 0;
+  return is_write && qp_.world()->DrawDelay(1) == 0;
 }
 
 void Requester::ReleaseLate(int64_t until_ns) {
@@ -85,9 +85,7 @@ void Requester::OnLateSend() {
 void Requester::Append(Send send) {
   const SendOp op = send.work.op;
   const bool is_write = op == SendOp::kWrite || op == SendOp::kWriteWithImmediate;
-  if (!late_.empty() && (!is_write || send.work.fence)) {
-    ReleaseLate(std::numeric_limits<int64_t>::max());
-  }
+  if (!late_.empty() && !is_write) ReleaseLate(std::numeric_limits<int64_t>::max());
   send.first = next_sequence_;
   next_sequence_ += send.chunks;
   sends_.push_back(std::move(send));
@@ -125,14 +123,6 @@ bool Requester::Finished(const Send& send) const {
   return send.first + send.chunks <= acknowledged_;
 }
 
-bool Requester::ReadsUnfinishedBefore(size_t index) const {
-  if (reads_in_flight_ == 0) return false;
-  for (size_t i = 0; i < index; ++i) {
-    if (sends_[i].work.op == SendOp::kRead && !sends_[i].ended) return true;
-  }
-  return false;
-}
-
 bool Requester::HasPacket() {
   if (receiver_wait_) return false;
   while (qp_.ready() && cursor_ < sends_.size()) {
@@ -144,7 +134,6 @@ bool Requester::HasPacket() {
       chunk_ = 0;
       continue;
     }
-    if (send.work.fence && ReadsUnfinishedBefore(cursor_)) return false;
     if (send.work.op == SendOp::kRead) {
       return reads_in_flight_ < qp_.nic()->limits().max_reads_in_flight;
     }

@@ -67,7 +67,6 @@ class Requester {
   std::vector<Send> TakeAll();  // Those that have not ended, in the order of posting.
   void EndInOrder(Send send);
   bool Finished(const Send& send) const;
-  bool ReadsUnfinishedBefore(size_t index) const;
   bool Started(Send* send);  // False: it has failed, or the queue pair has broken.
   bool EntriesValid(const Send& send) const;
   bool Gather(const Send& send, uint64_t offset, SimPacket* packet);

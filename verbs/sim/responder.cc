@@ -188,9 +188,7 @@ void Responder::EndReceive(CompletionStatus status, const SimPacket& packet) {
   if (status == CompletionStatus::kOk) {
     completion.op =
         IsWrite(packet.op) ? CompletionOp::kReceiveWriteImmediate : CompletionOp::kReceive;
-    completion.has_immediate =
-        packet.op == SendOp::kWriteWithImmediate || packet.op == SendOp::kSendWithImmediate;
-    if (completion.has_immediate) completion.immediate = packet.immediate;
+    if (packet.op == SendOp::kWriteWithImmediate) completion.immediate = packet.immediate;
     completion.bytes = packet.message_bytes;
   }
   qp_.Complete(true, completion, 1, packet.fault);

@@ -70,7 +70,6 @@ TEST_F(SimNicTest, ChunksLandInEventsOfTheirOwnBeforeTheImmediate) {
   ASSERT_EQ(received.size(), 1u);
   EXPECT_EQ(received[0].id, 3u);
   EXPECT_EQ(received[0].op, CompletionOp::kReceiveWriteImmediate);
-  EXPECT_TRUE(received[0].has_immediate);
   EXPECT_EQ(received[0].immediate, 0xC0FFEEu);
   EXPECT_EQ(received[0].bytes, kBytes);
   EXPECT_EQ(landed.size(), 1 + kBytes / world_.options().chunk_bytes);
@@ -161,7 +160,7 @@ TEST_F(SimNicTest, RegionRevokedInMidWriteStopsIt) {
   world_.Unpoison(landing.data(), landing.size());
 }
 
-TEST_F(SimNicTest, ReadsScatterAndFenceWaits) {
+TEST_F(SimNicTest, ReadsScatter) {
   QueuePairOptions options;
   options.max_entries = 2;
   JoinWith(options);
@@ -172,21 +171,15 @@ TEST_F(SimNicTest, ReadsScatterAndFenceWaits) {
   read.op = SendOp::kRead;
   read.entries = entries;
   ASSERT_TRUE(left_->PostSend(absl::MakeConstSpan(&read, 1)).ok());
-  // Sends on what the READ brought; right only behind the fence.
-  SendWork write = a_.WriteTo(b_, 2, 900000);
-  write.fence = true;
-  ASSERT_TRUE(a_.Post(left_, write, 500000, 100).ok());
   world_.RunFor(kLong);
   const std::vector<Completion> done = a_.Poll();
-  ASSERT_EQ(done.size(), 2u);
+  ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].op, CompletionOp::kRead);
-  EXPECT_EQ(done[1].op, CompletionOp::kSend);
   EXPECT_TRUE(std::equal(&a_.memory[8], &a_.memory[70008], &b_.memory[1000]));
   EXPECT_TRUE(std::equal(&a_.memory[500000], &a_.memory[500100], &b_.memory[71000]));
-  EXPECT_TRUE(std::equal(&b_.memory[900000], &b_.memory[900100], &b_.memory[71000]));
 }
 
-TEST_F(SimNicTest, WithoutTheFenceAWriteOvertakesTheRead) {
+TEST_F(SimNicTest, AWriteOvertakesTheReadBeforeIt) {
   JoinWith(QueuePairOptions());
   std::fill(b_.memory.begin(), b_.memory.end(), 9);
   SendWork read = a_.WriteTo(b_, 1, 0);
@@ -224,8 +217,7 @@ TEST_F(SimNicTest, SendsLandInReceivesInOrder) {
   }
   for (uint64_t i = 0; i < 3; ++i) {
     SendWork send;
-    send.op = i == 1 ? SendOp::kSendWithImmediate : SendOp::kSend;
-    send.immediate = 77;
+    send.op = SendOp::kSend;
     ASSERT_TRUE(a_.Post(left_, send, i * 2000, 100 * i).ok());
   }
   world_.RunFor(kLong);
@@ -235,7 +227,6 @@ TEST_F(SimNicTest, SendsLandInReceivesInOrder) {
     EXPECT_EQ(received[i].id, 10 + i);
     EXPECT_EQ(received[i].op, CompletionOp::kReceive);
     EXPECT_EQ(received[i].bytes, 100 * i);
-    EXPECT_EQ(received[i].has_immediate, i == 1);
     EXPECT_TRUE(
         std::equal(&b_.memory[i * 1000], &b_.memory[i * 1000 + 100 * i], &a_.memory[i * 2000]));
   }

@@ -43,7 +43,7 @@ struct Stormy {
     QueuePair* const pair = from.pairs[random.Below(from.pairs.size())].get();
     const SimEnd& to = *ends[random.Below(3)];
     SendWork work = from.WriteTo(to, 1, random.Below(1 << 16));
-    work.op = static_cast<SendOp>(random.Below(5));
+    work.op = static_cast<SendOp>(random.Below(4));
     const Entry entry{from.region->address() + random.Below(1000), random.Below(100'000),
                       from.region->local_key()};
     work.entries = absl::MakeConstSpan(&entry, 1);

@@ -11,8 +11,9 @@ constexpr uint8_t kImmediateFlag = 1;
 bool FieldsAgree(const FrameHeader& header) {
   switch (header.type) {
     case FrameType::kWrite:
-    case FrameType::kSend:
       return header.bytes <= header.total;
+    case FrameType::kSend:
+      return !header.has_immediate && header.bytes <= header.total;
     case FrameType::kFragment:
     case FrameType::kReadResponse:
       return !header.has_immediate && header.address <= header.total &&

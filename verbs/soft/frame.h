@@ -30,7 +30,7 @@ enum class WireError : uint32_t {
 
 struct FrameHeader {
   FrameType type = FrameType::kAck;
-  bool has_immediate = false;  // For kWrite and kSend.
+  bool has_immediate = false;  // For kWrite.
   uint32_t sequence = 0;       // The request's that this is, or belongs to.
   uint32_t executed = 0;       // How many requests the sender has executed; wraps.
   uint32_t receives = 0;       // How many receives the sender has ever posted; wraps.

@@ -60,7 +60,6 @@ void SoftEnding::FinishReceive(CompletionStatus status, CompletionOp op,
   completion.op = op;
   completion.queue_pair = shared_->number;
   if (request != nullptr) {
-    completion.has_immediate = request->has_immediate;
     completion.immediate = request->immediate;
     completion.bytes = request->total;
   }

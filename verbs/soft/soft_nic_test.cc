@@ -133,7 +133,6 @@ TEST(SoftNicTest, FourSocketsKeepTheOrderOfLargeAndSmall) {
     works[1].entries = absl::MakeConstSpan(&one, 1);
     works[1].remote_address += kBytes - 1;
     works[2].op = SendOp::kRead;
-    works[2].fence = true;
     works[2].entries = absl::MakeConstSpan(&one, 1);
     works[2].remote_address += kBytes - 1;
     ASSERT_TRUE(a.queue_pair->PostSend(works).ok());

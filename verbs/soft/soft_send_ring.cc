@@ -52,7 +52,6 @@ void SoftSendRing::Post(const SendWork& work) {
   send.id = work.id;
   send.op = work.op;
   send.signaled = work.signaled;
-  send.fence = work.fence;
   send.remote_address = work.remote_address;
   send.remote_key = work.remote_key;
   send.immediate = work.immediate;

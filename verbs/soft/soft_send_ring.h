@@ -27,7 +27,6 @@ struct SoftSend {
   SendOp op = SendOp::kWrite;
   CompletionStatus error = CompletionStatus::kOk;  // An error found before it was sent.
   bool signaled = true;
-  bool fence = false;
   bool inline_data = false;
   bool started = false;
   bool announced_first = false;  // Its first frame is in a batch.

@@ -18,17 +18,13 @@ constexpr uint64_t kFirstFrameBytes = 4 << 10;
 constexpr uint64_t kLeastHelpedBytes = 256 << 10;
 constexpr uint64_t kMostHelpedBytes = 512 << 10;
 
-bool NeedsReceive(SendOp op) {
-  return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
-         op == SendOp::kSendWithImmediate;
-}
+bool NeedsReceive(SendOp op) { return op == SendOp::kWriteWithImmediate || op == SendOp::kSend; }
 
 // Puts into the first frame of a message what the message is.
 void DescribeMessage(const SoftSend& send, FrameHeader* header) {
   const bool to_region = send.op == SendOp::kWrite || send.op == SendOp::kWriteWithImmediate;
   header->type = to_region ? FrameType::kWrite : FrameType::kSend;
-  header->has_immediate =
-      send.op == SendOp::kWriteWithImmediate || send.op == SendOp::kSendWithImmediate;
+  header->has_immediate = send.op == SendOp::kWriteWithImmediate;
   header->immediate = send.immediate;
   header->remote_key = send.remote_key;
   header->address = send.remote_address;
@@ -177,7 +173,6 @@ bool SoftSender::StartNext() {
 
 bool SoftSender::Start(SoftSend* send, uint64_t i) {
   SoftSendRing& sends = shared_->sends;
-  if (send->fence && sends.reads_out() > 0) return false;
   const bool read = send->op == SendOp::kRead;
   if (read && sends.reads_out() >= shared_->context->options.limits.max_reads_in_flight) {
     return false;
