@@ -15,9 +15,9 @@ TEST(DevicesTest, ANicThatCouldOnlyFailIsNotOffered) {
   NicLimits unordered;
   unordered.ordered = false;
   EXPECT_EQ(ServesNccl(unordered).code(), absl::StatusCode::kUnimplemented);
-  NicLimits iwarp;
-  iwarp.write_with_immediate = false;
-  EXPECT_EQ(ServesNccl(iwarp).code(), absl::StatusCode::kUnimplemented);
+  NicLimits no_immediates;
+  no_immediates.write_with_immediate = false;
+  EXPECT_EQ(ServesNccl(no_immediates).code(), absl::StatusCode::kUnimplemented);
   NicLimits short_immediates;
   short_immediates.tells_length = false;
   EXPECT_EQ(ServesNccl(short_immediates).code(), absl::StatusCode::kUnimplemented);

@@ -109,37 +109,7 @@ bool NicContractTest::Until(const std::function<bool()>& condition) {
 }
 
 bool NicContractTest::UntilDone(const NicEnd& end, size_t completions) {
-  if (!Until([&] { return end.done.size() >= completions; })) return false;
-  if (&end == &a_) LetLand(&a_, b_);
-  return true;
-}
-
-void NicContractTest::LetLand(NicEnd* from, const NicEnd& to) {
-  if (GetParam().completes_landed || from->queue_pair == nullptr || to.region == nullptr) return;
-  // The peer answers a READ after the writes that came before it.
-  constexpr uint64_t kId = ~uint64_t{0};
-  uint8_t byte;
-  const auto region = from->nic->RegisterRegion(&byte, 1, kLocalWrite);
-  ASSERT_TRUE(region.ok()) << region.status();
-  const Entry into = {(*region)->address(), 1, (*region)->local_key()};
-  SendWork read;
-  read.id = kId;
-  read.op = SendOp::kRead;
-  read.entries = absl::MakeConstSpan(&into, 1);
-  read.remote_address = to.At(0);
-  read.remote_key = to.region->remote_key();
-  if (!Post(from, read).ok()) return;  // It is broken: nothing more lands.
-  const absl::Time end = absl::Now() + GetParam().patience;
-  while (absl::Now() < end) {
-    PollOnce(from);
-    const auto answer =
-        std::find_if(from->done.begin(), from->done.end(),
-                     [](const Completion& completion) { return completion.id == kId; });
-    if (answer == from->done.end()) continue;
-    from->done.erase(answer);
-    return;
-  }
-  ADD_FAILURE() << "no READ came back";
+  return Until([&] { return end.done.size() >= completions; });
 }
 
 void NicContractTest::LetPass(absl::Duration duration) {

@@ -54,8 +54,6 @@ struct NicContract {
   bool sleeps = true;  // event_fd() can be polled.
   // A queue pair that a peer's request broke has an event.
   bool responder_events = true;
-  // A write that is complete is in the peer's memory.
-  bool completes_landed = true;
   bool loss_is_noticed = true;  // A work fails when the peer's queue pair is gone.
   // A queue pair accepts only the peer that it was told of.
   bool checks_tokens = false;
@@ -106,8 +104,6 @@ class NicContractTest : public ::testing::TestWithParam<NicContract> {
   // Polls both ends until `condition` holds, for at most `patience`. False: it never held.
   [[nodiscard]] bool Until(const std::function<bool()>& condition);
   [[nodiscard]] bool UntilDone(const NicEnd& end, size_t completions);
-  // Returns when what `from` has written to `to` is there, even if completions say less.
-  void LetLand(NicEnd* from, const NicEnd& to);
   // Polls for a while, to see that something does not happen.
   void LetPass(absl::Duration duration);
 

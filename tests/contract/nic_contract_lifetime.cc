@@ -339,7 +339,7 @@ TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
   OpenBoth();
   constexpr int kRounds = 3000;
   constexpr uint64_t kFirstReceive = 100;
-  // Before any ball: iWARP breaks on a SEND that finds no receive.
+  // Before any ball, so that each finds a receive.
   PostReceives(&a_, 4, kFirstReceive);
   PostReceives(&b_, 4, kFirstReceive);
   const auto play = [&](NicEnd* self, NicEnd* other, bool first) {
@@ -404,7 +404,6 @@ TEST_P(NicContractTest, ThreadsWithQueuesOfTheirOwnDoNotDisturbEachOther) {
       }
       ASSERT_GT(from.done.size(), i);
       ASSERT_EQ(from.done[i].status, CompletionStatus::kOk);
-      LetLand(&from, to);
       ASSERT_EQ(fresh.front(), value);
       ASSERT_EQ(fresh.back(), value);
     }

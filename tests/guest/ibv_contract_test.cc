@@ -1,5 +1,5 @@
-// The NIC contract over real libibverbs and Soft-RoCE or software iWARP. Runs in the
-// guest (run.sh), where TRYST_NIC_A and TRYST_NIC_B name the devices.
+// The NIC contract over real libibverbs and Soft-RoCE. Runs in the guest (run.sh), where
+// TRYST_NIC_A and TRYST_NIC_B name the devices.
 #include <sched.h>
 
 #include <cstdlib>
@@ -60,66 +60,7 @@ NicContract RxeContract() {
   return contract;
 }
 
-// What iWARP's wire has not, or has otherwise: docs/OPERATIONS.md says it to users.
-NicContract SiwContract() {
-  NicContract contract;
-  contract.name = "Siw";
-  contract.completes_landed = false;
-  contract.open = [] { return std::make_unique<IbvPair>(); };
-  contract.patience = absl::Seconds(20);  // An emulated machine on a busy one.
-  contract.responder_events = false;
-  if (std::getenv("TRYST_GUEST_LONG") == nullptr) contract.total_bytes = 192 << 20;
-  const auto skip = [&contract](const char* why, std::initializer_list<const char*> tests) {
-    for (const char* const test : tests) contract.skips.emplace_back(test, why);
-  };
-  skip("it has no immediates",
-       {"WriteWithImmediateTakesOneReceive", "NothingAtAllCanBeMoved", "ArrivesInTheOrderOfPosting",
-        "BothWaysAtOnce", "SendWaitsForItsReceiveAsLongAsItIsTold",
-        "SendFillsTheReceivesEntriesInOrder", "ConnectsAndDisconnectsWithoutALeak",
-        "QueuesOfOneAreEnough"});
-  skip("a write completes when it has left: what the peer refuses breaks the queue pair afterwards",
-       {"WriteOneBytePastTheEndChangesNothing", "WriteOneByteBeforeTheBeginningChangesNothing",
-        "WriteThatWrapsAroundTheAddressSpaceChangesNothing", "WrongKeyOpensNothing",
-        "RevokedKeyOpensNothing", "RegionIsWrittenOnlyWhereItAllowsIt",
-        "RefusedRequestBreaksThePeerToo", "WorkBeforeAFailedOneIsDoneAndThoseAfterAreFlushed"});
-  skip("what of a write lies within the region lands before the rest is refused",
-       {"LargeWriteOneBytePastTheEndChangesNothing"});
-  skip(
-      "a send completes when it has left, before it meets its receive",
-      {"SendWithoutAReceiveFailsWhenTheRetriesAreOver", "WorkOfAPeerWithoutReceivesIsDoneMeanwhile",
-       "SendLongerThanItsReceiveFailsOnBothSides", "ReceiveIntoMemoryThatIsNotOursFailsOnBothSides",
-       "BreakFlushesEverythingInOrderAndDrains"});
-  skip("siw calls it an operation error", {"LocalEntryPastItsRegionIsAProtectionError"});
-  skip("a refused READ is flushed, as its connection breaks",
-       {"ReadPastTheEndBringsNothing", "RegionIsReadOnlyWhereItAllowsIt"});
-  skip("the peer's leaving breaks the queue pair before the next work asks for it",
-       {"WorkFailsWhenThePeersQueuePairIsGone"});
-  skip("a READ has one entry", {"ReadFetchesAndScatters"});
-  return contract;
-}
-
-}  // namespace
-
-// Whatever the work's own completion says.
-TEST_P(NicContractTest, WhatIsRefusedLandsNowhereAndBreaksTheSender) {
-  OpenBoth();
-  const std::vector<uint8_t> before = b_.memory;
-  SendWork work = Write(1, 0, 0, 10);
-  work.remote_key ^= 0x100;
-  ASSERT_TRUE(Post(&a_, work).ok());
-  EXPECT_TRUE(Until([&] { return a_.queue_pair->state() != QueuePairState::kReady; }));
-  EXPECT_EQ(b_.memory, before);
-  EXPECT_FALSE(Post(&a_, Write(2, 0, 0, 10)).ok());
-}
-
-namespace {
-
-NicContract ContractOfDevice() {
-  return DeviceName("TRYST_NIC_A").rfind("siw", 0) == 0 ? SiwContract() : RxeContract();
-}
-
-INSTANTIATE_TEST_SUITE_P(Ibv, NicContractTest, ::testing::Values(ContractOfDevice()),
-                         NicContractName);
+INSTANTIATE_TEST_SUITE_P(Ibv, NicContractTest, ::testing::Values(RxeContract()), NicContractName);
 
 }  // namespace
 }  // namespace tryst

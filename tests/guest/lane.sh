@@ -13,7 +13,6 @@ hangs_after=150 # Seconds without a line; a case of the contract gives up after 
 no_time=77 # The exit code of a test that ends only for want of time.
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
-if [[ $setup == siw ]]; then a=siw0 b=siw1; fi
 host_b=10.0.0.1
 if [[ $setup == pair ]]; then host_b=10.0.0.2; fi
 export TRYST_NIC_A=$a TRYST_NIC_B=$b TRYST_HOST_A=10.0.0.1 TRYST_HOST_B=$host_b
@@ -60,7 +59,7 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
 }
 
 gtest() { # PROGRAM SECONDS, that it usually needs: one result for each of its tests.
-  local program=$1 filter line test="" why="" again=() left said=yes pid code
+  local program=$1 filter line test="" why="" left said=yes pid code
   fits "$2" "$program" || return
   left=$((limit_s - SECONDS - 10))
   # Tests that have a result are not run again.
@@ -105,23 +104,8 @@ gtest() { # PROGRAM SECONDS, that it usually needs: one result for each of its t
   else
     finish_test FAIL ": it crashed $why"
   fi
-  for test in "${again[@]}"; do
-    echo "RUN $setup $program/$test"
-    if timeout -k 5 60 "$programs/$program" --gtest_filter="$test" --gtest_color=no >again.log 2>&1; then
-      finish_test PASS ": at its second attempt"
-    else
-      sed 's/^/  | /' again.log
-      finish_test FAIL ", twice"
-    fi
-  done
 }
 finish_test() { # WORD WHY: of gtest()'s `test`, if one is running: a summary repeats the names.
-  # Software iWARP breaks a connection now and then, and nobody says why: docs/TESTING.md.
-  if [[ $setup == siw && -n $test && $1 == FAIL && -z $2 ]]; then
-    echo "  | failed; it is run once more at the end"
-    again+=("$test")
-    test=
-  fi
   if [[ -n $test ]]; then echo "$1 $setup $program/$test$2"; fi
   test=
 }
@@ -249,7 +233,6 @@ if [[ $what == faults=* ]]; then
 fi
 if [[ $what == channel ]]; then
   gtest ibv_channel_test 400
-  if [[ $setup == siw ]]; then exit 0; fi
   check fence 100 "$faults/fence" "$a" "$b" 100
   channel_figures 5
   exit 0
@@ -260,11 +243,6 @@ nccl_net() { # SECONDS: the plugin for NCCL, on this NIC.
 }
 if [[ $what == nccl ]]; then
   nccl_net 800
-  exit 0
-fi
-if [[ $setup == siw ]]; then
-  gtest ibv_contract_test 90
-  gtest ibv_channel_test 220
   exit 0
 fi
 gtest ibv_rxe_test 90

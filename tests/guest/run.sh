@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--long|--figures|--channel|--nccl|--faults[=SECONDS]] [--setup=one|pair|siw]: real
+# tests/guest/run.sh [--long|--figures|--channel|--nccl|--faults[=SECONDS]] [--setup=one|pair]: real
 # libibverbs on Soft-RoCE. What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
@@ -23,17 +23,17 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 here=tests/guest
 guest=${TRYST_GUEST_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tryst/guest}
 what=tests
-setups=(one pair siw)
+setups=(one pair)
 fault_seconds=180
 for argument in "$@"; do
   case $argument in
     --long) what=long ;;
-    --figures) what=figures setups=(one pair) ;;
+    --figures) what=figures ;;
     --channel) what=channel ;;
-    --nccl) what=nccl setups=(one pair) ;;
+    --nccl) what=nccl ;;
     --faults) what=faults setups=(pair) ;;
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
-    --setup=one | --setup=pair | --setup=siw) setups=("${argument#--setup=}") ;;
+    --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
     *)
       sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
       exit 2
@@ -83,15 +83,6 @@ if [[ $(uname -m) != x86_64 ]]; then skip_lane "the guest is x86-64, this machin
 "$here/vm-build" "$guest" || skip_lane "no kernel for the guest (see above)"
 if ! "$here/vm-run" -s none -t 180 "$guest" true; then
   skip_lane "the guest does not boot (see above)"
-fi
-
-if [[ " ${setups[*]} " == *" siw "* ]] && ! "$here/vm-build-siw" "$guest"; then
-  echo "SKIP siw all: no software iWARP for the guest's kernel (see above)"
-  without_siw=()
-  for setup in "${setups[@]}"; do
-    if [[ $setup != siw ]]; then without_siw+=("$setup"); fi
-  done
-  setups=("${without_siw[@]}")
 fi
 
 # Must run on any x86-64, because the emulated processor has no AVX-512.

@@ -177,11 +177,8 @@ def system_repositories():
     )
     pkg_config_repository(
         name = "rdma_core",
-        debian = "libibverbs-dev librdmacm-dev",
-        modules = {
-            ":ibverbs": "libibverbs",
-            ":rdmacm": "librdmacm",
-        },
+        debian = "libibverbs-dev",
+        modules = {":ibverbs": "libibverbs"},
         optional = True,
     )
     pkg_config_repository(

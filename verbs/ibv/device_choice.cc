@@ -9,6 +9,10 @@
 namespace tryst {
 namespace {
 
+constexpr char kIwarp[] =
+    "it is iWARP, which Tryst does not use: the soft NIC (nic=soft) runs over its network device, "
+    "and a NIC that knows RoCE as well can be switched to it (docs/OPERATIONS.md)";
+
 IbvCandidate DeadCandidate(const std::string& device, absl::Status why) {
   IbvCandidate candidate;
   candidate.device = device;
@@ -41,6 +45,14 @@ class Chooser {
       return;
     }
     device_seen_ = true;
+    if (device->transport_type == IBV_TRANSPORT_IWARP) {
+      // By name it is the user's choice, which a server must not pass over in silence.
+      Add(DeadCandidate(name,
+                        absl::Status(options_.settings.device ? absl::StatusCode::kInvalidArgument
+                                                              : absl::StatusCode::kUnavailable,
+                                     kIwarp)));
+      return;
+    }
     absl::StatusOr<ibv_context*> context =
         FromPointer(calls_.open_device(device), "ibv_open_device");
     if (!context.ok()) {
@@ -96,8 +108,7 @@ class Chooser {
   bool Better(const IbvCandidate& a, const IbvCandidate& b) const {
     const auto score = [this](const IbvCandidate& candidate) {
       const bool near = options_.near_numa_node && candidate.numa_node == options_.near_numa_node;
-      // iWARP lacks immediates: another message for each tensor.
-      return std::make_tuple(!candidate.port.iwarp, -static_cast<int>(candidate.gpu_distance), near,
+      return std::make_tuple(-static_cast<int>(candidate.gpu_distance), near,
                              candidate.port.bits_per_second);
     };
     return score(a) > score(b);

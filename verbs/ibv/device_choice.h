@@ -28,7 +28,8 @@ struct IbvCandidate {
 struct IbvChoice {
   std::vector<IbvCandidate> candidates;  // In the library's order.
   absl::optional<size_t> chosen;
-  // Why there is none: kUnavailable, or kInvalidArgument if `settings` name what is not there.
+  // Why there is none: kUnavailable, or kInvalidArgument if `settings` name what is not there or
+  // cannot be used at all.
   absl::Status status;
 
   // One line per candidate, for people.
@@ -42,7 +43,7 @@ struct IbvChoiceOptions {
   std::string sysfs_root = "/sys";
 };
 
-// Opens and closes every device. iWARP only where there is nothing else. Chooses, of the usable
+// Opens and closes every device but those of iWARP, which are refused. Chooses, of the usable
 // ports, the nearest to the GPU, then the nearest to the NUMA node, then the fastest, then the
 // first.
 IbvChoice ChooseIbvPort(const IbvCalls& calls, const IbvChoiceOptions& options);

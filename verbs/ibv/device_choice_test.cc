@@ -51,9 +51,32 @@ TEST_F(DeviceChoiceTest, TakesTheActivePortAndExplainsTheOthers) {
       choice.Explain(),
       "mlx5_0 port 1: rejected: port is down (no cable, no carrier, or its network device is "
       "not up)\n"
-      "iw0 port 1: usable: iWARP, no immediates, connects through the RDMA connection manager\n"
+      "iw0: rejected: it is iWARP, which Tryst does not use: the soft NIC (nic=soft) runs over its "
+      "network device, and a NIC that knows RoCE as well can be switched to it "
+      "(docs/OPERATIONS.md)\n"
       "mlx5_1 port 1: chosen: Ethernet, 25 Gb/s, MTU 4096, GID index 1, 10.0.0.1, RoCE v2: "
       "IPv4; preferred to 1 other\n");
+}
+
+// Alone it leaves a server with the soft NIC; by name it stops the server.
+TEST_F(DeviceChoiceTest, IwarpIsRefusedAndSaysWhatToDo) {
+  fake_.AddDevice("iw0").verbs.transport_type = IBV_TRANSPORT_IWARP;
+  fake_.Fail("ibv_open_device", EIO);  // It is not even opened.
+  IbvChoice choice = Choose();
+  EXPECT_FALSE(choice.chosen.has_value());
+  EXPECT_EQ(choice.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(choice.status.message()), HasSubstr("iw0: rejected: it is iWARP"));
+  EXPECT_THAT(std::string(choice.status.message()), HasSubstr("nic=soft"));
+  options_.settings.device = "iw0";
+  choice = Choose();
+  EXPECT_FALSE(choice.chosen.has_value());
+  EXPECT_EQ(choice.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(choice.status.message()), HasSubstr("can be switched to it"));
+  fake_.Fail("ibv_open_device", 0);
+  fake_.AddDevice("mlx5_0");
+  EXPECT_THAT(Chosen(), HasSubstr("iWARP")) << "what was named is not passed over";
+  options_.settings.device.reset();
+  EXPECT_EQ(Chosen(), "mlx5_0:1");
 }
 
 TEST_F(DeviceChoiceTest, TheFastestThenTheFirst) {

@@ -1,9 +1,6 @@
 #include "verbs/ibv/ibv_completion_queue.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -45,8 +42,6 @@ IbvCompletionQueue::~IbvCompletionQueue() {
   status =
       FromReturned(device_->calls().destroy_comp_channel(channel_), "ibv_destroy_comp_channel");
   if (!status.ok()) TRYST_LOG(Error) << status;
-  if (wake_fd_ >= 0) close(wake_fd_);
-  if (epoll_fd_ >= 0) close(epoll_fd_);
   device_->OnGone();
 }
 
@@ -69,11 +64,8 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> IbvCompletionQueue::Create(IbvD
                                     *channel, device->NextCompletionVector()),
                     "ibv_create_cq");
     if (queue.ok()) {
-      std::unique_ptr<IbvCompletionQueue> made(
+      return std::unique_ptr<CompletionQueue>(
           new IbvCompletionQueue(device, *channel, *queue, depth));
-      status = made->OpenWake();
-      if (!status.ok()) return status;
-      return std::unique_ptr<CompletionQueue>(std::move(made));
     }
     status = queue.status();
   }
@@ -81,27 +73,6 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> IbvCompletionQueue::Create(IbvD
       FromReturned(calls.destroy_comp_channel(*channel), "ibv_destroy_comp_channel");
   if (!undone.ok()) TRYST_LOG(Error) << undone;
   return status;
-}
-
-absl::Status IbvCompletionQueue::OpenWake() {
-  if (device_->connector() == nullptr) return absl::OkStatus();
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  if (wake_fd_ >= 0 && epoll_fd_ >= 0 &&
-      epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) == 0 &&
-      epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, channel_->fd, &event) == 0) {
-    return absl::OkStatus();
-  }
-  return FromErrno(errno, "a descriptor to sleep on");
-}
-
-void IbvCompletionQueue::Wake() {
-  const uint64_t one = 1;
-  if (write(wake_fd_, &one, sizeof(one)) < 0 && errno != EAGAIN) {
-    TRYST_LOG(Error) << FromErrno(errno, "cannot wake a sleeping poller: write to its eventfd");
-  }
 }
 
 absl::StatusOr<uint32_t> IbvCompletionQueue::Reserve(uint32_t works) {
@@ -146,12 +117,6 @@ void IbvCompletionQueue::Unreserve(uint32_t works) {
 
 absl::StatusOr<size_t> IbvCompletionQueue::PollHardware(absl::Span<Completion> out) {
   size_t filled = 0;
-  const bool iwarp = ABSL_PREDICT_FALSE(wake_fd_ >= 0);
-  if (iwarp) {
-    for (IbvQueuePair* const pair : pairs_) {
-      if (pair != nullptr) pair->Advance();
-    }
-  }
   ibv_wc works[kBatch];
   while (filled < out.size()) {
     const int room = static_cast<int>(std::min<size_t>(out.size() - filled, kBatch));
@@ -166,10 +131,6 @@ absl::StatusOr<size_t> IbvCompletionQueue::PollHardware(absl::Span<Completion> o
       if (pair != nullptr && pair->OnCompletion(works[i], &out[filled])) ++filled;
     }
     if (*count < static_cast<size_t>(room)) break;
-  }
-  if (!iwarp) return filled;
-  for (IbvQueuePair* const pair : pairs_) {
-    if (pair != nullptr && filled < out.size()) filled += pair->FlushByHand(out.subspan(filled));
   }
   return filled;
 }
@@ -202,10 +163,6 @@ absl::Status IbvCompletionQueue::TakeEvents() {
 absl::Status IbvCompletionQueue::Arm() {
   const absl::Status taken = TakeEvents();
   if (!taken.ok()) return taken;
-  uint64_t wakes;
-  if (wake_fd_ >= 0 && read(wake_fd_, &wakes, sizeof(wakes)) < 0 && errno != EAGAIN) {
-    return FromErrno(errno, "read of the descriptor that wakes");
-  }
   return FromReturned(ibv_req_notify_cq(queue_, 0), "ibv_req_notify_cq");
 }
 

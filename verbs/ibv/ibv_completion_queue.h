@@ -30,12 +30,7 @@ class IbvCompletionQueue final : public CompletionQueue {
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
   absl::Status Arm() override;
-  int event_fd() const override { return epoll_fd_ < 0 ? channel_->fd : epoll_fd_; }
-  // For iWARP: written when the link of a queue pair has changed. -1 for other devices.
-  int wake_fd() const { return wake_fd_; }
-  // Wakes a thread that sleeps on event_fd(). After a break, iWARP's flushed works are reported by
-  // the next Poll(), and no event announces them.
-  void Wake();
+  int event_fd() const override { return channel_->fd; }
 
   ibv_cq* verbs() const { return queue_; }
   const IbvDevice* device() const { return device_; }
@@ -53,7 +48,6 @@ class IbvCompletionQueue final : public CompletionQueue {
   IbvCompletionQueue(IbvDevice* device, ibv_comp_channel* channel, ibv_cq* queue, uint32_t depth);
   absl::StatusOr<size_t> PollHardware(absl::Span<Completion> out);
   absl::Status TakeEvents();
-  absl::Status OpenWake();
 
   IbvDevice* const device_;
   ibv_comp_channel* const channel_;
@@ -63,8 +57,6 @@ class IbvCompletionQueue final : public CompletionQueue {
   uint32_t markers_ = 0;              // Reserved; together with works_ at most queue_->cqe.
   std::vector<IbvQueuePair*> pairs_;  // By slot; null: free.
   std::deque<Completion> kept_;       // Polled while another queue pair was removed.
-  int wake_fd_ = -1;
-  int epoll_fd_ = -1;            // Both the channel and wake_fd_.
   unsigned unacknowledged_ = 0;  // Events read: acknowledging each would cost a mutex each time.
 };
 

@@ -27,7 +27,6 @@ IbvDevice::IbvDevice(IbvCalls calls, const RdmaSettings& settings, std::function
 IbvDevice::~IbvDevice() {
   const int64_t left = live_.load(std::memory_order_relaxed);
   TRYST_CHECK(left == 0) << left << " regions, queues or pairs outlive their NIC";
-  connector_.reset();
   if (domain_ != nullptr) {
     const absl::Status status = FromReturned(calls_.dealloc_pd(domain_), "ibv_dealloc_pd");
     if (!status.ok()) TRYST_LOG(Error) << status;
@@ -70,20 +69,7 @@ absl::Status IbvDevice::Initialize(const std::string& name) {
   const absl::StatusOr<ibv_pd*> domain = FromPointer(calls_.alloc_pd(context_), "ibv_alloc_pd");
   if (!domain.ok()) return domain.status();
   domain_ = *domain;
-  const absl::Status status = FillLimits();
-  if (!status.ok() || context_->device->transport_type != IBV_TRANSPORT_IWARP) return status;
-  return OpenConnector();
-}
-
-absl::Status IbvDevice::OpenConnector() {
-  // iWARP's wire format has none.
-  limits_.write_with_immediate = false;
-  absl::StatusOr<RdmaCmCalls> calls = LoadRdmaCmCalls();
-  if (!calls.ok()) return calls.status();
-  auto connector = IwarpConnector::Open(*std::move(calls), name());
-  if (!connector.ok()) return connector.status();
-  connector_ = *std::move(connector);
-  return absl::OkStatus();
+  return FillLimits();
 }
 
 absl::Status IbvDevice::FillLimits() {
@@ -103,10 +89,6 @@ absl::Status IbvDevice::FillLimits() {
   }
   limits_.max_message_bytes = message_bytes;
   limits_.max_entries = ToUnsigned(attributes.max_sge);
-  read_entries_ = limits_.max_entries;
-  if (context_->device->transport_type == IBV_TRANSPORT_IWARP) {
-    read_entries_ = std::min(read_entries_, ToUnsigned(attributes.max_sge_rd));
-  }
   // One entry of each queue, and half of a completion queue, are reserved for the markers that tell
   // when a broken queue pair has drained.
   limits_.max_send_depth = ToUnsigned(attributes.max_qp_wr - 1);

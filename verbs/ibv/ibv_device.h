@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbs/ibv/ibv_calls.h"
-#include "verbs/ibv/iwarp_connector.h"
 #include "verbs/ibv/rdma_settings.h"
 #include "verbs/nic.h"
 
@@ -38,9 +37,6 @@ class IbvDevice {
   // How many READs a queue pair can serve at once (limits() has how many it may ask).
   uint8_t reads_served() const { return reads_served_; }
   uint8_t port_count() const { return port_count_; }
-  uint32_t read_entries() const { return read_entries_; }
-  // An iWARP device has one; null: queue pairs connect by themselves.
-  IwarpConnector* connector() const { return connector_.get(); }
   std::string name() const { return context_->device->name; }
   uint32_t Random() const { return random_(); }  // For a queue pair's first packet number.
   int NextCompletionVector();
@@ -55,7 +51,6 @@ class IbvDevice {
   absl::Status FillLimits();
   uint32_t ProbeInlineBytes() const;
   bool ProbeDmaBuf() const;
-  absl::Status OpenConnector();
 
   const IbvCalls calls_;
   const RdmaSettings settings_;
@@ -65,8 +60,6 @@ class IbvDevice {
   NicLimits limits_;
   uint8_t reads_served_ = 0;
   uint8_t port_count_ = 0;
-  uint32_t read_entries_ = 0;
-  std::unique_ptr<IwarpConnector> connector_;
   std::atomic<uint32_t> next_vector_{0};
   std::atomic<int64_t> live_{0};
 };

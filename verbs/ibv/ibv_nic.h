@@ -27,7 +27,8 @@ struct IbvNicOptions {
 // Opens the RDMA device with the best port (device_choice.h). Ports() lists that port first; queue
 // pairs may be made on the others, too. kNotFound: libibverbs is not installed. kUnavailable: no
 // port is usable; the message has a line with the reason for every candidate. kInvalidArgument:
-// `settings` name what is not there. kPermissionDenied or kResourceExhausted: the device refused.
+// `settings` name what is not there, or is iWARP. kPermissionDenied or kResourceExhausted: the
+// device refused.
 absl::StatusOr<std::unique_ptr<Nic>> OpenIbvNic(const IbvNicOptions& options);
 
 }  // namespace tryst

@@ -92,7 +92,6 @@ absl::Status ChooseAddress(const IbvCalls& calls, ibv_context* context, int tabl
 }
 
 std::string Describe(const IbvPort& port) {
-  if (port.iwarp) return "iWARP, no immediates, connects through the RDMA connection manager";
   return absl::StrCat(port.ethernet ? "Ethernet" : "InfiniBand", ", ",
                       port.bits_per_second == 0
                           ? std::string("unknown speed")
@@ -118,12 +117,6 @@ IbvPort ProbePort(const IbvCalls& calls, ibv_context* context, uint8_t number,
     port.usable = absl::UnavailableError(absl::StrCat("port is ", StateName(attributes.state)));
   } else {
     port.state = PortState::kActive;
-  }
-  port.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
-  if (port.iwarp) {  // TCP below: neither address nor MTU is ours to choose.
-    port.mtu_bytes = MtuBytes(attributes.active_mtu);
-    port.description = port.usable.ok() ? Describe(port) : std::string(port.usable.message());
-    return port;
   }
   // Also looked up on a port that is down: addresses exist before the link is up.
   absl::Status address =

@@ -18,7 +18,6 @@ namespace tryst {
 struct IbvPort {
   uint8_t number = 1;
   bool ethernet = false;
-  bool iwarp = false;
   bool global_route = false;  // Packets need a GID even within the subnet.
   PortState state = PortState::kDown;
   uint16_t lid = 0;

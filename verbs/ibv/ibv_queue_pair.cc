@@ -153,8 +153,6 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
   local_.mtu_bytes = port_.mtu_bytes;
   local_.reads_served = device_->reads_served();
   local_.gid = port_.gid.gid;
-  iwarp_ = MakeIwarpSide();
-  if (iwarp_ != nullptr) return;
   ibv_ece extensions = {};
   const IbvCalls& calls = device_->calls();
   // If the driver does not support them it says so, and that is not an error.
@@ -165,7 +163,6 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
 }
 
 IbvQueuePair::~IbvQueuePair() {
-  iwarp_.reset();  // A connection holds its queue pair.
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok())
     TRYST_LOG(Error) << status << "; queue pair " << local_.number
@@ -180,9 +177,7 @@ QueuePairState IbvQueuePair::state() const {
   return back ? QueuePairState::kDrained : state_;
 }
 
-std::string IbvQueuePair::LocalAddress() const {
-  return iwarp_ == nullptr ? EncodeQueuePairAddress(local_) : iwarp_->LocalAddress();
-}
+std::string IbvQueuePair::LocalAddress() const { return EncodeQueuePairAddress(local_); }
 
 absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const {
   if (entries.size() > options_.max_entries) {
@@ -208,19 +203,8 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   uint64_t bytes;
   const absl::Status status = CheckEntries(work.entries, &bytes);
   if (ABSL_PREDICT_FALSE(!status.ok())) return status;
-  if (work.op == SendOp::kRead) {
-    if (device_->limits().max_reads_in_flight == 0) {
-      return absl::InvalidArgumentError("this NIC has no RDMA READ");
-    }
-    if (work.entries.size() > device_->read_entries()) {
-      return absl::InvalidArgumentError(absl::StrCat("an RDMA READ into ", work.entries.size(),
-                                                     " pieces of memory, and this NIC takes ",
-                                                     device_->read_entries()));
-    }
-  }
-  if (ABSL_PREDICT_FALSE(work.op == SendOp::kWriteWithImmediate &&
-                         !device_->limits().write_with_immediate)) {
-    return absl::InvalidArgumentError("this NIC has no writes with immediate");
+  if (work.op == SendOp::kRead && device_->limits().max_reads_in_flight == 0) {
+    return absl::InvalidArgumentError("this NIC has no RDMA READ");
   }
   if (!work.inline_data) return absl::OkStatus();
   if (work.op == SendOp::kRead) return absl::InvalidArgumentError("an RDMA READ cannot be inline");
@@ -235,10 +219,8 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
                             ibv_sge* entries) {
   out->wr_id = VerbsId(0, sequence);
   out->opcode = VerbsOp(work.op);
-  // Software iWARP completes a write before the READ that was posted first.
-  const bool fence = iwarp_ != nullptr && work.op != SendOp::kRead;
-  out->send_flags = (work.signaled ? IBV_SEND_SIGNALED : 0) | (fence ? IBV_SEND_FENCE : 0) |
-                    (work.inline_data ? IBV_SEND_INLINE : 0);
+  out->send_flags =
+      (work.signaled ? IBV_SEND_SIGNALED : 0) | (work.inline_data ? IBV_SEND_INLINE : 0);
   out->sg_list = entries;
   if (work.op == SendOp::kWriteWithImmediate) out->imm_data = htonl(work.immediate);
   if (HasRemoteAddress(work.op)) {
@@ -262,14 +244,6 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
     const absl::Status status = CheckSend(work);
     if (ABSL_PREDICT_FALSE(!status.ok())) return status;
   }
-  if (ABSL_PREDICT_FALSE(iwarp_ != nullptr && !iwarp_->up())) {
-    HoldSends(works);
-    return absl::OkStatus();
-  }
-  return PostNow(works);
-}
-
-absl::Status IbvQueuePair::PostNow(absl::Span<const SendWork> works) {
   FillBatch(works);
   ibv_send_wr* refused = nullptr;
   const int returned = ibv_post_send(pair_, send_batch_.data(), &refused);
@@ -322,10 +296,6 @@ absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
     out.num_sge = static_cast<int>(works[i].entries.size());
     out.next = &out + 1;
     entries = FillEntries(works[i].entries, entries);
-    if (ABSL_PREDICT_FALSE(iwarp_ != nullptr && out.num_sge == 0)) {
-      *entries++ = {};  // Software iWARP takes no receive without an entry.
-      out.num_sge = 1;
-    }
   }
   receive_batch_[works.size() - 1].next = nullptr;
   ibv_recv_wr* refused = nullptr;
@@ -356,12 +326,6 @@ void IbvQueuePair::StartBreak(absl::Status cause) {
   state_ = QueuePairState::kBroken;
   cause_ = std::move(cause);
   absl::Status status = ToError();
-  if (iwarp_ != nullptr) {
-    iwarp_->Leave();
-    completions_->Wake();
-    if (!status.ok()) TRYST_LOG(Error) << "queue pair " << number() << ": " << status;
-    return;
-  }
   if (status.ok()) status = PostMarkers();
   // Soft-RoCE looks for receives to flush only when it is told to break.
   if (status.ok()) status = ToError();

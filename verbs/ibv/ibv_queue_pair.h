@@ -15,7 +15,6 @@
 #include "verbs/ibv/ibv_completion_queue.h"
 #include "verbs/ibv/ibv_device.h"
 #include "verbs/ibv/ibv_port.h"
-#include "verbs/ibv/iwarp_side.h"
 #include "verbs/ibv/queue_pair_address.h"
 #include "verbs/nic.h"
 
@@ -30,7 +29,6 @@ class WorkLedger {
   uint32_t outstanding() const { return next_ - oldest_; }
   uint32_t room() const { return depth_ - outstanding(); }
   uint32_t next() const { return next_; }
-  uint32_t oldest() const { return oldest_; }  // If there is one.
   uint64_t& id(uint32_t sequence) { return ids_[sequence & mask_]; }
   void Post(uint32_t count) { next_ += count; }
   // False: it is not outstanding.
@@ -70,19 +68,13 @@ class IbvQueuePair final : public QueuePair {
   absl::Status Connect(absl::string_view remote_address) override;
   absl::Status PostSend(absl::Span<const SendWork> works) override;
   absl::Status PostReceive(absl::Span<const ReceiveWork> works) override;
-  uint32_t send_room() const override {
-    return sends_.room() - (iwarp_ == nullptr ? 0 : static_cast<uint32_t>(iwarp_->held()));
-  }
+  uint32_t send_room() const override { return sends_.room(); }
   uint32_t receive_room() const override { return receives_.room(); }
   void Break() override;
 
   // For the completion queue. False: the completion is not for the caller, because it is a marker's
   // or not outstanding.
   bool OnCompletion(const ibv_wc& work, Completion* out);
-  // For the completion queue of an iWARP device: before it polls the device, and when that has
-  // nothing more.
-  void Advance();
-  size_t FlushByHand(absl::Span<Completion> out);
 
  private:
   static constexpr uint64_t kReceiveBit = uint64_t{1} << 47;
@@ -100,11 +92,6 @@ class IbvQueuePair final : public QueuePair {
   absl::Status AgreeOnExtensions(const QueuePairAddress& peer);
   void FillPath(const QueuePairAddress& peer, ibv_ah_attr* path) const;
 
-  // What only an iWARP device needs, in ibv_queue_pair_iwarp.cc.
-  std::unique_ptr<IwarpSide> MakeIwarpSide();
-  void HoldSends(absl::Span<const SendWork> works);
-
-  absl::Status PostNow(absl::Span<const SendWork> works);
   absl::Status CheckSend(const SendWork& work) const;
   absl::Status CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const;
   void FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr* out, ibv_sge* entries);
@@ -130,9 +117,6 @@ class IbvQueuePair final : public QueuePair {
   absl::Status cause_;  // The first error that broke it.
   WorkLedger sends_;
   WorkLedger receives_;
-  std::unique_ptr<IwarpSide> iwarp_;  // Set for an iWARP device only.
-  bool flush_by_hand_ = false;        // Broken before the device was polled last.
-  bool told_loss_ = false;
   // Room for a whole batch, allocated once, so that posting allocates nothing.
   std::vector<ibv_send_wr> send_batch_;
   std::vector<ibv_recv_wr> receive_batch_;

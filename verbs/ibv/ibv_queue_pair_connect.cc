@@ -90,16 +90,6 @@ absl::Status IbvQueuePair::Connect(absl::string_view remote_address) {
     return absl::FailedPreconditionError(
         absl::StrCat("queue pair ", number(), " is ", QueuePairStateName(state())));
   }
-  if (iwarp_ != nullptr) {
-    const absl::Status begun = iwarp_->Connect(remote_address);
-    if (absl::IsInvalidArgument(begun)) return begun;
-    if (begun.ok()) {
-      state_ = QueuePairState::kReady;
-    } else {
-      StartBreak(begun);
-    }
-    return begun;
-  }
   const absl::StatusOr<QueuePairAddress> peer = DecodeQueuePairAddress(remote_address);
   if (!peer.ok()) return peer.status();
   if (peer->ethernet != local_.ethernet) {
