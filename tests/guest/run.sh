@@ -104,7 +104,7 @@ boot() { # SETUP: runs what has no result yet; false when the guest did not see 
   case $what in # What is asked for explicitly may take as long as it takes.
     long | figures | channel | nccl) limit=900 ;;
     faults) limit=$((fault_seconds + 900)) ;;
-    *) limit=$((limit > 330 ? 330 : limit)) ;;
+    *) limit=$((limit > 450 ? 450 : limit)) ;;
   esac
   if ((limit < 20)); then return 124; fi
   # shellcheck disable=SC2046
