@@ -29,8 +29,8 @@ class Deliveries final : private PollerFlush {
   FetchJoin* NewJoin(size_t count, const Args& args, ManyDoneFn done);
   // Whether the result of `op` may be delivered now, in place, by In().
   bool InPlace(const FetchOp& op) const {
-    return op.join == nullptr && op.plain && op.args.executor == nullptr && undelivered_.empty() &&
-           !op.is_set();
+    return op.join == nullptr && op.args.executor == nullptr && undelivered_.empty() &&
+           !op.is_set() && op.cancel_token == Cancellation::kNoToken;
   }
   void In(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);
   void Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);

@@ -7,68 +7,45 @@
 // What FetchOps sends to the peer, and which fetches get a slot.
 namespace tryst {
 
-// The fast way: sends the request within the call of Fetch(), and skips what only a waiting fetch
-// needs.
-bool FetchOps::AskNow(FetchOp* op) {
-  return open() && op->plain && op->state == FetchState::kQueued && words_->AsksAtOnce() &&
-         !SomebodyWaits() && !HasWords() && MayFill(op->destination()).ok() &&
-         op->key.text().size() <= ops_options_.max_key_bytes && Ask(op);
-}
-
-// True: `op` was requested, will be, or follows another fetch of its key. REQUIRES: `op` is in no
-// line.
-bool FetchOps::Ask(FetchOp* op) {
-  if (slots_.free() == 0 || !words_->HasRoom(*op)) return false;
-  FetchKey* key = keys_.Intern(op->key);
-  if (!op->here && !BeginTurn(op, key)) return true;
-  if (op->here) tickets_.Unpark(*op);
-  TakeSlot(op);
-  if (!SendRequestOf(op, key)) SendSoon(op);
+// True: the request was sent, or will be. REQUIRES: it is in no line.
+bool FetchOps::AskFor(FetchAsk* ask) {
+  if (slots_.free() == 0 || !words_->HasRoom(*ask)) return false;
+  if (ask->state == FetchState::kHere) tickets_.Unpark(*ask);
+  TakeSlot(ask);
+  if (!SendRequestOf(ask)) SendSoon(ask);
   return true;
 }
 
-// False: a fetch of its key is requested already, and `op` follows that one. REQUIRES: `op` is in
-// no line.
-bool FetchOps::BeginTurn(FetchOp* op, FetchKey* key) {
-  FetchOp* before = key->asked.empty() ? nullptr : FetchTurns::AskedBefore(*key, op->step, op);
-  if (before == nullptr) {
-    keys_.Join(op, key);
-    return true;
-  }
-  keys_.Leave(op);
-  turns_.Follow(before, op);
-  return false;
+void FetchOps::TakeSlot(FetchAsk* ask) {
+  Advance(ask, FetchEvent::kSlot);
+  slots_.Take(ask);
+  if (ask->order == 0) ask->order = next_order_++;
 }
 
-void FetchOps::TakeSlot(FetchOp* op) {
-  Advance(op, FetchEvent::kSlot);
-  slots_.Take(op);
-  if (op->order == 0) op->order = next_order_++;
-  op->send_request = true;
-}
-
-void FetchOps::FreeSlot(FetchOp* op) {
-  slots_.Free(op);
-  if (ops_options_.watch != nullptr && closed_.ok()) {
-    ops_options_.watch->OnSlotFreed(this, op->slot);
-  }
+void FetchOps::FreeSlot(FetchAsk* ask) {
+  const uint16_t slot = ask->slot;
+  slots_.Free(ask);
+  if (ops_options_.watch != nullptr && closed_.ok()) ops_options_.watch->OnSlotFreed(this, slot);
   if (SomebodyWaits() && open()) words_->FlushSoon();
 }
 
-bool FetchOps::SendRequestOf(FetchOp* op, FetchKey* key) {
-  const bool may_park = !IsAhead(*op) && parking_.MayPark(*op);
-  if (may_park) tickets_.GiveTo(op);
-  if (!words_->SendRequest(op, key, may_park)) return false;
-  if (std::exchange(op->asked_before, false)) ++counts_->replays;
-  op->send_request = false;
-  op->park_asked = may_park;
-  Advance(op, FetchEvent::kAsk);
-  op->span.Enter(WaitsFor::kPeerSend, now_ns());
+bool FetchOps::SendRequestOf(FetchAsk* ask) {
+  const bool may_park = !ask->is_ahead() && parking_.MayPark(*ask);
+  if (may_park) tickets_.GiveTo(ask);
+  keys_.Number(ask->of);
+  if (!words_->SendRequest(ask, may_park)) return false;
+  if (std::exchange(ask->said, false)) ++counts_->replays;
+  if (ask->parks != Parks::kOver) ask->parks = may_park ? Parks::kAllowed : Parks::kNo;
+  Advance(ask, FetchEvent::kAsk);
+  if (ask->front != nullptr) {
+    ask->front->span.id = ask->trace_id;
+    ask->front->span.Enter(WaitsFor::kPeerSend, now_ns());
+  }
   return true;
 }
 
-void FetchOps::SendSoon(FetchOp* op) {
-  if (!send_line_.Holds(op)) send_line_.Push(op);
+void FetchOps::SendSoon(FetchAsk* ask) {
+  if (!send_line_.Holds(ask)) send_line_.Push(ask);
   if (open()) words_->FlushSoon();
 }
 
@@ -76,115 +53,110 @@ void FetchOps::SendSoon(FetchOp* op) {
 bool FetchOps::SayAll() {
   if (SomebodyWaits() && slots_.free() == 0) OnNoSlot();
   while (!send_line_.empty()) {
-    FetchOp* op = send_line_.front();
-    if (!SayOf(op)) return false;
-    send_line_.Remove(op);
-    FreeIfDone(op);
+    FetchAsk* ask = send_line_.front();
+    if (!SayOf(ask)) return false;
+    send_line_.Remove(ask);
   }
   const auto tell = [this](absl::Span<const uint64_t> tickets) {
     return words_->SendUnwanted(tickets);
   };
   if (!words_->SayOwn() || !tickets_.TellUnwanted(words_->most_tickets(), tell)) return false;
-  for (LinkedLine<FetchOp>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
+  for (LinkedLine<FetchAsk>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
     if (slots_.free() == 0 || !words_->HasRoom(*line->front())) break;
-    Ask(line->PopFront());
+    AskFor(line->PopFront());
   }
   parking_.Watch();
   return !SomebodyWaits();
 }
 
-bool FetchOps::SayOf(FetchOp* op) {
-  if (op->send_request && !SendRequestOf(op, keys_.Intern(op->key))) return false;
-  if (op->send_park) {
-    // Else it has had its answer.
-    if (op->state == FetchState::kAsked && !words_->SendPark(*op)) return false;
-    op->send_park = false;
+bool FetchOps::SayOf(FetchAsk* ask) {
+  switch (ask->state) {
+    case FetchState::kInSlot:
+    case FetchState::kAgain:
+      return SendRequestOf(ask);
+    case FetchState::kAsked:
+      return words_->SendPark(*ask);
+    case FetchState::kParked:
+    case FetchState::kHere:
+      keys_.Number(ask->of);
+      return words_->SendWaits(ask);
+    case FetchState::kLeaving:
+      if (!words_->SendCancel(*ask)) return false;
+      ++counts_->cancels_sent;
+      return true;
+    default:
+      return true;  // What was due is not any more.
   }
-  if (op->send_waits) {
-    if (!words_->SendWaits(op, keys_.Intern(op->key))) return false;
-    op->send_waits = false;
-  }
-  if (op->send_cancel) {
-    if (!words_->SendCancel(*op)) return false;
-    op->send_cancel = false;
-    ++counts_->cancels_sent;
-  }
-  return true;
 }
 
 void FetchOps::ForgetWords() {
-  while (!send_line_.empty()) {
-    FetchOp* op = send_line_.PopFront();
-    op->send_request = op->send_cancel = op->send_park = op->send_waits = false;
-    FreeIfDone(op);
-  }
+  while (!send_line_.empty()) send_line_.PopFront();
   tickets_.ForgetUnwanted();
   parking_.Stop();
 }
 
 // ---- Parking ----
 
-void FetchOps::AskToPark(FetchOp* op) {
-  if (IsAhead(*op)) return;
-  tickets_.GiveTo(op);
-  op->park_asked = op->send_park = true;
-  SendSoon(op);
+void FetchOps::AskToPark(FetchAsk* ask) {
+  if (ask->is_ahead()) return;
+  tickets_.GiveTo(ask);
+  ask->parks = Parks::kAllowed;
+  SendSoon(ask);
 }
 
 // The peer has parked the fetch. `is_wanted`: it was not given up meanwhile.
-void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
+void FetchOps::OnParked(FetchAsk* ask, bool is_wanted) {
+  ask->parks = Parks::kNo;  // Said again, it is out of place.
   if (!is_wanted) {
     TRYST_REACHED("sim: PARKED crosses a CANCEL");
-    op->park_asked = false;       // Said again, it is out of place.
-    tickets_.Unwant(op->ticket);  // The answer to its CANCEL will still come.
+    tickets_.Unwant(ask->ticket);  // The answer to its CANCEL will still come.
     return words_->FlushSoon();
   }
-  DropMemory(op);
-  op->park_asked = op->send_park = false;
-  send_line_.Remove(op);
-  tickets_.Park(op);
+  DropMemory(ask);
+  send_line_.Remove(ask);
+  tickets_.Park(ask);
   ++counts_->parked;
-  FreeSlot(op);
+  FreeSlot(ask);
 }
 
 void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {
   for (uint64_t ticket : tickets) {
-    FetchOp* op = tickets_.Find(ticket);
-    if (op == nullptr) {  // The fetch was given up meanwhile.
+    FetchAsk* ask = tickets_.Find(ticket);
+    if (ask == nullptr) {  // The fetch was given up meanwhile.
       TRYST_REACHED("sim: HERE of a ticket that was given up");
       continue;
     }
-    if (Advance(op, FetchEvent::kOutcome) != FetchAction::kLineUp) continue;
-    op->here = true;
-    op->span.Enter(WaitsFor::kSlot, now_ns());
-    lines_.here.Push(op);
+    if (Advance(ask, FetchEvent::kOutcome) != FetchAction::kLineUp) continue;
+    ask->parks = Parks::kOver;
+    ask->Enter(WaitsFor::kSlot, now_ns());
+    lines_.here.Push(ask);
   }
   words_->FlushSoon();
 }
 
-// Tells the peer to drop what it holds under the op's ticket.
-void FetchOps::DropTicket(FetchOp* op) {
-  if (op->ticket == 0) return;
-  lines_.here.Remove(op);
-  tickets_.Unpark(*op);
-  op->send_waits = false;
+// Tells the peer to drop what it holds under the ticket.
+void FetchOps::DropTicket(FetchAsk* ask) {
+  if (ask->ticket == 0) return;
+  lines_.here.Remove(ask);
+  tickets_.Unpark(*ask);
   if (open()) {
-    tickets_.Unwant(op->ticket);
+    tickets_.Unwant(ask->ticket);
     words_->FlushSoon();
   }
-  op->ticket = 0;
-  op->here = false;
+  ask->ticket = 0;
+  ask->parks = Parks::kNo;
 }
 
-std::vector<FetchOp*> FetchOps::Asked() const {
-  std::vector<FetchOp*> ops;
-  for (FetchOp* op : slots_.all()) {
-    if (op != nullptr) ops.push_back(op);
+// In the order in which they were asked for, which is the order of their turns at a key.
+std::vector<FetchAsk*> FetchOps::Asked() const {
+  std::vector<FetchAsk*> asks;
+  for (FetchAsk* ask : slots_.all()) {
+    if (ask != nullptr) asks.push_back(ask);
   }
-  tickets_.AddParked(&ops);
-  std::sort(ops.begin(), ops.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
-  return ops;
+  tickets_.AddParked(&asks);
+  std::sort(asks.begin(), asks.end(),
+            [](const FetchAsk* a, const FetchAsk* b) { return a->order < b->order; });
+  return asks;
 }
 
 }  // namespace tryst

@@ -18,7 +18,7 @@ FetchKey* FetchKeys::Intern(const TensorKey& key) {
   }
   // The owner's present copy of the key, which it may use again.
   entry->key = key;
-  if (entry->id == FetchKey::kNoId) GiveId(entry);
+  Number(entry);
   key.set_note(entry->id);
   return entry;
 }
@@ -49,7 +49,7 @@ void FetchKeys::GiveId(FetchKey* entry) {
 void FetchKeys::LoseId(FetchKey* entry) {
   by_id_[entry->id] = nullptr;
   entry->id = FetchKey::kNoId;
-  if (!entry->asked.empty()) return;
+  if (!entry->asks.empty()) return;
   keys_.erase(entry->key);
   entry->key = TensorKey();
   free_.push_back(entry);
@@ -74,17 +74,25 @@ void FetchKeys::Clear() {
   lap_bytes_ = 0;
 }
 
-void FetchKeys::Join(FetchOp* op, FetchKey* key) {
-  if (op->asked_of != nullptr) return;
-  op->asked_of = key;
-  key->asked.Push(op);
+FetchAsk* FetchKeys::SearchAsk(const FetchKey& key, int64_t step) {
+  for (FetchAsk* ask = key.asks.front(); ask != nullptr; ask = key.asks.Behind(ask)) {
+    if (ask->step != step) continue;
+    if (ask->front != nullptr || !ask->behind.empty() || !ask->leaves()) return ask;
+  }
+  return nullptr;
 }
 
-void FetchKeys::Leave(FetchOp* op) {
-  FetchKey* const key = std::exchange(op->asked_of, nullptr);
-  if (key == nullptr) return;
-  key->asked.Remove(op);
-  if (key->id != FetchKey::kNoId || !key->asked.empty()) return;
+void FetchKeys::Join(FetchAsk* ask, FetchKey* key, int64_t step) {
+  ask->of = key;
+  ask->step = step;
+  if (key->asks.empty() || step > key->last_step) key->last_step = step;
+  key->asks.Push(ask);
+}
+
+void FetchKeys::Leave(FetchAsk* ask) {
+  FetchKey* const key = std::exchange(ask->of, nullptr);
+  key->asks.Remove(ask);
+  if (key->id != FetchKey::kNoId || !key->asks.empty()) return;
   keys_.erase(key->key);
   key->key = TensorKey();
   free_.push_back(key);

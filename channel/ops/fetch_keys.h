@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 #include "channel/ops/linked_line.h"
 #include "rendezvous/tensor_key.h"
 
@@ -19,13 +19,17 @@ struct FetchKey {
   // The number by which the peer knows it, or will be told it.
   uint32_t id = kNoId;
   uint64_t told = 0;  // The epoch in which the peer was told.
-  // Fetches that were requested and have not ended: one for each step.
-  LinkedLine<FetchOp> asked{&FetchOp::key_link};
+  // What is asked for of it, or is to be: the line of each step.
+  LinkedLine<FetchAsk> asks{&FetchAsk::key_link};
+  int64_t last_step = 0;  // No ask is of a later step.
 };
 
 // The keys of one channel and their numbers. There is a bound on the numbers and on the bytes of
 // their texts; after it numbering begins at 0 again. Then the key that has such a number loses it
-// to the new key; its fetches stay here.
+// to the new key; its asks stay here.
+//
+// This is the only place where the order of a key is kept: each of its steps has one line, with one
+// ask in it (docs/decisions/0026-order-with-cancels.md).
 class FetchKeys {
  public:
   FetchKeys(uint32_t most, uint64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
@@ -33,6 +37,9 @@ class FetchKeys {
   // Returns the key's entry with a number, never null. A number may have belonged to another key.
   FetchKey* Intern(const TensorKey& key);
   FetchKey* Find(const TensorKey& key) const;  // Null: unknown.
+  void Number(FetchKey* entry) {               // Gives it a number, if it has lost its own.
+    if (entry->id == FetchKey::kNoId) GiveId(entry);
+  }
   // The peer has forgotten all numbers.
   void ForgetIds();
   // So many that they are not kept while nothing is fetched.
@@ -40,13 +47,19 @@ class FetchKeys {
   // Forgets all keys, and gives their memory back. REQUIRES: none is requested.
   void Clear();
 
-  // Counts `op` as requested until Leave(). Does nothing if it is counted already.
-  void Join(FetchOp* op, FetchKey* key);
-  void Leave(FetchOp* op);  // Does nothing if it is not counted.
+  // The ask in whose line a fetch of this step waits. Null: there is none. One that is given up and
+  // for which nobody waits is none: the peer hears of its end before it gets another request.
+  static FetchAsk* AskOf(const FetchKey& key, int64_t step) {
+    if (key.asks.empty() || step > key.last_step) return nullptr;
+    return SearchAsk(key, step);
+  }
+  void Join(FetchAsk* ask, FetchKey* key, int64_t step);
+  void Leave(FetchAsk* ask);
 
  private:
   static constexpr size_t kMany = 4096;
 
+  static FetchAsk* SearchAsk(const FetchKey& key, int64_t step);
   void GiveId(FetchKey* entry);
   void LoseId(FetchKey* entry);
 

@@ -14,12 +14,6 @@ TensorKey Key(int number) {
       ->At(0, 0);
 }
 
-class NoOwner final : public FetchOpOwner {
-  void OnOpCancelled(FetchOp*) override {}
-  void OnOpTimer(FetchOp*) override {}
-  void OnOpDelivered(FetchOp*) override {}
-};
-
 TEST(FetchKeysTest, TheOldestNumberGoesToTheNewestKey) {
   FetchKeys keys(4, 1 << 20);
   for (int i = 0; i < 4; ++i) {
@@ -51,20 +45,19 @@ TEST(FetchKeysTest, NumbersBeginAgainBehindSoManyBytesOfTexts) {
 }
 
 TEST(FetchKeysTest, WhatIsAskedForStaysWhenItsNumberIsGivenAway) {
-  NoOwner owner;
-  FetchOp op(&owner);
+  FetchAsk ask;
   FetchKeys keys(2, 1 << 20);
-  keys.Join(&op, keys.Intern(Key(0)));
+  keys.Join(&ask, keys.Intern(Key(0)), 1);
   for (int i = 1; i < 10; ++i) keys.Intern(Key(i));
   FetchKey* key = keys.Find(Key(0));
   ASSERT_NE(key, nullptr);
-  EXPECT_EQ(key->asked.front(), &op);
+  EXPECT_EQ(key->asks.front(), &ask);
   EXPECT_EQ(keys.Intern(Key(0)), key);
   EXPECT_NE(key->id, FetchKey::kNoId);
   keys.ForgetIds();
   EXPECT_EQ(keys.Find(Key(0)), key);
   EXPECT_EQ(keys.Find(Key(9)), nullptr);
-  keys.Leave(&op);
+  keys.Leave(&ask);
   EXPECT_EQ(keys.Find(Key(0)), nullptr);
 }
 
@@ -116,30 +109,103 @@ TEST(FetchKeysTest, TheBytesOfTextsAreCountedFromTheFirstNumberOn) {
   }
 }
 
-TEST(FetchKeysTest, AKeyLeavesWithItsLastFetchWhereItHasNoNumber) {
-  NoOwner owner;
-  FetchOp one(&owner), other(&owner), third(&owner);
+TEST(FetchKeysTest, AKeyLeavesWithItsLastAskWhereItHasNoNumber) {
+  FetchAsk one, other;
   FetchKeys keys(1, 1 << 20);
   FetchKey* const key = keys.Intern(Key(0));
-  keys.Join(&one, key);
-  keys.Join(&one, key);
-  keys.Join(&other, key);
-  EXPECT_EQ(key->asked.size(), 2u);
-  keys.Leave(&third);
+  keys.Join(&one, key, 1);
+  keys.Join(&other, key, 2);
+  EXPECT_EQ(one.of, key);
+  EXPECT_EQ(other.step, 2);
   keys.Leave(&one);
+  EXPECT_EQ(one.of, nullptr);
   keys.Leave(&other);
   EXPECT_EQ(keys.Find(Key(0)), key) << "it has its number";
-  keys.Join(&one, key);
-  keys.Join(&other, key);
+  keys.Join(&one, key, 1);
+  keys.Join(&other, key, 2);
   keys.Intern(Key(1));
   keys.Leave(&one);
   EXPECT_EQ(keys.Find(Key(0)), key) << "one is asked for";
   EXPECT_EQ(key->id, FetchKey::kNoId);
   keys.Leave(&other);
   EXPECT_EQ(keys.Find(Key(0)), nullptr);
-  keys.Leave(&other);
   EXPECT_EQ(keys.Intern(Key(2)), key) << "its entry is used again";
   EXPECT_EQ(keys.Find(Key(1)), nullptr);
+}
+
+TEST(FetchKeysTest, AnAskGetsAnotherNumberWhenItsKeyHasLostIt) {
+  FetchAsk ask;
+  FetchKeys keys(2, 1 << 20);
+  keys.Join(&ask, keys.Intern(Key(0)), 1);
+  keys.Number(ask.of);
+  EXPECT_EQ(ask.of->id, 0u) << "it has one";
+  keys.Intern(Key(1));
+  keys.Intern(Key(2));
+  ASSERT_EQ(ask.of->id, FetchKey::kNoId);
+  keys.Number(ask.of);
+  EXPECT_EQ(ask.of->id, 1u);
+  EXPECT_EQ(keys.Find(Key(1)), nullptr) << "which that one had";
+  keys.Leave(&ask);
+}
+
+// ---- The line of a key and step ----
+
+TEST(FetchKeysTest, EachStepOfAKeyHasALineOfItsOwn) {
+  FetchAsk first, third, second;
+  FetchKeys keys(4, 1 << 20);
+  FetchKey* const key = keys.Intern(Key(0));
+  EXPECT_EQ(FetchKeys::AskOf(*key, 0), nullptr);
+  first.state = third.state = second.state = FetchState::kQueued;
+  keys.Join(&first, key, 1);
+  keys.Join(&third, key, 3);
+  keys.Join(&second, key, 2);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 1), &first);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 2), &second);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 3), &third);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 4), nullptr);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 0), nullptr);
+  keys.Leave(&third);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 3), nullptr);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 2), &second);
+  keys.Leave(&first);
+  keys.Leave(&second);
+  keys.Join(&first, key, -7);
+  EXPECT_EQ(FetchKeys::AskOf(*key, -7), &first);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 2), nullptr);
+  keys.Leave(&first);
+}
+
+class NoOwner final : public FetchOpOwner {
+  void OnOpCancelled(FetchOp*) override {}
+  void OnOpTimer(FetchOp*) override {}
+  void OnOpDelivered(FetchOp*) override {}
+};
+
+TEST(FetchKeysTest, WhatIsGivenUpIsJoinedOnlyWhileSomebodyWaitsThere) {
+  NoOwner owner;
+  FetchOp op(&owner);
+  FetchAsk ask, next;
+  FetchKeys keys(4, 1 << 20);
+  FetchKey* const key = keys.Intern(Key(0));
+  keys.Join(&ask, key, 1);
+  ask.state = FetchState::kAsked;
+  EXPECT_EQ(FetchKeys::AskOf(*key, 1), &ask) << "it was asked for ahead";
+  for (const FetchState state :
+       {FetchState::kLeaving, FetchState::kLeft, FetchState::kFencedLeaving}) {
+    ask.state = state;
+    EXPECT_EQ(FetchKeys::AskOf(*key, 1), nullptr);
+    ask.front = &op;
+    EXPECT_EQ(FetchKeys::AskOf(*key, 1), &ask) << "its caller has not been told";
+    ask.front = nullptr;
+    ask.behind.Push(&op);
+    EXPECT_EQ(FetchKeys::AskOf(*key, 1), &ask) << "else a later fetch would be asked for before";
+    ask.behind.Remove(&op);
+  }
+  next.state = FetchState::kQueued;
+  keys.Join(&next, key, 1);
+  EXPECT_EQ(FetchKeys::AskOf(*key, 1), &next);
+  keys.Leave(&ask);
+  keys.Leave(&next);
 }
 
 }  // namespace

@@ -2,15 +2,13 @@
 
 #include <utility>
 
+#include "channel/ops/fetch_ask.h"
+
 namespace tryst {
 
 void FetchOp::Renew() {
-  state = FetchState::kQueued;
+  phase = FetchPhase::kWaits;
   join = nullptr;
-  order = 0;
-  send_request = send_cancel = asked_before = ending = moves = false;
-  send_park = park_asked = send_waits = here = false;
-  reported = delivered = untold = false;
 }
 
 void FetchOp::Deliver(const Args& no_args) {
@@ -18,6 +16,11 @@ void FetchOp::Deliver(const Args& no_args) {
   done = nullptr;
   std::move(run)(std::move(result_status), no_args, args, std::move(result), result_is_dead);
   args.DropReferences();
+}
+
+const Args& FetchAsk::NoArgs() {
+  static const Args* const none = new Args();
+  return *none;
 }
 
 }  // namespace tryst

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "channel/ops/fetch_table.h"
 #include "channel/ops/linked_line.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace_span.h"
@@ -17,11 +16,8 @@
 
 namespace tryst {
 
+class FetchAsk;
 class FetchOp;
-struct FetchKey;
-
-// The fetches of one key and step that wait behind the one that was requested.
-struct FetchFollowers;
 
 // Several fetches with one callback. Recycled with its vector.
 struct FetchJoin {
@@ -40,9 +36,19 @@ class FetchOpOwner {
   virtual void OnOpDelivered(FetchOp* op) = 0;
 };
 
-// One fetch, from Fetch() to `done`, over any transport. Ops are reused, never freed. Poller thread
-// only, except for Cancel() and DeliverFrom().
-class FetchOp : public PollerTimer {
+// How far a fetch has come for its caller.
+enum class FetchPhase : uint8_t {
+  kFree,       // It is in the pool.
+  kWaits,      // In the line of an ask, or about to be.
+  kReported,   // It has its result.
+  kDelivered,  // `done` has run.
+  kMoved,      // Another channel has it and its `done`.
+};
+
+// One fetch, from Fetch() to `done`, over any transport: what its caller wants. What the peer is
+// asked for it is a FetchAsk. Ops are reused, never freed. Poller thread only, except for Cancel()
+// and DeliverFrom().
+class FetchOp final : public PollerTimer {
  public:
   explicit FetchOp(FetchOpOwner* owner)
       : owner_(owner), cancel_task_(this), delivered_task_(this) {}
@@ -56,48 +62,20 @@ class FetchOp : public PollerTimer {
   FetchJoin* join = nullptr;
   size_t index = 0;
   int64_t begun_ns = 0;
-  bool plain = false;  // No deadline, cancellation or executor: nothing to undo at its end.
 
-  // Its state, and since when.
-  FetchState state = FetchState::kFree;
-  TraceSpan span;      // The times of its states.
-  uint64_t order = 0;  // Its number in the order in which slots were taken; 0: it never had one.
-  bool has_slot = false;
-  uint16_t slot = 0;
-  uint32_t generation = 0;
-  bool send_request = false;  // The first or the second request is to be sent.
-  bool send_cancel = false;
-  // It was requested over a connection that is gone, so the next request is a replay.
-  bool asked_before = false;
-  uint64_t ticket = 0;      // The number under which the peer parks it; 0: it was never parked.
-  bool send_park = false;   // A request to park it is to be sent.
-  bool park_asked = false;  // That request has been sent over this connection.
-  bool send_waits = false;  // The peer must be told that it is still parked.
-  bool here = false;        // From kHere on: the peer holds the outcome under the ticket.
-  bool ending = false;      // In kLeaving and kFenced: it ends next.
-  bool moves = false;       // In kLeaving: it then moves to another path, and does not end.
-  absl::Status end_status;  // In kLeaving and kFenced: what to report.
-  bool reported = false;    // `done` has its result, although the slot is not free yet.
-  bool delivered = false;   // `done` has run.
-  // Nobody is told here how it ends: another channel has it, or it was asked for ahead, in vain.
-  bool untold = false;
-
-  // Its key, while it is requested; and its place among the fetches of the same key and step.
-  FetchKey* asked_of = nullptr;
-  FetchFollowers* behind = nullptr;
-  FetchFollowers* followers = nullptr;
+  FetchPhase phase = FetchPhase::kFree;
+  FetchAsk* ask = nullptr;  // In kWaits, once it is in a line.
+  TraceSpan span;           // What it waited for, and when.
+  // Its ask is given up: what to report when nobody can write its memory any more.
+  absl::Status end_status;
 
   // Cancellation: a token while registered.
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   // The inbox holds it: it must not be reused before the cancel has run.
   std::atomic<bool> cancel_posted{false};
 
-  // Its places in the channel's lines: for a slot or for room; for something to send; at its end;
-  // and among the fetches of its key.
-  LineLink<FetchOp> wait_link;
-  LineLink<FetchOp> send_link;
-  LineLink<FetchOp> end_link;
-  LineLink<FetchOp> key_link;
+  LineLink<FetchOp> line_link;  // Its place behind another fetch of its key and step,
+  LineLink<FetchOp> end_link;   // and among those whose result is to be delivered.
 
   // Its result, from its end until Deliver().
   absl::Status result_status;
@@ -107,8 +85,7 @@ class FetchOp : public PollerTimer {
   absl::StatusCode traced_code = absl::StatusCode::kOk;
   uint64_t traced_bytes = 0;
 
-  // Makes it as new.
-  virtual void Renew();
+  void Renew();  // Makes it as new.
   // The caller's Args; all fetches of a join have the same. Without their destination.
   const Args& wants() const { return join != nullptr ? join->args : args; }
   const Tensor& destination() const { return args.destination; }
@@ -148,11 +125,6 @@ class FetchOp : public PollerTimer {
   FetchOpOwner* const owner_;
   CancelTask cancel_task_;
   DeliveredTask delivered_task_;
-};
-
-struct FetchFollowers {
-  LinkedLine<FetchOp> line{&FetchOp::wait_link};
-  FetchOp* first = nullptr;  // The fetch that the others follow.
 };
 
 }  // namespace tryst

@@ -28,17 +28,21 @@ FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options
 
 // ---- Beginning ----
 
-FetchOp* FetchOps::TakeOp() {
-  return pool_.Take([this] { return MakeOp(); });
+FetchOp* FetchOps::TakeOp(int64_t step, const TensorKey& key) {
+  FetchOp* op = fetches_.Take([this] { return fetch_blocks_.Make(this); });
+  op->step = step;
+  op->key = key;
+  return op;
+}
+
+FetchAsk* FetchOps::TakeAsk(FetchKey* key, int64_t step) {
+  FetchAsk* ask = asks_.Take([this] { return MakeAsk(); });
+  keys_.Join(ask, key, step);
+  return ask;
 }
 
 void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
-  FetchOp* op = Foreseen(step_id, key);
-  if (op == nullptr) {
-    op = TakeOp();
-    op->step = step_id;
-    op->key = key;
-  }
+  FetchOp* op = TakeOp(step_id, key);
   op->args = args;
   op->done = std::move(done);
   Start(op);
@@ -48,12 +52,7 @@ bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, cons
                          ManyDoneFn* done) {
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
   for (size_t i = 0; i < keys.size(); ++i) {
-    FetchOp* op = Foreseen(step_id, keys[i]);
-    if (op == nullptr) {
-      op = TakeOp();
-      op->step = step_id;
-      op->key = keys[i];
-    }
+    FetchOp* op = TakeOp(step_id, keys[i]);
     if (!args.destinations.empty()) op->args.destination = args.destinations[i];
     op->join = join;
     op->index = i;
@@ -66,103 +65,166 @@ void FetchOps::Start(FetchOp* op) {
   const Args& args = op->wants();
   ++counts_->fetches;
   op->begun_ns = now_ns();
-  op->plain = args.cancellation == nullptr && args.deadline.is_never();
-  // What was asked for ahead has its name already.
-  const uint64_t id = op->has_slot ? op->span.id : 0;
-  op->span.Begin(op->has_slot ? WaitsFor::kPeerSend
-                 : open()     ? WaitsFor::kSlot
-                              : WaitsFor::kConnection,
-                 op->begun_ns);
-  op->span.id = id;
-  if (AskNow(op)) {
-    OnBegun(op);
-    return OnWaits(op);
-  }
-  if (op->state == FetchState::kQueued) lines_.queued.Push(op);
-  OnBegun(op);
-  if (!closed_.ok()) return EndEarly(op, closed_);
-  if (op->key.text().size() > ops_options_.max_key_bytes) {
-    return EndEarly(
-        op, absl::InvalidArgumentError("the tensor's key is too long to be sent to the peer"));
-  }
-  const absl::Status may_fill = MayFill(op->destination());
-  if (!may_fill.ok()) return EndEarly(op, may_fill);
+  op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
+  const absl::Status may_begin = MayBegin(*op);
+  if (!may_begin.ok()) return EndEarly(op, may_begin);
+  const bool plain = args.cancellation == nullptr && args.deadline.is_never();
   if (args.cancellation != nullptr) {
     op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
-    if (op->cancel_token == Cancellation::kNoToken) {
-      return EndEarly(op, Cancelled());
-    }
+    if (op->cancel_token == Cancellation::kNoToken) return EndEarly(op, Cancelled());
   }
   if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
+  LineUp(op, plain);
   OnWaits(op);
+}
+
+absl::Status FetchOps::MayBegin(const FetchOp& op) const {
+  if (!closed_.ok()) return closed_;
+  if (op.key.text().size() > ops_options_.max_key_bytes) {
+    return absl::InvalidArgumentError("the tensor's key is too long to be sent to the peer");
+  }
+  return MayFill(op.destination());
+}
+
+// Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may
+// be asked for within this call, if nothing is to be said before.
+void FetchOps::LineUp(FetchOp* op, bool now) {
+  FetchKey* const key = keys_.Intern(op->key);
+  if (!key->asks.empty() && JoinLine(op, *key)) return;
+  FetchAsk* const ask = TakeAsk(key, op->step);
+  op->ask = ask;
+  ask->front = op;
+  if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
+    return;
+  }
+  lines_.queued.Push(ask);
+}
+
+// False: nothing is asked for of its step.
+bool FetchOps::JoinLine(FetchOp* op, const FetchKey& key) {
+  FetchAsk* ask = Foreseen(key, op->step);
+  if (ask != nullptr) {
+    ask->front = op;
+    op->span.Begin(WaitsFor::kPeerSend, op->begun_ns);
+    op->span.id = ask->trace_id;  // What was asked for ahead has its name already.
+  } else {
+    ask = FetchKeys::AskOf(key, op->step);
+    if (ask == nullptr) return false;
+    ask->behind.Push(op);
+  }
+  op->ask = ask;
+  return true;
 }
 
 // ---- Ending ----
 
-void FetchOps::HasNoRow(const FetchOp& op, FetchEvent event) {
-  TRYST_CHECK(false) << FetchEventName(event) << " of a fetch that " << FetchStateName(op.state);
+void FetchOps::HasNoRow(const FetchAsk& ask, FetchEvent event) {
+  TRYST_CHECK(false) << FetchEventName(event) << " of a fetch that " << FetchStateName(ask.state);
   abort();
 }
 
 void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
-  const FetchState from = op->state;
-  const bool known = from == FetchState::kInSlot && op->asked_before;
-  switch (Advance(op, known ? FetchEvent::kEndAsked : FetchEvent::kEnd)) {
+  if (op->phase != FetchPhase::kWaits) return;
+  FetchAsk* const ask = op->ask;
+  if (ask != nullptr && ask->front == op) {
+    if (!HandOver(ask)) return EndAsk(ask, why);
+  } else if (ask != nullptr) {
+    ask->behind.Remove(op);
+  }
+  op->ask = nullptr;
+  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+}
+
+// The next fetch of the line takes the place of the one in front. False: there is none, or it
+// cannot have what the peer was asked for.
+bool FetchOps::HandOver(FetchAsk* ask) {
+  if (ask->behind.empty() || FindFetchRow(ask->state, FetchEvent::kHandOver) == nullptr ||
+      !MayPass(*ask, *ask->behind.front())) {
+    return false;
+  }
+  TRYST_REACHED("sim: a fetch hands over what it has asked for");
+  Advance(ask, FetchEvent::kHandOver);
+  FetchOp* const former = std::exchange(ask->front, ask->behind.PopFront());
+  ask->Enter(former->span.waits_for(), now_ns());
+  ask->front->span.id = std::exchange(former->span.id, 0);  // It names what was asked for.
+  return true;
+}
+
+void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
+  const FetchState from = ask->state;
+  const bool ahead = ask->is_ahead();
+  const bool known = from == FetchState::kInSlot && ask->said;
+  const FetchAction action = Advance(ask, known ? FetchEvent::kEndAsked : FetchEvent::kEnd);
+  if (ahead) OnEndAhead(ask);
+  switch (action) {
     case FetchAction::kReport:
-      lines_.queued.Remove(op);
-      turns_.StopFollowing(op);
-      DropTicket(op);
-      DropMemory(op);
-      LastWord(op);
-      return Report(op, why, Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kRefuse:
-      Refuse(op);
-      DropMemory(op);
-      LastWord(op);
-      return Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+      if (action == FetchAction::kRefuse) Refuse(ask);
+      if (action == FetchAction::kReport) DropTicket(ask);
+      lines_.queued.Remove(ask);
+      DropMemory(ask);
+      return Finish(ask, why, Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kCancel:
-      OnLeaves(op, from);
-      StartLeaving(op, why);
-      if (ops_options_.leave_ns > 0) {
-        return poller_->SetTimer(op, now_ns() + ops_options_.leave_ns);
+      OnLeaves(ask, from);
+      StartLeaving(ask, why);
+      if (ask->front != nullptr && ops_options_.leave_ns > 0) {
+        return poller_->SetTimer(ask->front, now_ns() + ops_options_.leave_ns);
       }
       break;
     case FetchAction::kRemember:
-      if (op->ending) return;
       TRYST_REACHED("sim: a fetch ends between the break and the drain");
-      op->ending = true;
-      op->end_status = why;
+      if (ask->front != nullptr) ask->front->end_status = why;
       break;
     default:
-      if (from != FetchState::kLeaving || !std::exchange(op->moves, false)) return;
-      op->end_status = why;
+      if (from != FetchState::kLeaving || !std::exchange(ask->moves, false)) return;
+      if (ask->front != nullptr) ask->front->end_status = why;
       break;
   }
   // A landing of ours stays aside until the last word; the caller's memory is the caller's only
   // when nobody writes it any more.
-  if (!MayBeWritten(*op)) Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+  if (!MayBeWritten(*ask)) ReportFront(ask, why);
 }
 
 // Tells the peer, now or over the next connection, and waits for its answer.
-void FetchOps::StartLeaving(FetchOp* op, const absl::Status& why) {
-  op->span.Enter(WaitsFor::kLastWord, now_ns());
-  op->ending = true;
-  op->end_status = why;
-  // A request not sent yet (a replay, a second one) need not go out any more.
-  op->send_request = op->send_park = false;
-  if (!open()) return;
-  op->send_cancel = true;
-  SendSoon(op);
+void FetchOps::StartLeaving(FetchAsk* ask, const absl::Status& why) {
+  ask->Enter(WaitsFor::kLastWord, now_ns());
+  if (ask->front != nullptr) ask->front->end_status = why;
+  if (open()) SendSoon(ask);
+}
+
+void FetchOps::ReportFront(FetchAsk* ask, const absl::Status& why) {
+  ask->since_ns = now_ns();
+  FetchOp* const op = TakeFront(ask);
+  if (op == nullptr) return;
+  ask->began_ns = op->begun_ns;
+  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+}
+
+FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
+  FetchOp* const op = std::exchange(ask->front, nullptr);
+  if (op != nullptr) op->ask = nullptr;
+  return op;
+}
+
+void FetchOps::Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
+                      When when) {
+  if (ask->is_ahead()) OnEndAhead(ask);
+  FetchOp* const op = TakeFront(ask);
+  // Frees the slot first, because the callback may fetch again.
+  LastWord(ask);
+  if (op != nullptr) Report(op, std::move(status), std::move(tensor), is_dead, when);
+}
+
+void FetchOps::FinishLeaving(FetchAsk* ask) {
+  FetchOp* const op = TakeFront(ask);
+  LastWord(ask);
+  if (op != nullptr) {
+    Report(op, std::move(op->end_status), Tensor(), false, When::kAtEndOfTurn);
+  }
 }
 
 void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when) {
-  if (op->reported) return;
-  op->reported = true;
-  if (IsAhead(*op)) {
-    op->untold = true;
-    OnEndAhead(op);
-    return OnOpDelivered(op);
-  }
+  op->phase = FetchPhase::kReported;
   ++(status.ok() ? counts_->ended_ok : counts_->ended_failed);
   if (track_ != nullptr) {
     op->traced_code = status.ok() ? absl::StatusCode::kOk : status.code();
@@ -181,44 +243,59 @@ void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is
   deliveries_.Deliver(op, std::move(status), std::move(tensor), is_dead, when);
 }
 
-void FetchOps::LastWord(FetchOp* op) {
-  if (op->state != FetchState::kEnding) Advance(op, FetchEvent::kComplete);
-  if (op->has_slot) FreeSlot(op);
-  if (op->ticket != 0) tickets_.Unpark(*op);
-  op->ticket = 0;
-  keys_.Leave(op);
-  AskFollower(op);
+// The ask is over. If others wait in its line, it begins anew for the next one, before those that
+// have waited for a slot.
+void FetchOps::LastWord(FetchAsk* ask) {
+  if (ask->state != FetchState::kEnding) Advance(ask, FetchEvent::kComplete);
+  if (ask->has_slot()) FreeSlot(ask);
+  if (ask->ticket != 0) tickets_.Unpark(*ask);
+  send_line_.Remove(ask);
+  if (ask->behind.empty()) {
+    keys_.Leave(ask);
+    ask->state = FetchState::kFree;
+    asks_.Free(ask);
+    if (fetches_.live() == 0) WatchIdle();
+  } else {
+    ask->Renew();
+    ask->front = ask->behind.PopFront();
+    lines_.queued.PushFront(ask);
+    if (open()) words_->FlushSoon();
+  }
   if (tickets_.parked() == 0 && lines_.queued.empty()) parking_.Relax();
-  if (!op->send_cancel) send_line_.Remove(op);
-  FreeIfDone(op);
 }
 
 void FetchOps::OnOpDelivered(FetchOp* op) {
-  op->delivered = true;
+  op->phase = FetchPhase::kDelivered;
   FreeIfDone(op);
 }
 
 void FetchOps::FreeIfDone(FetchOp* op) {
-  if (op->state != FetchState::kEnding || !op->delivered || send_line_.Holds(op) ||
-      op->cancel_posted.load()) {
-    return;
-  }
-  op->state = FetchState::kFree;
-  if (track_ != nullptr && !op->untold) {
+  const bool moved = op->phase == FetchPhase::kMoved;
+  if ((op->phase != FetchPhase::kDelivered && !moved) || op->cancel_posted.load()) return;
+  op->phase = FetchPhase::kFree;
+  if (track_ != nullptr && !moved) {
     ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
                             now_ns());
   }
-  pool_.Free(op);
+  fetches_.Free(op);
+  if (fetches_.live() == 0) WatchIdle();
+}
+
+void FetchOps::WatchIdle() {
   if (!idle_timer_.is_set() && KeepsMuch()) {
     poller_->SetTimer(&idle_timer_, now_ns() + kIdleForNs);
   }
 }
 
 void FetchOps::GiveMemoryBack() {
-  if (pool_.is_idle_and_large()) {
-    poller_->NoteBurstOver(pool_.all().size());
-    pool_.Clear();
-    DropOps();
+  if (fetches_.is_idle_and_large()) {
+    poller_->NoteBurstOver(fetches_.all().size());
+    fetches_.Clear();
+    fetch_blocks_.Clear();
+  }
+  if (asks_.is_idle_and_large()) {
+    asks_.Clear();
+    DropAsks();
   }
   if (!keys_.has_many() || !IsIdle()) return;
   // The keys' names cost the next step more than its ops, so they stay for longer.
@@ -231,7 +308,7 @@ void FetchOps::GiveMemoryBack() {
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {
-  EndByCaller(op, Cancelled());
+  EndEarly(op, Cancelled());
   FreeIfDone(op);
 }
 
@@ -240,90 +317,64 @@ std::string FetchOps::WhyLate(const FetchOp&) const {
 }
 
 void FetchOps::OnOpTimer(FetchOp* op) {
-  if (op->state == FetchState::kLeaving && ops_options_.leave_ns > 0) {
+  FetchAsk* const ask = op->ask;
+  const bool in_front = ask != nullptr && ask->front == op;
+  if (in_front && ask->state == FetchState::kLeaving && ops_options_.leave_ns > 0) {
     // The peer is slow to answer. Its slot stays with it; the caller need not.
-    return Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+    return ReportFront(ask, op->end_status);
   }
-  EndByCaller(op, Late(FetchStateName(op->state), ops_options_.connect.peer, WhyLate(*op)));
+  const FetchState state = in_front ? ask->state : FetchState::kQueued;
+  EndEarly(op, Late(FetchStateName(state), ops_options_.connect.peer, WhyLate(*op)));
 }
 
-absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
+absl::Status FetchOps::MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                                uint64_t bytes) const {
   absl::Status status = FitsLimit(bytes, ops_options_.max_tensor_bytes);
-  if (status.ok()) status = FitsDestination(op.destination(), dtype, shape);
+  if (status.ok()) status = FitsDestination(ask.destination(), dtype, shape);
   return status;
 }
 
 void FetchOps::AbortStep(int64_t step_id, const absl::Status& why) {
-  for (FetchOp* op : pool_.all()) {
-    if (op->step == step_id) EndEarly(op, MarkDerived(why));
+  const absl::Status derived = MarkDerived(why);
+  for (FetchOp* op : fetches_.all()) {
+    if (op->step == step_id) EndEarly(op, derived);
+  }
+  for (FetchAsk* ask : slots_.all()) {
+    if (ask != nullptr && ask->is_ahead() && ask->step == step_id) EndAsk(ask, derived);
   }
 }
 
-// ---- Handing over ----
-
-// Passes the request of `op`, as it stands, to the next fetch of its key. False: there is none, or
-// the request cannot be passed.
-bool FetchOps::HandOver(FetchOp* op) {
-  if (op->followers == nullptr || op->ending || IsAhead(*op)) return false;
-  if (FindFetchRow(op->state, FetchEvent::kHandOver) == nullptr) return false;
-  FetchOp* next = op->followers->line.front();
-  if (!PassMemory(op, next)) return false;
-  TRYST_REACHED("sim: a fetch hands over what it has asked for");
-  turns_.Succeed(op);
-  next->state = op->state;
-  Advance(op, FetchEvent::kHandOver);
-  next->span.Enter(op->span.waits_for(), now_ns());
-  next->span.id = std::exchange(op->span.id, 0);  // It names what was asked for.
-  next->order = op->order;
-  slots_.Pass(op, next);
-  next->send_request = std::exchange(op->send_request, false);
-  next->send_park = std::exchange(op->send_park, false);
-  next->send_waits = std::exchange(op->send_waits, false);
-  next->asked_before = op->asked_before;
-  tickets_.Pass(op, next);
-  next->park_asked = op->park_asked;
-  next->here = std::exchange(op->here, false);
-  // For a slot, or for room.
-  if (op->wait_link.line != nullptr) op->wait_link.line->Replace(op, next);
-  send_line_.Replace(op, next);
-  keys_.Join(next, op->asked_of);
-  keys_.Leave(op);
-  return true;
-}
-
-// Cancelled, or late.
-void FetchOps::EndByCaller(FetchOp* op, const absl::Status& why) {
-  if (!HandOver(op)) return EndEarly(op, why);
-  LastWord(op);
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
-}
-
-// The op has had its last word: the one behind it is next to be asked for, with those behind that.
-void FetchOps::AskFollower(FetchOp* op) {
-  FetchOp* next = turns_.Succeed(op);
-  if (next == nullptr) return;
-  lines_.queued.PushFront(next);
-  if (open()) words_->FlushSoon();
+void FetchOps::EndAll(const absl::Status& why) {
+  for (FetchOp* op : fetches_.all()) EndEarly(op, why);
 }
 
 // ---- Another path ----
 
 std::vector<WaitingFetch> FetchOps::TakeWaiting() {
   std::vector<WaitingFetch> taken;
-  while (!lines_.queued.empty()) TakeOut(lines_.queued.PopFront(), &taken);
+  while (!lines_.queued.empty()) TakeOut(lines_.queued.front(), &taken);
   return taken;
 }
 
-void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
-  DropMemory(op);
-  DropTicket(op);
-  op->state = FetchState::kEnding;
+void FetchOps::TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) {
+  lines_.queued.Remove(ask);
+  DropMemory(ask);
+  DropTicket(ask);
+  FetchOp* op = TakeFront(ask);
+  while (op != nullptr) {
+    TakeOutOne(op, taken);
+    op = ask->behind.empty() ? nullptr : ask->behind.PopFront();
+  }
+  ask->state = FetchState::kEnding;
+  LastWord(ask);
+}
+
+void FetchOps::TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken) {
+  op->ask = nullptr;
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->wants().cancellation->TryDeregister(op->cancel_token)) {
     // The caller has cancelled meanwhile, so the fetch ends here.
     TRYST_REACHED("rare: a fetch is cancelled while it changes its path");
-    LastWord(op);
     return Report(op, Cancelled(), Tensor(), false, When::kAtEndOfTurn);
   }
   op->cancel_token = Cancellation::kNoToken;
@@ -338,35 +389,78 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   taken->push_back(std::move(fetch));
   op->args = Args();
   op->done = nullptr;
-  op->reported = op->delivered = op->untold = true;
-  LastWord(op);
+  op->phase = FetchPhase::kMoved;
+  FreeIfDone(op);
 }
 
 // ---- Views ----
 
 bool FetchOps::Drained() const {
   return connector_.state() == Connector::State::kClosed && !connector_.hello_out() &&
-         pool_.live() == 0 && deliveries_.idle();
+         fetches_.live() == 0 && asks_.live() == 0 && deliveries_.idle();
+}
+
+std::string FetchOps::ExplainOut() const {
+  size_t by_state[kFetchStateCount] = {};
+  size_t out = 0;
+  const auto count = [&](FetchState state, size_t more) {
+    by_state[static_cast<size_t>(state)] += more;
+    out += more;
+  };
+  for (const FetchAsk* ask : asks_.all()) {
+    if (ask->state == FetchState::kFree) continue;
+    count(ask->state, 1);
+    count(FetchState::kQueued, ask->behind.size());
+  }
+  for (const FetchOp* op : fetches_.all()) {
+    if (op->phase == FetchPhase::kReported) count(FetchState::kEnding, 1);
+  }
+  std::string text = absl::StrCat(out, " fetches out");
+  const char* before = " (";
+  for (size_t i = 1; i < kFetchStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    const FetchState state = static_cast<FetchState>(i);
+    absl::StrAppend(
+        &text, before, by_state[i], " ",
+        state == FetchState::kEnding ? "waits for its callback" : FetchStateName(state));
+    before = "; ";
+  }
+  if (out > 0) text += ")";
+  return text;
 }
 
 void FetchOps::ListOps(LiveOps* ops) const {
-  for (const FetchOp* op : pool_.all()) {
-    if (op->state == FetchState::kFree) continue;
+  const auto add = [&](int64_t step, const TensorKey& key, const TraceSpan& span,
+                       const FetchAsk* ask, std::string detail) {
     LiveOp live;
     live.peer = ops_options_.connect.peer;
     live.path = ops_options_.connect.path;
-    live.step = op->step;
-    live.key = op->key;
-    live.span = op->span;
-    live.bytes = BytesOf(*op);
+    live.step = step;
+    live.key = key;
+    live.span = span;
+    live.bytes = ask == nullptr ? 0 : BytesOf(*ask);
+    live.detail = std::move(detail);
     // Connected since, without a slot yet.
     if (open() && live.span.waits_for() == WaitsFor::kConnection) {
       live.span.Enter(WaitsFor::kSlot, std::max(connector_.since_ns(), live.span.since_ns()));
     }
-    if (!open()) live.detail = std::string(connector_.why.message());
-    if (IsAhead(*op)) live.detail = "asked for ahead of its fetch";
-    if (op->delivered) live.detail = "its caller has been answered";
     ops->Add(std::move(live));
+  };
+  const std::string why = open() ? "" : std::string(connector_.why.message());
+  for (const FetchOp* op : fetches_.all()) {
+    if (op->phase != FetchPhase::kWaits && op->phase != FetchPhase::kReported) continue;
+    const bool in_front = op->ask != nullptr && op->ask->front == op;
+    add(op->step, op->key, op->span, in_front ? op->ask : nullptr, why);
+  }
+  for (const FetchAsk* ask : asks_.all()) {
+    if (ask->state == FetchState::kFree || ask->front != nullptr) continue;
+    const bool ahead = ask->is_ahead();
+    TraceSpan span;
+    span.Begin(WaitsFor::kPeerSend, ask->began_ns);
+    if (!ahead) span.Enter(WaitsFor::kLastWord, ask->since_ns);
+    span.id = ask->trace_id;
+    add(ask->step, ask->of->key, span, ask,
+        ahead ? "asked for ahead of its fetch" : "its caller has been answered");
   }
 }
 

@@ -11,17 +11,18 @@
 #include "channel/channel.h"
 #include "channel/ops/connector.h"
 #include "channel/ops/deliveries.h"
+#include "channel/ops/fetch_ask.h"
 #include "channel/ops/fetch_keys.h"
 #include "channel/ops/fetch_op.h"
 #include "channel/ops/fetch_parking.h"
-#include "channel/ops/fetch_pool.h"
 #include "channel/ops/fetch_slots.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/fetch_tickets.h"
 #include "channel/ops/fetch_transport.h"
-#include "channel/ops/fetch_turns.h"
 #include "channel/ops/fetch_words.h"
 #include "channel/ops/linked_line.h"
+#include "channel/ops/paged_blocks.h"
+#include "channel/ops/reuse_pool.h"
 #include "channel/ops/slot_lines.h"
 #include "channel/ops/slot_watch.h"
 #include "channel/poller/member_timer.h"
@@ -59,9 +60,9 @@ struct FetchOpsOptions {
 // cancels and deadlines, parking, replay, delivery. A transport says how to ask, how to cancel, and
 // what came (docs/decisions/0040-one-operation.md; the table is fetch_table.h).
 //
-// Of the fetches of one key and step one is asked for at a time; the others follow it. So a fetch
-// that is cancelled or late can hand what it asked for to the next one, and no tensor goes back
-// behind another.
+// A fetch is what a caller wants, and an ask is what the peer was asked for (fetch_ask.h). All
+// fetches of one key and step stand in the line of one ask. So one that is cancelled or late leaves
+// the line, what was asked for goes to the next one, and no tensor goes back behind another.
 //
 // Parking: a slot is for a tensor on its way, not for one that nobody has sent yet. While fetches
 // wait in line and every slot is held by a fetch that waits for a Send, those in the slots are
@@ -80,48 +81,51 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   bool Drained() const override;
   void View(PathView* view) const override { connector_.View(view); }
 
-  // ---- What happens to an operation: for the transport ----
+  // ---- What happens to an ask: for the transport ----
   using When = Deliveries::When;
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
-  FetchAction Advance(FetchOp* op, FetchEvent event) {
-    const FetchRow* row = FindFetchRow(op->state, event);
-    if (row == nullptr) HasNoRow(*op, event);
-    Enter(op, event, row->next);
+  FetchAction Advance(FetchAsk* ask, FetchEvent event) {
+    const FetchRow* row = FindFetchRow(ask->state, event);
+    if (row == nullptr) HasNoRow(*ask, event);
+    Enter(ask, event, row->next);
     return row->action;
   }
   // Like Advance(), for a peer's word. Null: it has no place there; the link is to end.
-  const FetchRow* Hear(FetchOp* op, FetchEvent event) {
-    const FetchRow* row = FindFetchRow(op->state, event);
-    if (row != nullptr) Enter(op, event, row->next);
+  const FetchRow* Hear(FetchAsk* ask, FetchEvent event) {
+    const FetchRow* row = FindFetchRow(ask->state, event);
+    if (row != nullptr) Enter(ask, event, row->next);
     return row;
   }
+  // Ends a fetch. If others wait in its line, the next one takes its place.
   void EndEarly(FetchOp* op, const absl::Status& why);
-  // Ends one that the peer is to hear of; its caller is not told yet.
-  void StartLeaving(FetchOp* op, const absl::Status& why);
-  // The peer has nothing more to say of it. Before Report(), which may free what has nothing left
-  // to come.
-  void LastWord(FetchOp* op);
-  void Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
-  FetchOp* TakeOp();
+  // Gives up what was asked for, and ends the fetch in front; the next one is asked for anew.
+  void EndAsk(FetchAsk* ask, const absl::Status& why);
+  // The peer is to hear that it is given up; the caller in front is not told yet.
+  void StartLeaving(FetchAsk* ask, const absl::Status& why);
+  // The peer has nothing more to say of it, and this is the result of the fetch in front.
+  void Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  // As Finish(), of one that was given up: for the reason noted then.
+  void FinishLeaving(FetchAsk* ask);
+  FetchAsk* TakeAsk(FetchKey* key, int64_t step);
   // Whether what the peer says the tensor is may be, and is what the caller wants.
-  absl::Status MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
+  absl::Status MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
   // In the order in which they were asked for, which is the order of their turns at a key: those
   // in slots, and those that are parked.
-  std::vector<FetchOp*> Asked() const;
+  std::vector<FetchAsk*> Asked() const;
 
   // ---- Asking (fetch_asking.cc) ----
-  bool SayAll();  // False: there was no room for all of it.
-  void SendSoon(FetchOp* op);
-  void TakeSlot(FetchOp* op);
+  bool SayAll();                 // False: there was no room for all of it.
+  void SendSoon(FetchAsk* ask);  // What is due follows from its state.
+  void TakeSlot(FetchAsk* ask);
   bool SomebodyWaits() const { return lines_.any(); }
   bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
   // The peer is to keep its take while it waits, and the slot is to be another's.
-  void AskToPark(FetchOp* op);
+  void AskToPark(FetchAsk* ask);
   bool tickets_full() const { return tickets_.parked() >= ops_options_.max_parked; }
-  void OnParked(FetchOp* op, bool is_wanted);
+  void OnParked(FetchAsk* ask, bool is_wanted);
   void OnHere(absl::Span<const uint64_t> tickets);
-  void DropTicket(FetchOp* op);
+  void DropTicket(FetchAsk* ask);
   // No connection any more: nothing is to be said over it.
   void ForgetWords();
   const FetchSlots& slots() const { return slots_; }
@@ -138,7 +142,12 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
     if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
   }
 
-  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
+  // The fetch in front has its result; the ask is given up, and its slot not free yet.
+  void ReportFront(FetchAsk* ask, const absl::Status& why);
+  // Takes out all fetches of its line, in their order; it ends.
+  void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken);
+  void EndAll(const absl::Status& why);
+  std::string ExplainOut() const;  // How many are out, by state.
   std::string WhyLate(const FetchOp& op) const override;
 
   // Poller thread only, as all of it.
@@ -148,45 +157,54 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   FetchWords* words_ = nullptr;  // The transport's, who sets it.
   Connector connector_;
   absl::Status closed_;  // Not OK: closed for this.
-  FetchPool pool_;
+  ReusePool<FetchOp> fetches_;
+  ReusePool<FetchAsk> asks_;
   FetchSlots slots_;
   FetchKeys keys_;
   SlotLines lines_;
-  LinkedLine<FetchOp> send_line_{&FetchOp::send_link};  // With something to say.
+  LinkedLine<FetchAsk> send_line_{&FetchAsk::send_link};  // With something to say.
   FetchTickets tickets_;
   FetchParking parking_{this};
   Deliveries deliveries_;
 
  private:
-  [[noreturn]] static void HasNoRow(const FetchOp& op, FetchEvent event);
-  void Enter(FetchOp* op, FetchEvent event, FetchState next) {
-    const FetchState from = std::exchange(op->state, next);
+  [[noreturn]] static void HasNoRow(const FetchAsk& ask, FetchEvent event);
+  void Enter(FetchAsk* ask, FetchEvent event, FetchState next) {
+    const FetchState from = std::exchange(ask->state, next);
     if (ops_options_.watch != nullptr && closed_.ok()) {
-      ops_options_.watch->OnFetchEvent(this, *op, from, event);
+      ops_options_.watch->OnFetchEvent(this, *ask, from, event);
     }
   }
+  FetchOp* TakeOp(int64_t step, const TensorKey& key);
   void Start(FetchOp* op);
-  bool AskNow(FetchOp* op);
-  bool Ask(FetchOp* op);
-  bool SayOf(FetchOp* op);
-  bool SendRequestOf(FetchOp* op, FetchKey* key);
-  void FreeSlot(FetchOp* op);
-  bool BeginTurn(FetchOp* op, FetchKey* key);
-  void AskFollower(FetchOp* op);
-  bool HandOver(FetchOp* op);
-  void EndByCaller(FetchOp* op, const absl::Status& why);
+  absl::Status MayBegin(const FetchOp& op) const;
+  void LineUp(FetchOp* op, bool now);
+  bool JoinLine(FetchOp* op, const FetchKey& key);
+  bool AskFor(FetchAsk* ask);
+  bool SayOf(FetchAsk* ask);
+  bool SendRequestOf(FetchAsk* ask);
+  void FreeSlot(FetchAsk* ask);
+  bool HandOver(FetchAsk* ask);
+  FetchOp* TakeFront(FetchAsk* ask);
+  void LastWord(FetchAsk* ask);
+  void Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken);
   void FreeIfDone(FetchOp* op);
-  bool KeepsMuch() const { return pool_.is_idle_and_large() || (keys_.has_many() && IsIdle()); }
-  bool IsIdle() const { return pool_.live() == 0 && !HasWords(); }
+  void WatchIdle();
+  bool KeepsMuch() const {
+    return fetches_.is_idle_and_large() || asks_.is_idle_and_large() ||
+           (keys_.has_many() && IsIdle());
+  }
+  bool IsIdle() const { return fetches_.live() == 0 && asks_.live() == 0 && !HasWords(); }
   void GiveMemoryBack();
   void OnOpCancelled(FetchOp* op) override;
   void OnOpTimer(FetchOp* op) override;
   void OnOpDelivered(FetchOp* op) override;
 
   FetchCounts* const counts_;
+  PagedBlocks<FetchOp> fetch_blocks_;
   uint64_t next_order_ = 1;
-  FetchTurns turns_;
-  // Set when the last op was freed and much is kept, so that the memory of a burst goes and that of
+  // Set when the last was freed and much is kept, so that the memory of a burst goes and that of
   // the next step's burst stays.
   MemberTimer<FetchOps> idle_timer_{this, &FetchOps::GiveMemoryBack};
   uint64_t fetches_then_ = 0;  // How many there had been when it was last set for the keys.

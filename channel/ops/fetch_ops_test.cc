@@ -50,20 +50,19 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   void Unlink() {
     connector_.SetState(Connector::State::kIdle);
     connector_.why = absl::UnavailableError("cut");
-    const std::vector<FetchOp*> asked = Asked();
+    const std::vector<FetchAsk*> asked = Asked();
     ForgetWords();
     for (auto at = asked.rbegin(); at != asked.rend(); ++at) {
-      FetchOp* const op = *at;
-      DropMemory(op);
-      DropTicket(op);
-      op->park_asked = false;
-      if (Advance(op, FetchEvent::kUnlinked) == FetchAction::kAskAgain) {
-        if (op->has_slot) slots_.Free(op);
-        op->asked_before = true;
-        lines_.queued.PushFront(op);
+      FetchAsk* const ask = *at;
+      DropMemory(ask);
+      DropTicket(ask);
+      ask->parks = Parks::kNo;
+      if (Advance(ask, FetchEvent::kUnlinked) == FetchAction::kAskAgain) {
+        if (ask->has_slot()) slots_.Free(ask);
+        ask->said = true;
+        lines_.queued.PushFront(ask);
       } else {
-        LastWord(op);
-        Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+        FinishLeaving(ask);
       }
     }
     slots_.Reset(0);
@@ -71,43 +70,44 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   void Close(absl::Status why) override {
     closed_ = why;
     connector_.SetState(Connector::State::kClosed);
-    for (FetchOp* op : pool_.all()) EndEarly(op, why);
+    EndAll(why);
   }
-  std::string Explain() const override { return pool_.Explain(); }
+  std::string Explain() const override { return ExplainOut(); }
 
   // ---- What the peer says ----
   void SayTensor(size_t slot, Tensor tensor = Tensor(), When when = When::kNow) {
-    FetchOp* const op = slots_.at(slot);
-    ASSERT_NE(Hear(op, FetchEvent::kTensor), nullptr);
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kTensor), nullptr);
     const bool is_dead = !tensor.valid();
-    LastWord(op);
-    Report(op, absl::OkStatus(), std::move(tensor), is_dead, when);
+    Finish(ask, absl::OkStatus(), std::move(tensor), is_dead, when);
   }
   void SayFailed(size_t slot, const absl::Status& why) {
-    FetchOp* const op = slots_.at(slot);
-    ASSERT_NE(Hear(op, FetchEvent::kFailed), nullptr);
-    LastWord(op);
-    Report(op, why, Tensor(), false, When::kNow);
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kFailed), nullptr);
+    Finish(ask, why, Tensor(), false, When::kNow);
   }
   void SayGone(size_t slot) {
-    FetchOp* const op = slots_.at(slot);
-    ASSERT_NE(Hear(op, FetchEvent::kGone), nullptr);
-    LastWord(op);
-    Report(op, op->end_status, Tensor(), false, When::kNow);
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kGone), nullptr);
+    FinishLeaving(ask);
   }
   void SayParked(size_t slot) {
-    FetchOp* const op = slots_.at(slot);
-    const FetchRow* const row = Hear(op, FetchEvent::kParked);
+    FetchAsk* const ask = slots_.at(slot);
+    const FetchRow* const row = Hear(ask, FetchEvent::kParked);
     ASSERT_NE(row, nullptr);
-    OnParked(op, row->action == FetchAction::kGiveSlot);
+    OnParked(ask, row->action == FetchAction::kGiveSlot);
   }
   void StartCopy(size_t slot) { Advance(slots_.at(slot), FetchEvent::kCopy); }
   void WaitForRoom(size_t slot) { Advance(slots_.at(slot), FetchEvent::kNoRoom); }
-  void RoomCame(size_t slot) { Advance(slots_.at(slot), FetchEvent::kRetry); }
+  void RoomCame(size_t slot) {
+    Advance(slots_.at(slot), FetchEvent::kRetry);
+    SendSoon(slots_.at(slot));
+  }
   void Break(size_t slot) { Advance(slots_.at(slot), FetchEvent::kBroken); }
-  FetchOp* At(size_t slot) { return slots_.at(slot); }
-  size_t live() const { return pool_.live(); }
-  size_t made() const { return pool_.all().size(); }
+  FetchAsk* At(size_t slot) { return slots_.at(slot); }
+  size_t live() const { return asks_.live() + fetches_.live(); }
+  size_t made() const { return fetches_.all().size(); }
+  size_t asks_made() const { return asks_.all().size(); }
   size_t in_line() const { return lines_.queued.size(); }
   void Noted(absl::Status why) { connector_.why = std::move(why); }
 
@@ -120,9 +120,8 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   bool passes_memory = true;
   absl::Status may_fill;
   int dropped_memory = 0;
-  int dropped_ops = 0;
+  int dropped_asks = 0;
   int dropped_keys = 0;
-  int began = 0;
   int waits = 0;
   int no_slots = 0;
   std::vector<FetchState> left;
@@ -137,21 +136,22 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
 
   // ---- FetchWords ----
   void FlushSoon() override { poller()->FlushThisTurn(this); }
-  bool HasRoom(const FetchOp&) override { return room > 0; }
-  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override {
+  bool HasRoom(const FetchAsk&) override { return room > 0; }
+  bool SendRequest(FetchAsk* ask, bool may_park) override {
     if (!sends_requests) return false;
-    return Say(absl::StrCat("ask ", op->slot, ".", op->generation, " ", key->key.edge(),
-                            may_park ? absl::StrCat(" may park ", op->ticket) : "",
-                            op->here ? absl::StrCat(" of ", op->ticket) : ""));
+    ask->trace_id = 77 + ask->generation;
+    return Say(absl::StrCat("ask ", ask->slot, ".", ask->generation, " ", ask->of->key.edge(),
+                            may_park ? absl::StrCat(" may park ", ask->ticket) : "",
+                            ask->parks == Parks::kOver ? absl::StrCat(" of ", ask->ticket) : ""));
   }
-  bool SendCancel(const FetchOp& op) override {
-    return Say(absl::StrCat("cancel ", op.slot, ".", op.generation));
+  bool SendCancel(const FetchAsk& ask) override {
+    return Say(absl::StrCat("cancel ", ask.slot, ".", ask.generation));
   }
-  bool SendPark(const FetchOp& op) override {
-    return Say(absl::StrCat("park ", op.slot, " as ", op.ticket));
+  bool SendPark(const FetchAsk& ask) override {
+    return Say(absl::StrCat("park ", ask.slot, " as ", ask.ticket));
   }
-  bool SendWaits(FetchOp* op, FetchKey* key) override {
-    return Say(absl::StrCat("waits ", op->ticket, " ", key->key.edge()));
+  bool SendWaits(FetchAsk* ask) override {
+    return Say(absl::StrCat("waits ", ask->ticket, " ", ask->of->key.edge()));
   }
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override {
     return Say(absl::StrCat("unwanted ", absl::StrJoin(tickets, " ")));
@@ -163,28 +163,27 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   }
 
   // ---- FetchTransport ----
-  FetchOp* MakeOp() override { return ops_.emplace_back(std::make_unique<FetchOp>(this)).get(); }
-  void DropOps() override {
-    ++dropped_ops;
-    ops_.clear();
+  FetchAsk* MakeAsk() override { return blocks_.emplace_back(std::make_unique<FetchAsk>()).get(); }
+  void DropAsks() override {
+    ++dropped_asks;
+    blocks_.clear();
   }
   void DropKeys() override { ++dropped_keys; }
   absl::Status MayFill(const Tensor&) const override { return may_fill; }
-  void OnBegun(FetchOp*) override { ++began; }
   void OnWaits(FetchOp*) override {
     ++waits;
     FlushSoon();
   }
   void OnConnectTimer() override {}
   void OnNoSlot() override { ++no_slots; }
-  bool MayBeWritten(const FetchOp&) const override { return may_be_written; }
-  void DropMemory(FetchOp*) override { ++dropped_memory; }
-  bool PassMemory(FetchOp*, FetchOp*) override { return passes_memory; }
-  void OnLeaves(FetchOp*, FetchState from) override { left.push_back(from); }
-  void Refuse(FetchOp* op) override { said.push_back(absl::StrCat("refused ", op->slot)); }
-  uint64_t BytesOf(const FetchOp&) const override { return 64; }
+  bool MayBeWritten(const FetchAsk&) const override { return may_be_written; }
+  void DropMemory(FetchAsk*) override { ++dropped_memory; }
+  bool MayPass(const FetchAsk&, const FetchOp&) const override { return passes_memory; }
+  void OnLeaves(FetchAsk*, FetchState from) override { left.push_back(from); }
+  void Refuse(FetchAsk* ask) override { said.push_back(absl::StrCat("refused ", ask->slot)); }
+  uint64_t BytesOf(const FetchAsk&) const override { return 64; }
 
-  std::vector<std::unique_ptr<FetchOp>> ops_;
+  std::vector<std::unique_ptr<FetchAsk>> blocks_;
 };
 
 // How one fetch ended.
@@ -284,7 +283,6 @@ class FetchOpsTest : public testing::Test {
 
 TEST_F(FetchOpsTest, WhoWaitsIsAskedForInOrderAsSlotsAreFree) {
   const auto a = Fetch("a"), b = Fetch("b"), c = Fetch("c");
-  EXPECT_EQ(fetches_->began, 3);
   EXPECT_EQ(fetches_->waits, 3);
   EXPECT_THAT(Said(), IsEmpty()) << "there is no connection";
   fetches_->Open(2);
@@ -339,7 +337,6 @@ TEST_F(FetchOpsTest, APlainOneIsAskedForWithinItsCallWhereNothingElseIsToBeSaid)
   (void)Fetch("b");
   EXPECT_THAT(fetches_->said, ElementsAre("ask 2.0 b"));
   EXPECT_EQ(fetches_->waits, 3);
-  EXPECT_EQ(fetches_->began, 3);
   (void)Said();
   (void)Fetch("c");
   EXPECT_THAT(fetches_->said, IsEmpty()) << "there is no slot";
@@ -417,7 +414,6 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
   EXPECT_TRUE(absl::IsCancelled(cancelled->status));
   EXPECT_TRUE(IsDerived(cancelled->status));
   EXPECT_EQ(fetches_->waits, 1) << "the longest alone waits";
-  EXPECT_EQ(fetches_->began, 4);
   fetches_->Close(absl::AbortedError("closed"));
   const auto late = Fetch("a");
   poller_.Turn();
@@ -433,7 +429,7 @@ TEST_F(FetchOpsTest, ATensorMayBeRefusedForItsSizeOrItsPlace) {
   args.destination = *Tensor::Allocate(DType::kInt64, {2});
   (void)Fetch("a", args);
   (void)Said();
-  const FetchOp& op = *fetches_->At(0);
+  const FetchAsk& op = *fetches_->At(0);
   EXPECT_TRUE(fetches_->MayTake(op, DType::kInt64, {2}, 16).ok());
   EXPECT_FALSE(fetches_->MayTake(op, DType::kInt64, {3}, 24).ok());
   EXPECT_FALSE(fetches_->MayTake(op, DType::kInt32, {2}, 8).ok());
@@ -497,19 +493,23 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
     Args args;
     args.cancellation = cancellation.get();
     fetches_->Open(1);
+    const int64_t began_ns = alarms_.NowNs();
     const auto a = Fetch("a", args);
     const auto next = Fetch("next");
     EXPECT_THAT(Said(), ElementsAre("ask 0.0 a"));
+    Pass(1000);
     cancellation->StartCancel();
     EXPECT_EQ(a->times, 0) << "it may be on any thread";
     EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
     EXPECT_EQ(a->times, may_be_written ? 0 : 1);
     EXPECT_THAT(fetches_->left, ElementsAre(FetchState::kAsked));
     fetches_->left.clear();
-    EXPECT_EQ(fetches_->At(0)->span.waits_for(), WaitsFor::kLastWord);
+    ASSERT_EQ(Listed().size(), 2u);
     for (const LiveOp& one : Listed()) {
-      EXPECT_EQ(one.detail,
-                one.key == Key("a") && !may_be_written ? "its caller has been answered" : "");
+      const bool is_a = one.key == Key("a");
+      EXPECT_EQ(one.detail, is_a && !may_be_written ? "its caller has been answered" : "");
+      EXPECT_EQ(one.span.waits_for(), is_a ? WaitsFor::kLastWord : WaitsFor::kSlot);
+      EXPECT_EQ(one.span.began_ns(), began_ns) << "also of what its caller has left";
     }
     poller_.Turn();
     EXPECT_EQ(fetches_->in_line(), 1u) << "the slot is not free";
@@ -578,11 +578,11 @@ TEST_F(FetchOpsTest, WhatEndsWhileItsQueuePairDrainsIsRememberedOnce) {
   fetches_->AbortStep(1, absl::AbortedError("second"));
   poller_.Turn();
   EXPECT_EQ(a->times, 0) << "the NIC may still write its memory";
-  EXPECT_TRUE(fetches_->At(0)->ending);
-  EXPECT_EQ(fetches_->At(0)->end_status, MarkDerived(absl::AbortedError("first")));
-  FetchOp* const op = fetches_->At(0);
-  fetches_->Advance(op, FetchEvent::kDrained);
-  fetches_->EndEarly(op, op->end_status);
+  FetchAsk* const ask = fetches_->At(0);
+  EXPECT_EQ(ask->state, FetchState::kFencedLeaving);
+  EXPECT_EQ(ask->front->end_status, MarkDerived(absl::AbortedError("first")));
+  fetches_->Advance(ask, FetchEvent::kDrained);
+  fetches_->FinishLeaving(ask);
   poller_.Turn();
   EXPECT_EQ(a->status, MarkDerived(absl::AbortedError("first")));
 }
@@ -600,6 +600,7 @@ TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
   const int64_t at_ns = alarms_.NowNs() + 5 * kMs;
   EXPECT_EQ(poller_.NextTimerNs(), at_ns);
   fetches_->SayGone(0);
+  poller_.Turn();
   EXPECT_EQ(a->times, 1);
   PassTo(at_ns - 1);
   EXPECT_EQ(b->times, 0);
@@ -636,7 +637,7 @@ TEST_F(FetchOpsTest, WhoEndsHandsOverWhatItHasAskedFor) {
   fetches_->Open(2);
   const auto first = Fetch("a", args), second = Fetch("a"), third = Fetch("a");
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a"));
-  fetches_->At(0)->span.id = 77;
+  const uint64_t id = fetches_->At(0)->front->span.id;
   const uint64_t order = fetches_->At(0)->order;
   Pass(10);
   cancellation.StartCancel();
@@ -644,12 +645,12 @@ TEST_F(FetchOpsTest, WhoEndsHandsOverWhatItHasAskedFor) {
   EXPECT_TRUE(absl::IsCancelled(first->status));
   EXPECT_FALSE(first->is_dead);
   EXPECT_EQ(second->times, 0);
-  FetchOp* const op = fetches_->At(0);
-  EXPECT_EQ(op->state, FetchState::kAsked);
-  EXPECT_EQ(op->span.id, 77u);
-  EXPECT_EQ(op->span.waits_for(), WaitsFor::kPeerSend);
-  EXPECT_EQ(op->order, order);
-  EXPECT_EQ(op->generation, 0u);
+  FetchAsk* const ask = fetches_->At(0);
+  EXPECT_EQ(ask->state, FetchState::kAsked);
+  EXPECT_EQ(ask->front->span.id, id);
+  EXPECT_EQ(ask->front->span.waits_for(), WaitsFor::kPeerSend);
+  EXPECT_EQ(ask->order, order);
+  EXPECT_EQ(ask->generation, 0u);
   fetches_->SayTensor(0);
   EXPECT_EQ(second->times, 1);
   EXPECT_TRUE(second->status.ok());
@@ -844,9 +845,9 @@ TEST_F(FetchOpsTest, APromiseToParkThatCrossesACancelIsUnwanted) {
   (void)Said();
   fetches_->AbortStep(1, absl::AbortedError("over"));
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
-  EXPECT_TRUE(fetches_->At(0)->park_asked);
+  EXPECT_EQ(fetches_->At(0)->parks, Parks::kAllowed);
   fetches_->SayParked(0);
-  EXPECT_FALSE(fetches_->At(0)->park_asked);
+  EXPECT_EQ(fetches_->At(0)->parks, Parks::kNo);
   EXPECT_EQ(fetches_->counts.parked, 0u);
   EXPECT_THAT(Said(), ElementsAre("unwanted 1"));
   EXPECT_EQ(fetches_->slots().free(), 0u) << "the answer to the cancel is still to come";
@@ -863,9 +864,9 @@ TEST_F(FetchOpsTest, WhatHasItsAnswerIsNotAskedToBeParked) {
   fetches_->AskToPark(fetches_->At(0));
   fetches_->WaitForRoom(0);
   EXPECT_THAT(Said(), IsEmpty());
-  EXPECT_FALSE(fetches_->At(0)->send_park);
   EXPECT_FALSE(fetches_->HasWords());
   fetches_->RoomCame(0);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.0 a")) << "with room";
 }
 
 TEST_F(FetchOpsTest, WhoStillWaitsUnderATicketSaysSo) {
@@ -876,9 +877,8 @@ TEST_F(FetchOpsTest, WhoStillWaitsUnderATicketSaysSo) {
   ParkAllOf(1);
   (void)Said();
   ASSERT_EQ(fetches_->Asked().size(), 2u);
-  FetchOp* const parked = fetches_->Asked()[0];
+  FetchAsk* const parked = fetches_->Asked()[0];
   EXPECT_EQ(parked->state, FetchState::kParked) << "in the order in which they were asked for";
-  parked->send_waits = true;
   fetches_->SendSoon(parked);
   fetches_->SendSoon(parked);
   fetches_->room = 0;
@@ -887,7 +887,6 @@ TEST_F(FetchOpsTest, WhoStillWaitsUnderATicketSaysSo) {
   fetches_->room = 1;
   fetches_->SendSoon(parked);
   EXPECT_THAT(Said(), ElementsAre("waits 1 a"));
-  EXPECT_FALSE(parked->send_waits);
   EXPECT_FALSE(fetches_->HasWords());
 }
 
@@ -937,8 +936,7 @@ TEST_F(FetchOpsTest, WordsThatAreDueAreHandedOver) {
   fetches_->AskToPark(fetches_->At(0));
   EXPECT_THAT(Said(), ElementsAre("park 0 as 1"));
   fetches_->SayParked(0);
-  FetchOp* const parked = fetches_->Asked()[0];
-  parked->send_waits = true;
+  FetchAsk* const parked = fetches_->Asked()[0];
   fetches_->room = 0;
   fetches_->SendSoon(parked);
   cancellation.StartCancel();
@@ -964,7 +962,7 @@ TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 b", "ask 2.0 c", "ask 3.0 d"))
       << "by no ticket, and without a crowd";
   EXPECT_EQ(fetches_->counts.replays, 4u);
-  EXPECT_FALSE(fetches_->At(0)->asked_before);
+  EXPECT_FALSE(fetches_->At(0)->said);
   for (size_t slot = 0; slot < 4; ++slot) fetches_->SayTensor(slot);
   EXPECT_EQ(a->times + b->times + c->times + d->times, 4);
 }
@@ -1330,9 +1328,9 @@ TEST_F(FetchOpsTest, ATraceHasWhatCameOfEach) {
 // Every event of the table, and every slot that is free again, until it is closed.
 class WrittenWatch final : public SlotWatch {
  public:
-  void OnFetchEvent(const void*, const FetchOp& op, FetchState from, FetchEvent event) override {
+  void OnFetchEvent(const void*, const FetchAsk& ask, FetchState from, FetchEvent event) override {
     EXPECT_NE(FindFetchRow(from, event), nullptr);
-    EXPECT_EQ(FindFetchRow(from, event)->next, op.state);
+    EXPECT_EQ(FindFetchRow(from, event)->next, ask.state);
     events.push_back(event);
   }
   void OnSlotFreed(const void*, uint16_t slot) override { freed.push_back(slot); }
@@ -1389,9 +1387,9 @@ TEST_F(FetchOpsTest, TheMemoryOfABurstGoesASecondLaterAndItsKeysStayTen) {
   const int64_t idle_ns = alarms_.NowNs();
   EXPECT_EQ(poller_.NextTimerNs(), idle_ns + kIdleForNs);
   PassTo(idle_ns + kIdleForNs - 1);
-  EXPECT_EQ(fetches_->dropped_ops, 0);
+  EXPECT_EQ(fetches_->dropped_asks, 0);
   PassTo(idle_ns + kIdleForNs);
-  EXPECT_EQ(fetches_->dropped_ops, 1);
+  EXPECT_EQ(fetches_->dropped_asks, 1);
   EXPECT_EQ(fetches_->made(), 0u);
   EXPECT_NE(fetches_->keys()->Find(Key("0")), nullptr);
   EXPECT_EQ(poller_.NextTimerNs(), idle_ns + kIdleForNs + kKeysIdleForNs);
@@ -1407,7 +1405,7 @@ TEST_F(FetchOpsTest, TheMemoryOfABurstGoesASecondLaterAndItsKeysStayTen) {
   EXPECT_EQ(fetches_->keys()->Find(Key("0")), nullptr);
   EXPECT_EQ(poller_.bursts_over(), bursts + 1);
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
-  EXPECT_EQ(fetches_->dropped_ops, 1) << "one op is not many";
+  EXPECT_EQ(fetches_->dropped_asks, 1) << "one op is not many";
 }
 
 TEST_F(FetchOpsTest, FewAreKept) {

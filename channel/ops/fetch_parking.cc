@@ -19,21 +19,21 @@ void FetchParking::Watch() {
 void FetchParking::ParkWaiting() {
   if (!ops_->open() || !ops_->SomebodyWaits() || ops_->slots().free() != 0) return;
   pressed_ = true;
-  for (FetchOp* op : ops_->slots().all()) {
-    if (op == nullptr || op->state != FetchState::kAsked || op->park_asked || op->here ||
-        ops_->now_ns() - op->span.since_ns() < kParkAfterNs) {
+  for (FetchAsk* ask : ops_->slots().all()) {
+    if (ask == nullptr || ask->state != FetchState::kAsked || ask->front == nullptr ||
+        ask->parks != Parks::kNo || ops_->now_ns() - ask->front->span.since_ns() < kParkAfterNs) {
       continue;
     }
     if (ops_->tickets_full()) break;
-    ops_->AskToPark(op);
+    ops_->AskToPark(ask);
   }
   Watch();
 }
 
-bool FetchParking::MayPark(const FetchOp& op) const {
+bool FetchParking::MayPark(const FetchAsk& ask) const {
   const FetchSlots& slots = ops_->slots();
   const bool crowded = !ops_->lines().queued.empty() || 2 * slots.free() < slots.size();
-  return pressed_ && crowded && !op.here && !ops_->tickets_full();
+  return pressed_ && crowded && ask.parks != Parks::kOver && !ops_->tickets_full();
 }
 
 void FetchParking::Stop() {

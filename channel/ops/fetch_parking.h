@@ -1,7 +1,7 @@
 #ifndef TRYST_CHANNEL_OPS_FETCH_PARKING_H_
 #define TRYST_CHANNEL_OPS_FETCH_PARKING_H_
 
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 
@@ -9,7 +9,7 @@ namespace tryst {
 
 class FetchOps;
 
-// Decides when fetches that hold a slot and wait for a Send are parked: while others wait for a
+// Decides when asks that hold a slot and wait for a Send are parked: while others wait for a
 // slot (FetchOps says what parking is). Poller thread only.
 class FetchParking {
  public:
@@ -18,7 +18,7 @@ class FetchParking {
   // Call it when fetches may have begun to wait for a slot.
   void Watch();
   // Whether to ask the peer to park this request at once, unless the tensor is there.
-  bool MayPark(const FetchOp& op) const;
+  bool MayPark(const FetchAsk& ask) const;
   // Call it when no fetch waits for a slot or is parked any more.
   void Relax() { pressed_ = false; }
   // Call it when the connection ends.

@@ -3,9 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 
 namespace tryst {
 
@@ -15,40 +16,32 @@ class FetchSlots {
  public:
   // Makes all slots free and never used.
   void Reset(size_t count) {
-    ops_.assign(count, nullptr);
+    asks_.assign(count, nullptr);
     generations_.assign(count, 0);
     free_.clear();
     for (size_t slot = count; slot-- > 0;) free_.push_back(static_cast<uint16_t>(slot));
   }
-  size_t size() const { return ops_.size(); }
+  size_t size() const { return asks_.size(); }
   size_t free() const { return free_.size(); }
-  FetchOp* at(size_t slot) const { return ops_[slot]; }  // Null: it is free.
+  FetchAsk* at(size_t slot) const { return asks_[slot]; }  // Null: it is free.
   uint32_t generation(size_t slot) const { return generations_[slot]; }
-  const std::vector<FetchOp*>& all() const { return ops_; }
+  const std::vector<FetchAsk*>& all() const { return asks_; }
 
-  void Take(FetchOp* op) {  // REQUIRES: free() > 0.
-    op->slot = free_.back();
+  void Take(FetchAsk* ask) {  // REQUIRES: free() > 0.
+    ask->slot = free_.back();
     free_.pop_back();
-    op->generation = generations_[op->slot];
-    op->has_slot = true;
-    ops_[op->slot] = op;
+    ask->generation = generations_[ask->slot];
+    asks_[ask->slot] = ask;
   }
-  void Free(FetchOp* op) {
-    op->has_slot = false;
-    ops_[op->slot] = nullptr;
-    ++generations_[op->slot];
-    free_.push_back(op->slot);
-  }
-  void Pass(FetchOp* from, FetchOp* to) {
-    to->slot = from->slot;
-    to->generation = from->generation;
-    to->has_slot = from->has_slot;
-    from->has_slot = false;
-    if (to->has_slot) ops_[to->slot] = to;
+  void Free(FetchAsk* ask) {
+    const uint16_t slot = std::exchange(ask->slot, FetchAsk::kNoSlot);
+    asks_[slot] = nullptr;
+    ++generations_[slot];
+    free_.push_back(slot);
   }
 
  private:
-  std::vector<FetchOp*> ops_;
+  std::vector<FetchAsk*> asks_;
   std::vector<uint32_t> generations_;
   std::vector<uint16_t> free_;
 };

@@ -34,17 +34,17 @@ constexpr Entry kEntries[] = {
     {State::kLeaving, Event::kNeedDestination, State::kLeaving, Action::kNothing},
     {State::kLeaving, Event::kFailed, State::kLeaving, Action::kNothing},
     {State::kLeaving, Event::kParked, State::kLeaving, Action::kUnwant},
-    {State::kLeaving, Event::kGone, State::kLeaving, Action::kLastWord},
+    {State::kLeaving, Event::kGone, State::kLeft, Action::kLastWord},
+    {State::kLeft, Event::kPart, State::kLeft, Action::kCount},
 
     {State::kQueued, Event::kSlot, State::kInSlot, Action::kNothing},
     {State::kHere, Event::kSlot, State::kInSlot, Action::kNothing},
     {State::kInSlot, Event::kAsk, State::kAsked, Action::kNothing},
-    {State::kAsked, Event::kAsk, State::kAsked, Action::kNothing},
+    {State::kAgain, Event::kAsk, State::kAsked, Action::kNothing},
     {State::kAsked, Event::kNoRoom, State::kWaitingRoom, Action::kNothing},
     {State::kAsked, Event::kCopy, State::kCopying, Action::kNothing},
-    {State::kWaitingRoom, Event::kRetry, State::kAsked, Action::kNothing},
-    {State::kAsked, Event::kRetry, State::kAsked, Action::kNothing},
-    {State::kParts, Event::kRetry, State::kAsked, Action::kNothing},
+    {State::kWaitingRoom, Event::kRetry, State::kAgain, Action::kNothing},
+    {State::kParts, Event::kRetry, State::kAgain, Action::kNothing},
     {State::kCopying, Event::kRetry, State::kAsked, Action::kNothing},
 
     {State::kAsked, Event::kComplete, State::kEnding, Action::kReport},
@@ -52,12 +52,13 @@ constexpr Entry kEntries[] = {
     {State::kCopying, Event::kComplete, State::kEnding, Action::kReport},
     {State::kAhead, Event::kComplete, State::kEnding, Action::kReport},
     {State::kLeaving, Event::kComplete, State::kEnding, Action::kReport},
+    {State::kLeft, Event::kComplete, State::kEnding, Action::kReport},
     {State::kAsked, Event::kAheadDone, State::kAhead, Action::kKeep},
     {State::kParts, Event::kAheadDone, State::kAhead, Action::kKeep},
 
-    {State::kFree, Event::kEnd, State::kFree, Action::kNothing},
     {State::kQueued, Event::kEnd, State::kEnding, Action::kReport},
     {State::kInSlot, Event::kEnd, State::kEnding, Action::kReport},
+    {State::kAgain, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kAsked, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kParked, Event::kEnd, State::kEnding, Action::kReport},
     {State::kHere, Event::kEnd, State::kEnding, Action::kReport},
@@ -66,26 +67,31 @@ constexpr Entry kEntries[] = {
     {State::kCopying, Event::kEnd, State::kEnding, Action::kRefuse},
     {State::kAhead, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kLeaving, Event::kEnd, State::kLeaving, Action::kNothing},
-    {State::kFenced, Event::kEnd, State::kFenced, Action::kRemember},
-    {State::kEnding, Event::kEnd, State::kEnding, Action::kNothing},
+    {State::kLeft, Event::kEnd, State::kLeft, Action::kNothing},
+    {State::kFenced, Event::kEnd, State::kFencedLeaving, Action::kRemember},
+    {State::kFencedLeaving, Event::kEnd, State::kFencedLeaving, Action::kNothing},
     {State::kInSlot, Event::kEndAsked, State::kLeaving, Action::kCancel},
-    {State::kFenced, Event::kEndAsked, State::kLeaving, Action::kCancel},
 
-    {State::kInSlot, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kAsked, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kParked, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kHere, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kWaitingRoom, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kParts, Event::kHandOver, State::kEnding, Action::kPass},
-    {State::kFenced, Event::kHandOver, State::kEnding, Action::kPass},
+    {State::kQueued, Event::kHandOver, State::kQueued, Action::kPass},
+    {State::kInSlot, Event::kHandOver, State::kInSlot, Action::kPass},
+    {State::kAgain, Event::kHandOver, State::kAgain, Action::kPass},
+    {State::kAsked, Event::kHandOver, State::kAsked, Action::kPass},
+    {State::kParked, Event::kHandOver, State::kParked, Action::kPass},
+    {State::kHere, Event::kHandOver, State::kHere, Action::kPass},
+    {State::kWaitingRoom, Event::kHandOver, State::kWaitingRoom, Action::kPass},
+    {State::kParts, Event::kHandOver, State::kParts, Action::kPass},
+    {State::kFenced, Event::kHandOver, State::kFenced, Action::kPass},
 
     {State::kInSlot, Event::kBroken, State::kInSlot, Action::kNothing},
+    {State::kAgain, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kAsked, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kWaitingRoom, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kParts, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kAhead, Event::kBroken, State::kFenced, Action::kAskAgain},
-    {State::kLeaving, Event::kBroken, State::kFenced, Action::kAskAgain},
+    {State::kLeaving, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
+    {State::kLeft, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
     {State::kFenced, Event::kDrained, State::kInSlot, Action::kAskAgain},
+    {State::kFencedLeaving, Event::kDrained, State::kLeaving, Action::kCancel},
     {State::kInSlot, Event::kDrained, State::kInSlot, Action::kNothing},
 
     {State::kInSlot, Event::kUnlinked, State::kQueued, Action::kAskAgain},
@@ -130,6 +136,7 @@ const char* FetchStateName(FetchState state) {
       "is free",
       "waits for a slot or a connection",
       "waits in its slot to be asked for",
+      "waits in its slot to be asked for again",
       "waits for the peer's Send",
       "waits for the peer's Send without a slot",
       "is there and waits for a slot",
@@ -138,8 +145,10 @@ const char* FetchStateName(FetchState state) {
       "is copied to its destination",
       "came before it was asked for",
       "waits for the peer's last word after a cancel",
+      "has that word and waits for the last parts",
       "waits for a broken queue pair to drain",
-      "waits for its callback",
+      "waits for a broken queue pair to drain and is given up",
+      "has had the peer's last word",
   };
   static_assert(std::size(kNames) == kFetchStateCount, "one is missing");
   return kNames[static_cast<size_t>(state)];
@@ -164,7 +173,7 @@ const char* FetchEventName(FetchEvent event) {
       "all has come ahead of its fetch",
       "it is to end early",
       "it is to end early and was asked for before a break",
-      "it ends and the next of its key takes over",
+      "its fetch ends and the next of its key takes over",
       "the queue pair breaks",
       "the queue pair has drained",
       "the link ends",
@@ -204,9 +213,9 @@ const char* FetchActionName(FetchAction action) {
     case FetchAction::kKeep:
       return "keep it for its fetch";
     case FetchAction::kRemember:
-      return "end it when it has drained";
+      return "give it up when it has drained";
     case FetchAction::kPass:
-      return "pass on what was asked for";
+      return "let the next fetch have it";
     case FetchAction::kAskAgain:
       return "ask again over the next connection";
   }

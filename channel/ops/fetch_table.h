@@ -8,15 +8,16 @@
 
 #include "absl/status/status.h"
 
-// The states of a fetch, the events in each, and the actions. They are the same for every
-// transport; docs/STATES.md is printed from here.
+// The states of an ask (fetch_ask.h), the events in each, and the actions. They are the same for
+// every transport; docs/STATES.md is printed from here.
 namespace tryst {
 
-// What a fetch waits for.
+// What an ask waits for.
 enum class FetchState : uint8_t {
   kFree,         // It is in the pool.
   kQueued,       // Waits for a slot, a connection, or the earlier fetch of its key.
   kInSlot,       // Has a slot, and waits for room or a connection to be requested.
+  kAgain,        // As kInSlot, and the peer still has the request before, which it has answered.
   kAsked,        // Waits for the peer, which has the request and may write the destination.
   kParked,       // Waits for the peer's Send, without a slot; the peer holds its ticket.
   kHere,         // Waits for a slot; the peer holds its outcome under its ticket.
@@ -25,9 +26,11 @@ enum class FetchState : uint8_t {
   kCopying,      // Waits for its bytes to be copied to their place, a part in each turn.
   // Waits to be fetched: the tensor came for a standing receive, and is not accepted yet.
   kAhead,
-  kLeaving,  // Waits for the answer to our CANCEL, the peer's last word on the slot.
-  kFenced,   // Waits for the broken queue pair to drain.
-  kEnding,   // Waits until `done` has run.
+  kLeaving,        // Waits for the answer to our CANCEL, the peer's last word on the slot.
+  kLeft,           // Has that answer, and waits for parts that may still land.
+  kFenced,         // Waits for the broken queue pair to drain, to be requested again.
+  kFencedLeaving,  // Waits for that, too, and is given up.
+  kEnding,         // Has had the peer's last word.
 };
 inline constexpr size_t kFetchStateCount = static_cast<size_t>(FetchState::kEnding) + 1;
 const char* FetchStateName(FetchState state);
@@ -52,7 +55,7 @@ enum class FetchEvent : uint8_t {
   kAheadDone,  // Everything is here, and nobody has fetched this standing receive yet.
   kEnd,        // It was cancelled, refused, aborted or closed, or its deadline has passed.
   kEndAsked,   // As kEnd, and the peer may still serve an earlier request of it.
-  kHandOver,   // The next fetch of its key takes over its request.
+  kHandOver,   // Its fetch ends, and the next one of its key takes over.
   kBroken,     // The connection broke; the NIC may still write the destination.
   kDrained,    // The NIC can no longer write it.
   kUnlinked,   // The connection ended, and no NIC can write our memory.
@@ -75,8 +78,8 @@ enum class FetchAction : uint8_t {
   kCancel,     // Tell the peer, and wait for its answer.
   kRefuse,     // End it; the peer gets back what it had sent.
   kKeep,       // Keep it until it is fetched.
-  kRemember,   // Note to end it once the queue pair has drained.
-  kPass,       // Pass its request to the next fetch of the key.
+  kRemember,   // Give it up once the queue pair has drained.
+  kPass,       // Let the next fetch have it.
   kAskAgain,   // Request again over the next connection.
 };
 const char* FetchActionName(FetchAction action);

@@ -4,37 +4,30 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 
 namespace tryst {
 
 // The tickets under which a peer has parked fetches, and those that it must be told to forget.
 class FetchTickets {
  public:
-  void GiveTo(FetchOp* op) {
-    if (op->ticket == 0) op->ticket = next_++;
+  void GiveTo(FetchAsk* ask) {
+    if (ask->ticket == 0) ask->ticket = next_++;
   }
   size_t parked() const { return parked_.size(); }
-  FetchOp* Find(uint64_t ticket) const {  // Null: nothing is parked under it.
+  FetchAsk* Find(uint64_t ticket) const {  // Null: nothing is parked under it.
     const auto found = parked_.find(ticket);
     return found == parked_.end() ? nullptr : found->second;
   }
-  void Park(FetchOp* op) { parked_.emplace(op->ticket, op); }
-  void Unpark(const FetchOp& op) { parked_.erase(op.ticket); }
-  // `now` takes over the ticket of `from`, and what is parked under it.
-  void Pass(FetchOp* from, FetchOp* now) {
-    now->ticket = std::exchange(from->ticket, 0);
-    const auto found = parked_.find(now->ticket);
-    if (found != parked_.end()) found->second = now;
-  }
-  void AddParked(std::vector<FetchOp*>* ops) const {
-    for (const auto& [ticket, op] : parked_) ops->push_back(op);
+  void Park(FetchAsk* ask) { parked_.emplace(ask->ticket, ask); }
+  void Unpark(const FetchAsk& ask) { parked_.erase(ask.ticket); }
+  void AddParked(std::vector<FetchAsk*>* asks) const {
+    for (const auto& [ticket, ask] : parked_) asks->push_back(ask);
   }
 
   void Unwant(uint64_t ticket) { unwanted_.push_back(ticket); }
@@ -51,7 +44,7 @@ class FetchTickets {
   }
 
  private:
-  absl::flat_hash_map<uint64_t, FetchOp*> parked_;  // In kParked and kHere.
+  absl::flat_hash_map<uint64_t, FetchAsk*> parked_;  // In kParked and kHere.
   std::vector<uint64_t> unwanted_;
   uint64_t next_ = 1;
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "channel/ops/fetch_ask.h"
 #include "channel/ops/fetch_op.h"
 
 namespace tryst {
@@ -15,31 +16,27 @@ class FetchTransport {
  public:
   virtual ~FetchTransport() = default;
 
-  virtual FetchOp* MakeOp() = 0;  // Makes one, which lasts until DropOps().
-  virtual void DropOps() = 0;     // Destroys all of them: none is out.
-  virtual void DropKeys() {}      // All keys were forgotten: nothing is out, and was not for long.
+  virtual FetchAsk* MakeAsk() = 0;  // Makes one, which lasts until DropAsks().
+  virtual void DropAsks() = 0;      // Destroys all of them: none is out.
+  virtual void DropKeys() {}  // All keys were forgotten: nothing is out, and was not for long.
   // Whether a destination can be filled; an invalid one stands for none.
   virtual absl::Status MayFill(const Tensor& destination) const = 0;
-  // The standing receive for this key, or null.
-  virtual FetchOp* Foreseen(int64_t, const TensorKey&) { return nullptr; }
-  virtual void OnBegun(FetchOp*) {}       // From here on somebody waits.
-  virtual void OnWaits(FetchOp* op) = 0;  // `op` is valid and waits; connects if there is no link.
+  // What was asked for ahead of this fetch, or null. It gets a fetch now.
+  virtual FetchAsk* Foreseen(const FetchKey&, int64_t) { return nullptr; }
+  virtual void OnWaits(FetchOp* op) = 0;  // `op` is in a line; connects if there is no link.
   virtual void OnConnectTimer() = 0;      // The connector's timer is over.
   virtual void OnNoSlot() {}              // A fetch waits for a slot, and none is free.
-  // A standing receive that no fetch has claimed.
-  virtual bool IsAhead(const FetchOp&) const { return false; }
-  // Whether the peer may write the caller's memory.
-  virtual bool MayBeWritten(const FetchOp&) const { return false; }
-  virtual void DropMemory(FetchOp*) {}
-  // Passes the destination of `from` to `to`. False: it cannot be passed.
-  virtual bool PassMemory(FetchOp* from, FetchOp* to) = 0;
-  virtual void OnEndAhead(FetchOp*) {}  // It leaves its slot; it was in that state until now.
-  virtual void OnLeaves(FetchOp*, FetchState) {}  // Until then it was in that state.
-  virtual void Refuse(FetchOp*) {}                // What came for it goes back.
-  virtual std::string WhyLate(const FetchOp&) const {
-    return "";
-  }                                                             // Behind "not received in time".
-  virtual uint64_t BytesOf(const FetchOp&) const { return 0; }  // As far as is known.
+  // Whether the peer may write the memory of the caller in front.
+  virtual bool MayBeWritten(const FetchAsk&) const { return false; }
+  virtual void DropMemory(FetchAsk*) {}
+  // Whether what the peer was asked for can go to `next` in place of the fetch in front.
+  virtual bool MayPass(const FetchAsk& ask, const FetchOp& next) const = 0;
+  virtual void OnEndAhead(FetchAsk*) {}            // It was asked for ahead, and is given up.
+  virtual void OnLeaves(FetchAsk*, FetchState) {}  // Until then it was in that state.
+  virtual void Refuse(FetchAsk*) {}                // What came for it goes back.
+  // Behind "not received in time".
+  virtual std::string WhyLate(const FetchOp&) const { return ""; }
+  virtual uint64_t BytesOf(const FetchAsk&) const { return 0; }  // As far as is known.
 };
 
 }  // namespace tryst

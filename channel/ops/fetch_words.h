@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "channel/ops/fetch_keys.h"
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 
 namespace tryst {
 
@@ -14,20 +13,18 @@ namespace tryst {
 class FetchWords {
  public:
   virtual void FlushSoon() = 0;  // Sends everything that is due, at the end of this turn.
-  // Whether there is room for the request of `op`, and for its key if the peer does not know it.
-  virtual bool HasRoom(const FetchOp& op) = 0;
+  // Whether there is room for the request, and for its key if the peer does not know it.
+  virtual bool HasRoom(const FetchAsk& ask) = 0;
   // Each returns false if there is no room now.
-  virtual bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) = 0;
-  virtual bool SendCancel(const FetchOp& op) = 0;
-  virtual bool SendPark(const FetchOp& op) = 0;
-  virtual bool SendWaits(FetchOp*, FetchKey*) { return true; }
+  virtual bool SendRequest(FetchAsk* ask, bool may_park) = 0;
+  virtual bool SendCancel(const FetchAsk& ask) = 0;
+  virtual bool SendPark(const FetchAsk& ask) = 0;
+  virtual bool SendWaits(FetchAsk*) { return true; }
   virtual bool SendUnwanted(absl::Span<const uint64_t> tickets) = 0;
   virtual bool SayOwn() { return true; }  // Sends what concerns no single fetch.
   virtual size_t most_tickets() const = 0;
-  virtual bool AsksAtOnce() const {
-    return false;
-    // Whether requests leave within the call of Fetch().
-  }
+  // Whether requests leave within the call of Fetch().
+  virtual bool AsksAtOnce() const { return false; }
 
  protected:
   ~FetchWords() = default;

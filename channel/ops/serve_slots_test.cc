@@ -86,7 +86,7 @@ class Notes final : public ServeWire {
 
 class Rows final : public SlotWatch {
  public:
-  void OnFetchEvent(const void*, const FetchOp&, FetchState, FetchEvent) override {}
+  void OnFetchEvent(const void*, const FetchAsk&, FetchState, FetchEvent) override {}
   void OnSlotFreed(const void*, uint16_t) override {}
   void OnServeEvent(const void*, uint16_t, ServeState from, ServeEvent event) override {
     seen.insert({from, event});

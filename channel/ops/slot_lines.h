@@ -1,20 +1,19 @@
 #ifndef TRYST_CHANNEL_OPS_SLOT_LINES_H_
 #define TRYST_CHANNEL_OPS_SLOT_LINES_H_
 
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 #include "channel/ops/linked_line.h"
 
 namespace tryst {
 
-// The fetches that wait for a slot, in the order in which they get one: those whose tensor the peer
+// The asks that wait for a slot, in the order in which they get one: those whose tensor the peer
 // has go first.
 struct SlotLines {
-  // In kQueued, except those that follow another fetch.
-  LinkedLine<FetchOp> queued{&FetchOp::wait_link};
-  LinkedLine<FetchOp> here{&FetchOp::wait_link};  // In kHere; served before `queued`.
+  LinkedLine<FetchAsk> queued{&FetchAsk::wait_link};  // In kQueued.
+  LinkedLine<FetchAsk> here{&FetchAsk::wait_link};    // In kHere; served before `queued`.
 
   bool any() const { return !queued.empty() || !here.empty(); }
-  LinkedLine<FetchOp>* Next() { return here.empty() ? &queued : &here; }
+  LinkedLine<FetchAsk>* Next() { return here.empty() ? &queued : &here; }
 };
 
 }  // namespace tryst

@@ -8,7 +8,7 @@
 
 namespace tryst {
 
-class FetchOp;
+class FetchAsk;
 
 // Hears every event on the slots of both ends of rdma channels, on their poller. Tests compare them
 // with a model (tests/model). Null in production. `end` identifies one end of one channel; no event
@@ -16,8 +16,8 @@ class FetchOp;
 class SlotWatch {
  public:
   virtual ~SlotWatch() = default;
-  // An event of the state table. The op is in its new state already; it may have no slot.
-  virtual void OnFetchEvent(const void* end, const FetchOp& op, FetchState from,
+  // An event of the state table. The ask is in its new state already; it may have no slot.
+  virtual void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
                             FetchEvent event) = 0;
   virtual void OnSlotFreed(const void* end, uint16_t slot) = 0;
   // An event of the state table, before the slot changes.

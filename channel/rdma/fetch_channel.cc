@@ -70,29 +70,34 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
 FetchChannel::~FetchChannel() { TRYST_CHECK(Drained()) << Explain(); }
 
 void FetchChannel::OnWaits(FetchOp* op) {
-  if (op->wants().recurring) habits_.NoteStep(*keys_.Intern(op->key), op->step);
-  if (op->state == FetchState::kAhead) receiver_.TakeAhead(RdmaFetchOp::Of(op));
+  FetchAsk* const ask = op->ask;
+  if (ask->front == op) StartWatch();
+  if (op->wants().recurring) habits_.NoteStep(*ask->of, op->step);
+  if (ask->state == FetchState::kAhead) receiver_.TakeAhead(RdmaAsk::Of(ask));
   if (!open()) silence_.Watch();
   if (connector_.state() == State::kIdle) Connect();
   if (connector_.state() == State::kOpen) sender_.link->FlushSoon();
 }
 
-void FetchChannel::OnEndAhead(FetchOp* op) {
-  standing_.End(RdmaFetchOp::Of(op), false);
+void FetchChannel::OnEndAhead(FetchAsk* ask) {
+  standing_.End(RdmaAsk::Of(ask), false);
   StartWatch();  // The answer to its CANCEL must come.
 }
 
 std::string FetchChannel::WhyLate(const FetchOp& op) const {
-  if (op.state != FetchState::kWaitingRoom) return FetchOps::WhyLate(op);
-  return absl::StrCat(": the tensor has ", RdmaFetchOp::Of(op).meta.bytes, " bytes, and ",
+  const FetchAsk* const ask = op.ask;
+  if (ask == nullptr || ask->front != &op || ask->state != FetchState::kWaitingRoom) {
+    return FetchOps::WhyLate(op);
+  }
+  return absl::StrCat(": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
                       destinations_.landings()->in_use_bytes(), " of the landing cap, ",
                       destinations_.landings()->cap_bytes(),
                       ", are in use: let go of tensors that were received, or raise landing_bytes");
 }
 
-uint64_t FetchChannel::BytesOf(const FetchOp& op) const {
-  const bool told = op.state == FetchState::kWaitingRoom || op.state == FetchState::kParts;
-  return told ? RdmaFetchOp::Of(op).meta.bytes : 0;
+uint64_t FetchChannel::BytesOf(const FetchAsk& ask) const {
+  const bool told = ask.state == FetchState::kWaitingRoom || ask.state == FetchState::kParts;
+  return told ? RdmaAsk::Of(ask).meta.bytes : 0;
 }
 
 void FetchChannel::Close(absl::Status why) {
@@ -110,9 +115,9 @@ void FetchChannel::Close(absl::Status why) {
 bool FetchChannel::Drained() const { return FetchOps::Drained() && sender_.link == nullptr; }
 
 void FetchChannel::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  ops_.ForEach([&](const RdmaFetchOp& op) {
-    *lent_bytes += op.budget_bytes + (op.landing ? op.landing->bytes() : 0);
-    *waiting_bytes += op.waiting_bytes;
+  ask_blocks_.ForEach([&](const RdmaAsk& ask) {
+    *lent_bytes += ask.budget_bytes + (ask.landing ? ask.landing->bytes() : 0);
+    *waiting_bytes += ask.waiting_bytes;
   });
 }
 
@@ -123,7 +128,7 @@ void FetchChannel::View(PathView* view) const {
 
 std::string FetchChannel::Explain() const {
   return absl::StrCat(
-      connector_.Explain(), ", ", pool_.Explain(),
+      connector_.Explain(), ", ", ExplainOut(),
       destinations_.landings()->ends_keys() ? "; the key of a landing ends with its tensor"
                                             : "; landings are its alone, and their keys last",
       connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));

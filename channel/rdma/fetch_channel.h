@@ -13,8 +13,8 @@
 #include "channel/ops/fetch_owed.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
+#include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_op.h"
 #include "channel/rdma/fetch_options.h"
 #include "channel/rdma/fetch_receiving.h"
 #include "channel/rdma/fetch_sending.h"
@@ -84,20 +84,19 @@ class FetchChannel final : public FetchOps,
   void OnHeartbeat();
   absl::Status Overdue();
   int64_t MostSilentMs(bool answers) const;
-  size_t waiting() const { return pool_.live() - standing_.count(); }
+  size_t waiting() const { return asks_.live() - standing_.count(); }
 
   // The end of a link.
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
   void EndAsked(const absl::Status& why, uint64_t new_incarnation = 0);
-  void EndAll(const absl::Status& why);
   void ForgetLeaving();
 
   // The end of the path (fetch_leaving.cc).
   void Leave();
   void OnFarewellAnswer(absl::StatusOr<Hello> answer);
   std::vector<WaitingFetch> TakeAll();
-  void MoveAway(RdmaFetchOp* op) override;
+  void MoveAway(RdmaAsk* ask) override;
 
   // What the link's owner must do for it.
   void OnFlush() override {
@@ -109,32 +108,30 @@ class FetchChannel final : public FetchOps,
   }
 
   // What a transport must do for FetchOps.
-  FetchOp* MakeOp() override { return ops_.Make(this); }
-  void DropOps() override { ops_.Clear(); }
+  FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
+  void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override { habits_ = KeyHabits(); }
   absl::Status MayFill(const Tensor& destination) const override {
     return destinations_.MayFill(destination);
   }
-  FetchOp* Foreseen(int64_t step_id, const TensorKey& key) override {
-    return standing_.Foreseen(step_id, key);
+  FetchAsk* Foreseen(const FetchKey& key, int64_t step_id) override {
+    return standing_.Foreseen(key, step_id);
   }
-  void OnBegun(FetchOp*) override { StartWatch(); }
   void OnWaits(FetchOp* op) override;
   void OnNoSlot() override { standing_.DropOne(); }
-  bool IsAhead(const FetchOp& op) const override { return RdmaFetchOp::Of(op).standing; }
-  void OnEndAhead(FetchOp* op) override;
-  bool MayBeWritten(const FetchOp& op) const override {
-    return RdmaFetchOp::Of(op).region != nullptr;
+  void OnEndAhead(FetchAsk* ask) override;
+  bool MayBeWritten(const FetchAsk& ask) const override {
+    return RdmaAsk::Of(ask).region != nullptr;
   }
-  void DropMemory(FetchOp* op) override { destinations_.Drop(RdmaFetchOp::Of(op)); }
-  bool PassMemory(FetchOp* from, FetchOp* to) override {
-    return destinations_.Pass(RdmaFetchOp::Of(from), RdmaFetchOp::Of(to));
+  void DropMemory(FetchAsk* ask) override { destinations_.Drop(RdmaAsk::Of(ask)); }
+  bool MayPass(const FetchAsk& ask, const FetchOp& next) const override {
+    return FetchDestinations::MayPass(RdmaAsk::Of(ask), next);
   }
-  void OnLeaves(FetchOp* op, FetchState from) override {
-    receiver_.OnLeaves(RdmaFetchOp::Of(op), from);
+  void OnLeaves(FetchAsk* ask, FetchState from) override {
+    receiver_.OnLeaves(RdmaAsk::Of(ask), from);
   }
   std::string WhyLate(const FetchOp& op) const override;
-  uint64_t BytesOf(const FetchOp& op) const override;
+  uint64_t BytesOf(const FetchAsk& ask) const override;
 
   // Constant after construction.
   QueueHub* const hub_;
@@ -147,7 +144,7 @@ class FetchChannel final : public FetchOps,
   FetchSender sender_;
   StandingReceives standing_;
   FetchReceiver receiver_;
-  PagedBlocks<RdmaFetchOp> ops_;
+  PagedBlocks<RdmaAsk> ask_blocks_;
   uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
   bool leave_next_ = false;     // After this pause the channel sends a farewell, not another hello.
   bool probing_ = false;        // It connected only to see whether the path works.

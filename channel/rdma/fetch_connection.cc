@@ -59,7 +59,7 @@ void FetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
     ForgetLeaving();
   } else if (IsPathRefusal(used) && options_.on_refused) {
     // Requests to an earlier life of the peer cannot be served by another path, either.
-    for (FetchOp* op : Asked()) EndEarly(op, used);
+    for (FetchAsk* ask : Asked()) EndAsk(ask, used);
     ForgetLeaving();
     options_.on_refused();
   }
@@ -115,23 +115,23 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
 // Ends requests that the old incarnation can no longer serve. A request that names the new
 // incarnation goes on: its fetch heard of the new one before this channel did.
 void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
-  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
-    if (op == nullptr || !op->asked_before) continue;
-    op->asked_before = false;
-    op->ticket = 0;
-    op->here = false;
-    if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask == nullptr || !ask->said) continue;
+    ask->said = false;
+    ask->ticket = 0;
+    ask->parks = Parks::kNo;
+    if (ask->of->key.src_incarnation() != new_incarnation) EndAsk(ask, why);
   }
-  for (FetchOp* op : Asked()) {
-    if (op->has_slot) continue;
-    if (op->key.src_incarnation() != new_incarnation) {
+  for (FetchAsk* ask : Asked()) {
+    if (ask->has_slot()) continue;
+    if (ask->of->key.src_incarnation() != new_incarnation) {
       TRYST_REACHED("sim: a fetch without a slot ends with its producer");
-      EndEarly(op, why);
+      EndAsk(ask, why);
       continue;
     }
-    DropTicket(op);
-    Advance(op, FetchEvent::kUnlinked);
-    lines_.queued.Push(op);
+    DropTicket(ask);
+    Advance(ask, FetchEvent::kUnlinked);
+    lines_.queued.Push(ask);
   }
   ForgetLeaving();
 }
@@ -139,20 +139,14 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
 // Call it without a link. The producer that would answer the cancels is gone, with everything that
 // it had taken for us.
 void FetchChannel::ForgetLeaving() {
-  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
-    if (op != nullptr && op->state == FetchState::kLeaving) LastWord(op);
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask != nullptr && ask->state == FetchState::kLeaving) FinishLeaving(ask);
   }
 }
 
 void FetchChannel::ReplayAsked() {
   sender_.tell_replayed = true;
-  for (FetchOp* op : Asked()) {
-    const bool leaving = op->state == FetchState::kLeaving;
-    op->send_waits = !op->has_slot;
-    op->send_request = op->has_slot && !leaving;
-    op->send_cancel = leaving;
-    SendSoon(op);
-  }
+  for (FetchAsk* ask : Asked()) SendSoon(ask);
 }
 
 void FetchChannel::RetryLater(const absl::Status& why) {
@@ -180,10 +174,6 @@ void FetchChannel::OnPeerLost() {
   EndAll(NotAnswered(options_.peer, options_.path, options_.patience_ms, connector_.why));
 }
 
-void FetchChannel::EndAll(const absl::Status& why) {
-  for (FetchOp* op : pool_.all()) EndEarly(op, why);
-}
-
 void FetchChannel::RetryNow() {
   if (connector_.state() != State::kBackoff) return;
   connector_.StopWaiting();
@@ -197,7 +187,7 @@ void FetchChannel::OnConnectTimer() {
     TRYST_REACHED("rare: the producer keeps nothing for us any more");
     ForgetLeaving();
   }
-  if (pool_.live() > 0) return leave_next_ ? Leave() : Connect();
+  if (asks_.live() > 0) return leave_next_ ? Leave() : Connect();
   GoIdle();
 }
 
@@ -224,16 +214,16 @@ void FetchChannel::OnHeartbeat() {
   if (!overdue.ok()) return sender_.link->Break(overdue);
   // If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
   // stuck.
-  for (FetchOp* base : slots_.all()) {
-    const RdmaFetchOp* op = RdmaFetchOp::Of(base);
-    if (op == nullptr) continue;
-    const bool left = op->state == FetchState::kLeaving && op->gone_seen;
-    if (op->state != FetchState::kParts && !left) continue;
+  for (FetchAsk* base : slots_.all()) {
+    const RdmaAsk* ask = RdmaAsk::Of(base);
+    if (ask == nullptr) continue;
+    const bool left = ask->state == FetchState::kLeft;
+    if (ask->state != FetchState::kParts && !left) continue;
     // A caller that gave up a fetch into its own memory waits only for the last part.
-    const bool is_awaited = left && !op->reported;
+    const bool is_awaited = left && ask->front != nullptr;
     const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
                                         : options_.link.stall_ms;
-    if (poller_->RunningSince(op->parts_since_ns) < limit_ms * 1'000'000) continue;
+    if (poller_->RunningSince(ask->parts_since_ns) < limit_ms * 1'000'000) continue;
     TRYST_REACHED("rare: parts of a tensor stay away");
     return sender_.link->Break(absl::UnavailableError(
         absl::StrCat("parts of a tensor that the peer said it had sent have not arrived for ",
@@ -263,9 +253,9 @@ int64_t FetchChannel::MostSilentMs(bool answers) const {
 // its writes before the answer to a later PING, and that answer lands behind them.
 absl::Status FetchChannel::Overdue() {
   const auto& slots = slots_.all();
-  owed_.NoteAwaited(std::any_of(slots.begin(), slots.end(), [](const FetchOp* op) {
-    if (op == nullptr || op->state != FetchState::kAsked) return false;
-    return RdmaFetchOp::Of(*op).announced || RdmaFetchOp::Of(*op).retried;
+  owed_.NoteAwaited(std::any_of(slots.begin(), slots.end(), [](const FetchAsk* ask) {
+    if (ask == nullptr || ask->state != FetchState::kAsked) return false;
+    return RdmaAsk::Of(*ask).announced || RdmaAsk::Of(*ask).attempt > 0;
   }));
   if (!owed_.IsLate()) return absl::OkStatus();
   uint64_t lent_bytes = 0, waiting_bytes = 0;
@@ -305,19 +295,16 @@ void FetchChannel::OnBroken(const absl::Status& why) {
   sender_.ping_due = sender_.ping_out = sender_.tell_replayed = false;
   standing_.DropAll(why);
   ForgetWords();
-  for (FetchOp* base : slots_.all()) {
-    RdmaFetchOp* op = RdmaFetchOp::Of(base);
-    if (op == nullptr) continue;
-    destinations_.StopWaiting(op);
-    op->park_asked = op->announced = false;
-    if (std::exchange(op->moves, false)) op->ending = false;
-    op->parts_seen = 0;
-    op->lanes_seen = 0;
-    if (Advance(op, FetchEvent::kBroken) != FetchAction::kAskAgain) continue;
-    op->span.Enter(WaitsFor::kDrain, now_ns());
-    if (connector_.state() == State::kClosed && !op->ending) {
-      op->ending = true;
-      op->end_status = closed_;
+  for (FetchAsk* base : slots_.all()) {
+    RdmaAsk* ask = RdmaAsk::Of(base);
+    if (ask == nullptr) continue;
+    destinations_.StopWaiting(ask);
+    if (ask->parks == Parks::kAllowed) ask->parks = Parks::kNo;
+    ask->announced = ask->moves = false;
+    ask->parts_seen = 0;
+    ask->lanes_seen = 0;
+    if (Advance(ask, FetchEvent::kBroken) == FetchAction::kAskAgain) {
+      ask->Enter(WaitsFor::kDrain, now_ns());
     }
   }
 }
@@ -325,24 +312,23 @@ void FetchChannel::OnBroken(const absl::Status& why) {
 void FetchChannel::OnDrained() {
   sender_.link.reset();
   // No byte of the old epoch can land any more.
-  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
-    if (op == nullptr || op->state != FetchState::kFenced) continue;
-    if (op->ending) {
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask == nullptr) continue;
+    if (ask->state == FetchState::kFencedLeaving) {
       TRYST_REACHED("sim: a fetch has ended before its queue pair has drained");
-      destinations_.Drop(RdmaFetchOp::Of(op));
-      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
-      RdmaFetchOp::Of(op)->meta.stripes = 0;
+      destinations_.Drop(RdmaAsk::Of(ask));
+      RdmaAsk::Of(ask)->meta.stripes = 0;
       // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
-      Advance(op, FetchEvent::kEndAsked);
-      StartLeaving(op, op->end_status);
-      continue;
+      Advance(ask, FetchEvent::kDrained);
+      if (ask->front != nullptr) ReportFront(ask, ask->front->end_status);
+    } else if (ask->state == FetchState::kFenced) {
+      Advance(ask, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
+      ask->Enter(WaitsFor::kConnection, now_ns());
+      ask->said = true;
     }
-    Advance(op, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
-    op->span.Enter(WaitsFor::kConnection, now_ns());
-    op->asked_before = true;
   }
   if (connector_.state() == State::kClosed) return ForgetLeaving();
-  if (pool_.live() == 0) {
+  if (asks_.live() == 0) {
     GoIdle();
   } else if (owed_.works() && connector_.back_off()->TakeFree()) {
     Connect();

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/linked_line.h"
-#include "channel/rdma/fetch_op.h"
+#include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_options.h"
 #include "channel/rdma/landing_pool.h"
 
@@ -23,36 +23,42 @@ class FetchDestinations {
   absl::Status MayFill(const Tensor& destination) const;
   // Chooses a destination before the peer has said what the tensor is: of the size that the caller
   // named, else of the last size (`bytes_last`; 0: unknown), else of a guessed one. A tensor that
-  // fits into a message (`inside` bytes) needs none. Without room `op` gets none, and the peer will
+  // fits into a message (`inside` bytes) needs none. Without room it gets none, and the peer will
   // ask for one.
-  void Choose(RdmaFetchOp* op, uint64_t inside, uint64_t bytes_last);
+  void Choose(RdmaAsk* ask, uint64_t inside, uint64_t bytes_last);
   // A landing for a standing receive. Empty: there is no room now.
   StorageRef TakeAhead(uint64_t bytes) {
     return landings_->Take(bytes, LandingPool::For::kWaiting, writer_);
   }
-  // The peer has the tensor: requests it again when room comes and it is this fetch's turn. False:
+  // The peer has the tensor: requests it again when room comes and it is its turn. False:
   // there is no room until other fetches give theirs up.
-  bool WaitForRoom(RdmaFetchOp* op);
-  void StopWaiting(RdmaFetchOp* op);  // Does nothing if it does not wait.
+  bool WaitForRoom(RdmaAsk* ask);
+  void StopWaiting(RdmaAsk* ask);  // Does nothing if it does not wait.
   // Call it when room came back: the fetch that has waited longest takes some, or ends. False:
   // no fetch waits, or the room was not enough.
   bool TakeRoom();
   bool any_wait() const { return !room_line_.empty(); }
-  // The memory of `op` no longer counts as lent for waiting.
-  void EndWaitingCharge(RdmaFetchOp* op);
-  void Drop(RdmaFetchOp* op);
-  // A landing that the peer may write goes to the next fetch of the key; the caller's own memory
-  // does not.
-  bool Pass(RdmaFetchOp* from, RdmaFetchOp* to);
+  // The memory of the ask no longer counts as lent for waiting, unless it is a standing receive.
+  void EndWaitingCharge(RdmaAsk* ask) {
+    // That may wait long for its fetch, so it stays within the bound for waiting ones.
+    if (!ask->is_ahead()) EndStandingCharge(ask);
+  }
+  void EndStandingCharge(RdmaAsk* ask) {
+    if (ask->waiting_bytes > 0) landings_->EndWaiting(std::exchange(ask->waiting_bytes, 0));
+  }
+  void Drop(RdmaAsk* ask);
+  // A landing that the peer may write can go to the next fetch of the key; the caller's own memory
+  // cannot.
+  static bool MayPass(const RdmaAsk& ask, const FetchOp& next);
 
  private:
-  bool Give(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what);
+  bool Give(RdmaAsk* ask, uint64_t bytes, LandingPool::For what);
 
   FetchOps* const ops_;
   LandingPool* const landings_;
   const FetchChannelOptions& options_;
   const uint64_t writer_;  // Our number in the pool, as the writer of these landings.
-  LinkedLine<FetchOp> room_line_{&FetchOp::wait_link};  // kWaitingRoom.
+  LinkedLine<FetchAsk> room_line_{&FetchAsk::wait_link};  // kWaitingRoom.
 };
 
 }  // namespace tryst

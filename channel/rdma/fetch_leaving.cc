@@ -21,10 +21,10 @@ void FetchChannel::Leave() {
   connector_.Begin(State::kFarewell);
   Farewell farewell;
   farewell.session = sender_.session;
-  for (const FetchOp* op : Asked()) {
-    const bool asked = op->asked_before || op->state == FetchState::kLeaving;
-    if (op->has_slot && asked) {
-      farewell.wanted.push_back({op->slot, static_cast<uint16_t>(op->generation)});
+  for (const FetchAsk* ask : Asked()) {
+    const bool asked = ask->said || ask->state == FetchState::kLeaving;
+    if (ask->has_slot() && asked) {
+      farewell.wanted.push_back({ask->slot, static_cast<uint16_t>(ask->generation)});
     }
   }
   Hello hello = connector_.NewHello();
@@ -55,32 +55,17 @@ void FetchChannel::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
 // Takes out all fetches that wait, in order.
 std::vector<WaitingFetch> FetchChannel::TakeAll() {
   std::vector<WaitingFetch> taken;
-  for (FetchOp* op : Asked()) TakeOut(op, &taken);
+  for (FetchAsk* ask : Asked()) TakeOut(ask, &taken);
   for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
   return taken;
 }
 
-void FetchChannel::MoveAway(RdmaFetchOp* op) {
+// Those behind it go along: asked for here, the first of them would get the tensor that this one is
+// to get on the other path.
+void FetchChannel::MoveAway(RdmaAsk* ask) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
-  const int64_t step = op->step;
-  const TensorKey key = op->key;
-  // Those behind it go along: asked for here, the first of them would get the tensor that this one
-  // is to get on the other path.
-  for (FetchOp* next = op; next != nullptr;) {
-    FetchOp* const follower = next->followers == nullptr ? nullptr : next->followers->line.front();
-    TakeOut(next, &taken);
-    if (follower != nullptr) lines_.queued.Remove(follower);
-    next = follower;
-  }
-  // And those that have not been looked at yet, for want of slots.
-  for (FetchOp* next = lines_.queued.front(); next != nullptr;) {
-    FetchOp* const waiting = next;
-    next = lines_.queued.Behind(waiting);
-    if (waiting->step != step || waiting->key != key) continue;
-    lines_.queued.Remove(waiting);
-    TakeOut(waiting, &taken);
-  }
+  TakeOut(ask, &taken);
   options_.on_too_large(std::move(taken));
 }
 

@@ -27,7 +27,7 @@ struct FetchChannelOptions : ConnectorOptions {
   std::function<void(std::vector<WaitingFetch>)> on_too_large;
   // How long the peer may be silent before the fetches that wait for it fail. 0: for ever.
   int64_t patience_ms = 60'000;
-  // The most fetches that may wait for the peer's Send without a slot. Each costs a FetchOp here
+  // The most fetches that may wait for the peer's Send without a slot. Each costs a FetchAsk here
   // and a ServeTake at the peer.
   uint32_t max_parked = 1'000'000;
   uint64_t max_tensor_bytes = UINT64_MAX;

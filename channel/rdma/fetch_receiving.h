@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/small_storage.h"
+#include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_op.h"
 #include "channel/rdma/fetch_options.h"
 #include "channel/rdma/fetch_sending.h"
 #include "channel/rdma/fetch_standing.h"
@@ -28,7 +28,7 @@ class FetchReceiver {
     virtual void OnBrought() = 0;  // Some of a tensor has come, or a failure in its place.
     // The producer no longer holds the request, and the tensor is too large for this path: another
     // path brings it.
-    virtual void MoveAway(RdmaFetchOp* op) = 0;
+    virtual void MoveAway(RdmaAsk* ask) = 0;
 
    protected:
     ~User() = default;
@@ -52,21 +52,21 @@ class FetchReceiver {
   absl::Status OnRecord(const wire::Record& record);
   absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation);
   // A fetch has claimed a standing receive whose tensor is here.
-  void TakeAhead(RdmaFetchOp* op);
-  // `op` is given up; it was in state `from` until now.
-  void OnLeaves(RdmaFetchOp* op, FetchState from);
+  void TakeAhead(RdmaAsk* ask);
+  // It is given up; it was in state `from` until now.
+  void OnLeaves(RdmaAsk* ask, FetchState from);
 
  private:
-  absl::Status Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record);
-  void NoteBytes(const RdmaFetchOp& op, uint64_t bytes);
-  absl::Status OnTensor(RdmaFetchOp* op, const wire::Record& record);
-  bool TakeSmall(RdmaFetchOp* op, const wire::TensorMeta& meta, absl::string_view payload);
-  absl::Status OnLanded(RdmaFetchOp* op, const wire::Record& record);
-  absl::Status OnNeedDestination(RdmaFetchOp* op, const wire::Record& record);
-  absl::Status TakeLanded(RdmaFetchOp* op);
-  void Complete(RdmaFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead,
+  absl::Status Act(RdmaAsk* ask, FetchAction action, const wire::Record& record);
+  void NoteBytes(const RdmaAsk& ask, uint64_t bytes);
+  absl::Status OnTensor(RdmaAsk* ask, const wire::Record& record);
+  bool TakeSmall(RdmaAsk* ask, const wire::TensorMeta& meta, absl::string_view payload);
+  absl::Status OnLanded(RdmaAsk* ask, const wire::Record& record);
+  absl::Status OnNeedDestination(RdmaAsk* ask, const wire::Record& record);
+  absl::Status TakeLanded(RdmaAsk* ask);
+  void Complete(RdmaAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
                 FetchOps::When when = FetchOps::When::kAtEndOfTurn);
-  void LeaveIfOver(RdmaFetchOp* op);
+  void LeaveIfOver(RdmaAsk* ask);
   int64_t now_ns() const { return ops_->now_ns(); }
 
   FetchOps* const ops_;

@@ -33,29 +33,30 @@ bool FetchSender::TakePong() {
   return true;
 }
 
-bool FetchSender::SendCancel(const FetchOp& op) {
+bool FetchSender::SendCancel(const FetchAsk& ask) {
   wire::Record record;
   record.type = wire::RecordType::kCancel;
-  record.slot = op.slot;
-  record.generation = static_cast<uint16_t>(op.generation);
+  record.slot = ask.slot;
+  record.generation = static_cast<uint16_t>(ask.generation);
   return link->Send(record);
 }
 
-bool FetchSender::SendPark(const FetchOp& op) {
-  const std::string ticket = wire::EncodeTickets({op.ticket});
+bool FetchSender::SendPark(const FetchAsk& ask) {
+  const std::string ticket = wire::EncodeTickets({ask.ticket});
   wire::Record record;
   record.type = wire::RecordType::kPark;
-  record.slot = op.slot;
-  record.generation = static_cast<uint16_t>(op.generation);
+  record.slot = ask.slot;
+  record.generation = static_cast<uint16_t>(ask.generation);
   record.body = ticket;
   return link->Send(record);
 }
 
 // For after a reconnect. It names the key and step again, because the peer may have dropped the
 // take after a farewell whose answer was lost.
-bool FetchSender::SendWaits(FetchOp* op, FetchKey* key) {
+bool FetchSender::SendWaits(FetchAsk* ask) {
+  FetchKey* const key = ask->of;
   if (!TellKey(key)) return false;
-  const std::string body = wire::EncodeWaits({op->step, op->ticket});
+  const std::string body = wire::EncodeWaits({ask->step, ask->ticket});
   wire::Record record;
   record.type = wire::RecordType::kWaits;
   record.number = key->id;
@@ -71,55 +72,57 @@ bool FetchSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
   return link->Send(record);
 }
 
-bool FetchSender::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
-  RdmaFetchOp* op = RdmaFetchOp::Of(base);
+bool FetchSender::SendRequest(FetchAsk* base, bool may_park) {
+  RdmaAsk* ask = RdmaAsk::Of(base);
+  FetchKey* const key = ask->of;
   if (!TellKey(key) || link->message() == nullptr) return false;
-  destinations_->Choose(op, wire::EagerBytes(link->options().message_bytes),
+  destinations_->Choose(ask, wire::EagerBytes(link->options().message_bytes),
                         habits_->Of(*key)->bytes_last);
 
   wire::Record record;
-  record.slot = op->slot;
-  record.generation = static_cast<uint16_t>(op->generation);
+  record.slot = ask->slot;
+  record.generation = static_cast<uint16_t>(ask->generation);
   record.number = key->id;
-  if (op->asked_before) record.flags |= wire::kReplay;
-  if (op->retried) record.flags |= wire::kRetry;
-  if (op->standing) record.flags |= wire::kStanding;
+  if (ask->said) record.flags |= wire::kReplay;
+  if (ask->attempt > 0) record.flags |= wire::kRetry;
+  if (ask->is_ahead()) record.flags |= wire::kStanding;
   wire::RequestBody body;
-  body.step = op->step;
-  if (op->landing) {
+  body.step = ask->step;
+  if (ask->landing) {
     record.flags |= wire::kHasDestination;
-    Landing* const landing = LandingPool::AsLanding(op->landing);
+    Landing* const landing = LandingPool::AsLanding(ask->landing);
     body.destination_address = landing->address();
     body.destination_bytes = landing->bytes();
     body.destination_key = landing->TellKey();
-  } else if (op->region != nullptr) {
+  } else if (ask->region != nullptr) {
     record.flags |= wire::kHasDestination;
-    body.destination_address = op->region->address();
-    body.destination_bytes = op->region->bytes();
-    body.destination_key = op->region->remote_key();
+    body.destination_address = ask->region->address();
+    body.destination_bytes = ask->region->bytes();
+    body.destination_key = ask->region->remote_key();
   }
   // A landing beside the caller's memory may be as large as the tensor. Its request names no shape,
   // so that LANDED announces the tensor: an immediate alone would not say what to copy.
-  if (op->destination().valid() && !op->landing) {
+  if (ask->destination().valid() && !ask->landing) {
     record.flags |= wire::kHasShape;
-    body.dtype = static_cast<uint8_t>(op->destination().dtype());
-    const TensorShape& shape = op->destination().shape();
+    body.dtype = static_cast<uint8_t>(ask->destination().dtype());
+    const TensorShape& shape = ask->destination().shape();
     body.rank = static_cast<uint8_t>(shape.rank());
     for (int i = 0; i < shape.rank(); ++i) body.dims[i] = shape.dim(i);
-  } else if (op->expects) {
+  } else if (ask->expected.bytes > 0) {
     record.flags |= wire::kHasShape;
-    body.dtype = op->expected.dtype;
-    body.rank = op->expected.rank;
-    std::copy(op->expected.dims, op->expected.dims + body.rank, body.dims);
+    body.dtype = ask->expected.dtype;
+    body.rank = ask->expected.rank;
+    std::copy(ask->expected.dims, ask->expected.dims + body.rank, body.dims);
     // Offers no more than the tensor needs, so that the immediate alone can complete it.
-    body.destination_bytes = std::min(body.destination_bytes, op->expected.bytes);
+    body.destination_bytes = std::min(body.destination_bytes, ask->expected.bytes);
   }
-  if (op->ticket != 0) record.flags |= wire::kHasTicket;
+  if (ask->ticket != 0) record.flags |= wire::kHasTicket;
   if (may_park) record.flags |= wire::kMayPark;
-  body.ticket = op->ticket;
+  body.ticket = ask->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link->Put(add)) return false;
-  op->span.id = TraceId(session, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);
+  ask->trace_id =
+      TraceId(session, uint64_t{ask->slot} << 16 | uint64_t{ask->generation}, ask->step);
   return true;
 }
 

@@ -31,11 +31,11 @@ class FetchSender final : public FetchWords {
   bool TakePong();
   void FlushSoon() override;
   bool AsksAtOnce() const override { return !tell_replayed; }
-  bool HasRoom(const FetchOp&) override { return link->message() != nullptr; }
-  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
-  bool SendCancel(const FetchOp& op) override;
-  bool SendPark(const FetchOp& op) override;
-  bool SendWaits(FetchOp* op, FetchKey* key) override;
+  bool HasRoom(const FetchAsk&) override { return link->message() != nullptr; }
+  bool SendRequest(FetchAsk* ask, bool may_park) override;
+  bool SendCancel(const FetchAsk& ask) override;
+  bool SendPark(const FetchAsk& ask) override;
+  bool SendWaits(FetchAsk* ask) override;
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
   bool SayOwn() override;
   size_t most_tickets() const override { return wire::kMaxTickets; }

@@ -1,7 +1,6 @@
 #include "channel/rdma/fetch_standing.h"
 
 #include <utility>
-#include <vector>
 
 #include "base/reached.h"
 
@@ -13,50 +12,52 @@ constexpr uint32_t kRegular = 1;
 
 }  // namespace
 
-FetchOp* StandingReceives::Foreseen(int64_t step_id, const TensorKey& key) {
-  const FetchKey* known = count_ == 0 ? nullptr : ops_->keys()->Find(key);
-  RdmaFetchOp* op = known == nullptr ? nullptr : Of(*known);
-  if (op == nullptr) return nullptr;
-  if (op->step != step_id) {
+FetchAsk* StandingReceives::Foreseen(const FetchKey& key, int64_t step_id) {
+  RdmaAsk* ask = waiting_.empty() ? nullptr : Of(key);
+  if (ask == nullptr) return nullptr;
+  if (ask->step != step_id) {
     TRYST_REACHED("sim: another step is fetched than was foreseen");
-    ops_->EndEarly(op, absl::CancelledError("a standing receive ends: another step was asked for"));
+    ops_->EndAsk(ask, absl::CancelledError("a standing receive ends: another step was asked for"));
     return nullptr;
   }
-  End(op, true);
-  return op;
+  End(ask, true);
+  return ask;
 }
 
-RdmaFetchOp* StandingReceives::Of(const FetchKey& key) {
-  for (FetchOp* op = key.asked.front(); op != nullptr; op = key.asked.Behind(op)) {
-    if (RdmaFetchOp::Of(op)->standing) return RdmaFetchOp::Of(op);
+RdmaAsk* StandingReceives::Of(const FetchKey& key) {
+  for (FetchAsk* ask = key.asks.front(); ask != nullptr; ask = key.asks.Behind(ask)) {
+    if (ask->is_ahead()) return RdmaAsk::Of(ask);
   }
   return nullptr;
 }
 
-void StandingReceives::End(RdmaFetchOp* op, bool claimed) {
-  op->standing = false;
-  --count_;
+void StandingReceives::End(RdmaAsk* ask, bool claimed) {
+  waiting_.Remove(ask);
   ++(claimed ? counters_.standing_claimed : counters_.standing_dropped);
-  ops_->poller()->CancelTimer(op);
-  if (!op->landing) destinations_->EndWaitingCharge(op);
-  const bool known = op->asked_of != nullptr && op->asked_of->id != FetchKey::kNoId;
-  if (known && !claimed) habits_->Of(*op->asked_of)->regular = 0;
+  if (waiting_.empty()) ops_->poller()->CancelTimer(&timer_);
+  if (!ask->landing) destinations_->EndStandingCharge(ask);
+  if (!claimed && ask->of->id != FetchKey::kNoId) habits_->Of(*ask->of)->regular = 0;
 }
 
 void StandingReceives::DropOne() {
-  if (count_ == 0) return;
-  for (FetchOp* op : ops_->slots().all()) {
-    if (op == nullptr || !RdmaFetchOp::Of(*op).standing) continue;
-    TRYST_REACHED("sim: a standing receive gives up its room");
-    return ops_->EndEarly(
-        op, absl::CancelledError("a standing receive ends: another fetch needs its memory"));
-  }
+  if (waiting_.empty()) return;
+  TRYST_REACHED("sim: a standing receive gives up its room");
+  ops_->EndAsk(waiting_.front(),
+               absl::CancelledError("a standing receive ends: another fetch needs its memory"));
 }
 
 void StandingReceives::DropAll(const absl::Status& why) {
-  if (count_ == 0) return;
-  for (FetchOp* op : std::vector<FetchOp*>(ops_->slots().all())) {
-    if (op != nullptr && RdmaFetchOp::Of(*op).standing) ops_->EndEarly(op, why);
+  while (!waiting_.empty()) ops_->EndAsk(waiting_.front(), why);
+}
+
+// No fetch has come for the oldest ones.
+void StandingReceives::OnTimer() {
+  const int64_t for_ns = options_.standing_ms * 1'000'000;
+  while (!waiting_.empty()) {
+    const int64_t at_ns = waiting_.front()->since_ns + for_ns;
+    if (ops_->now_ns() < at_ns) return ops_->poller()->SetTimer(&timer_, at_ns);
+    ops_->EndAsk(waiting_.front(),
+                 absl::CancelledError("a standing receive ends: no fetch has come for it"));
   }
 }
 
@@ -65,36 +66,32 @@ void StandingReceives::AskAhead(bool in_use) {
   if (!in_use) DropAll(absl::CancelledError("a standing receive ends: another path is in use"));
 }
 
-void StandingReceives::ArmNext(const TensorKey& key) {
-  FetchKey* known = ops_->keys()->Intern(key);
+void StandingReceives::ArmNext(FetchKey* known) {
   const KeyHabits::Habit* entry = habits_->Of(*known);
-  if (entry->regular < kRegular || (count_ > 0 && Of(*known) != nullptr)) return;
+  if (entry->regular < kRegular || (!waiting_.empty() && Of(*known) != nullptr)) return;
   if (!asks_ahead_ || !ops_->open() || !ops_->lines().queued.empty()) return;
-  if (count_ >= options_.standing || 2 * ops_->slots().free() <= ops_->slots().size()) return;
+  if (count() >= options_.standing || 2 * ops_->slots().free() <= ops_->slots().size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
-  if (FetchTurns::AskedBefore(*known, step, nullptr) != nullptr)
-    return;  // A fetch has claimed it already.
+  if (FetchKeys::AskOf(*known, step) != nullptr) return;  // A fetch of it has come already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
     landing = destinations_->TakeAhead(entry->bytes_last);
     if (!landing) return;
   }
-  RdmaFetchOp* op = RdmaFetchOp::Of(ops_->TakeOp());
-  op->step = step;
-  op->key = key;
-  op->span.Begin(WaitsFor::kPeerSend, ops_->now_ns());
-  op->standing = true;
-  op->expected = entry->like;
-  op->expects = entry->like.bytes > 0 && entry->like.bytes == entry->bytes_last;
-  if (landing) op->waiting_bytes = landing->bytes();
-  op->landing = std::move(landing);
-  ops_->keys()->Join(op, known);
-  ops_->TakeSlot(op);
-  ++count_;
+  RdmaAsk* ask = RdmaAsk::Of(ops_->TakeAsk(known, step));
+  ask->since_ns = ask->began_ns = ops_->now_ns();
+  const bool is_known = entry->like.bytes > 0 && entry->like.bytes == entry->bytes_last;
+  if (is_known) ask->expected = entry->like;
+  if (landing) ask->waiting_bytes = landing->bytes();
+  ask->landing = std::move(landing);
+  ops_->TakeSlot(ask);
+  if (waiting_.empty()) {
+    ops_->poller()->SetTimer(&timer_, ask->since_ns + options_.standing_ms * 1'000'000);
+  }
+  waiting_.Push(ask);
   ++counters_.standing;
-  ops_->poller()->SetTimer(op, ops_->now_ns() + options_.standing_ms * 1'000'000);
-  ops_->SendSoon(op);
+  ops_->SendSoon(ask);
 }
 
 }  // namespace tryst

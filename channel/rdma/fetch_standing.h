@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/linked_line.h"
+#include "channel/poller/member_timer.h"
+#include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_op.h"
 #include "channel/rdma/fetch_options.h"
 #include "channel/rdma/key_habits.h"
 
@@ -28,18 +30,19 @@ class StandingReceives {
         counters_(*counters) {}
 
   // The standing receive that this fetch claims; null if there is none.
-  FetchOp* Foreseen(int64_t step_id, const TensorKey& key);
+  FetchAsk* Foreseen(const FetchKey& key, int64_t step_id);
   // Requests the tensor of the next step, if one is foreseen and there is room.
-  void ArmNext(const TensorKey& key);
-  void End(RdmaFetchOp* op, bool claimed);
+  void ArmNext(FetchKey* key);
+  void End(RdmaAsk* ask, bool claimed);
   // Gives up one standing receive, because fetches need its slot or its memory.
   void DropOne();
   void DropAll(const absl::Status& why);
   void AskAhead(bool in_use);
-  size_t count() const { return count_; }  // Standing receives that no fetch has claimed.
+  size_t count() const { return waiting_.size(); }  // Standing receives that no fetch has claimed.
 
  private:
-  static RdmaFetchOp* Of(const FetchKey& key);
+  static RdmaAsk* Of(const FetchKey& key);
+  void OnTimer();
 
   FetchOps* const ops_;
   FetchDestinations* const destinations_;
@@ -47,7 +50,9 @@ class StandingReceives {
   const FetchChannelOptions& options_;
   FetchCounters& counters_;
   bool asks_ahead_ = true;
-  size_t count_ = 0;
+  // The oldest first. They wait neither for a slot nor for room, so the link is free.
+  LinkedLine<FetchAsk> waiting_{&FetchAsk::wait_link};
+  MemberTimer<StandingReceives> timer_{this, &StandingReceives::OnTimer};
 };
 
 }  // namespace tryst

@@ -20,17 +20,10 @@ void ShmFetchChannel::OnWaits(FetchOp* op) {
   if (connector_.state() == State::kIdle) Connect();
 }
 
-void ShmFetchChannel::DropMemory(FetchOp* op) { ShmFetchOp::Of(op)->DropTensor(); }
+void ShmFetchChannel::DropMemory(FetchAsk* ask) { ShmAsk::Of(ask)->DropTensor(); }
 
-// A tensor of which parts have arrived lies in this fetch's memory, so the next one cannot take it.
-bool ShmFetchChannel::PassMemory(FetchOp* from, FetchOp* to) {
-  if (ShmFetchOp::Of(from)->into.valid()) return false;
-  ShmFetchOp::Of(to)->misanswered = ShmFetchOp::Of(from)->misanswered;
-  return true;
-}
-
-uint64_t ShmFetchChannel::BytesOf(const FetchOp& op) const {
-  return op.state == FetchState::kCopying ? static_cast<const ShmFetchOp&>(op).bytes : 0;
+uint64_t ShmFetchChannel::BytesOf(const FetchAsk& ask) const {
+  return ask.state == FetchState::kCopying ? ShmAsk::Of(ask).bytes : 0;
 }
 
 // ---- Turns ----
@@ -58,8 +51,8 @@ bool ShmFetchChannel::PollLink() {
 // Asked again, it may be answered better; but not for ever.
 void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
   if (connector_.state() != State::kOpen || cell.head.slot >= slots_.size()) return;
-  ShmFetchOp* op = ShmFetchOp::Of(slots_.at(cell.head.slot));
-  if (op != nullptr) ++op->misanswered;
+  ShmAsk* ask = ShmAsk::Of(slots_.at(cell.head.slot));
+  if (ask != nullptr) ++ask->misanswered;
 }
 
 // At the end of a turn: says what there is to say, and wakes a producer that sleeps.

@@ -13,8 +13,8 @@
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
+#include "channel/shm/fetch_ask.h"
 #include "channel/shm/fetch_link.h"
-#include "channel/shm/fetch_op.h"
 #include "channel/shm/fetch_receive.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/producer_watch.h"
@@ -103,7 +103,7 @@ class ShmFetchChannel final : public FetchOps,
   };
   void Break(const absl::Status& why, Then then = Then::kAskAgain);
   void EndLink(const absl::Status& why, Then then);
-  void Unlink(FetchOp* op);
+  void Unlink(FetchAsk* ask);
   void EndAskedOf(uint64_t former_incarnation);
   void DropLink();
 
@@ -116,21 +116,24 @@ class ShmFetchChannel final : public FetchOps,
   void Flush() override;
 
   // What a transport must do for FetchOps.
-  FetchOp* MakeOp() override { return ops_.Make(this); }
-  void DropOps() override { ops_.Clear(); }
+  FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
+  void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override;
   absl::Status MayFill(const Tensor& destination) const override;
   void OnWaits(FetchOp* op) override;
-  void Refuse(FetchOp* op) override { receiver_.Refuse(ShmFetchOp::Of(op)); }
-  void DropMemory(FetchOp* op) override;
-  void OnLeaves(FetchOp* op, FetchState) override { DropMemory(op); }
-  bool PassMemory(FetchOp* from, FetchOp* to) override;
-  uint64_t BytesOf(const FetchOp& op) const override;
+  void Refuse(FetchAsk* ask) override { receiver_.Refuse(ShmAsk::Of(ask)); }
+  void DropMemory(FetchAsk* ask) override;
+  void OnLeaves(FetchAsk* ask, FetchState) override { DropMemory(ask); }
+  // A tensor of which parts have arrived lies in the memory of the fetch in front.
+  bool MayPass(const FetchAsk& ask, const FetchOp&) const override {
+    return !ShmAsk::Of(ask).into.valid();
+  }
+  uint64_t BytesOf(const FetchAsk& ask) const override;
 
   ShmFetchCounters counters_;
   ShmFetchLink link_;
   ShmReceiver receiver_;
-  PagedBlocks<ShmFetchOp> ops_;
+  PagedBlocks<ShmAsk> ask_blocks_;
   FetchOwed owed_;
   uint32_t cells_seen_ = 0;        // What owed_ knows of: cells of this link,
   uint64_t brought_seen_ = 0;      // and tensors and parts of all links.

@@ -125,7 +125,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   }
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
-    for (FetchOp* op : pool_.all()) EndEarly(op, why);
+    EndAll(why);
   } else if (IsPathRefusal(why) && link_.options.on_refused) {
     link_.options.on_refused();
   } else if (Unusable()) {
@@ -139,7 +139,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
 // If its hellos are answered, the path fails and not the producer. Nothing is requested now, and an
 // answer to a hello means that all earlier requests are settled.
 bool ShmFetchChannel::Unusable() {
-  if (!answered_ || pool_.live() == 0) {
+  if (!answered_ || asks_.live() == 0) {
     leave_next_ = false;
     connector_.NoteWorking();
     return false;
@@ -154,7 +154,7 @@ void ShmFetchChannel::OnConnectTimer() {
         "the producer offered shared memory and did not answer on its local socket in time"));
   }
   if (connector_.state() != State::kBackoff) return;
-  if (pool_.live() > 0) return Connect();
+  if (asks_.live() > 0) return Connect();
   connector_.SetState(State::kIdle);
 }
 
@@ -174,8 +174,8 @@ void ShmFetchChannel::OnPatienceTimer() {
   EndWaiting(NotAnswered(link_.options.peer, "shm", link_.options.patience_ms, connector_.why),
              [&](const FetchOp& op) { return poller_->RunningSince(since_ns(op)) >= patience_ns; });
   int64_t oldest_ns = INT64_MAX;
-  for (const FetchOp* op : pool_.all()) {
-    if (op->state == FetchState::kQueued) oldest_ns = std::min(oldest_ns, since_ns(*op));
+  for (const FetchOp* op : fetches_.all()) {
+    if (op->phase == FetchPhase::kWaits) oldest_ns = std::min(oldest_ns, since_ns(*op));
   }
   if (oldest_ns != INT64_MAX) WaitPatiently(oldest_ns);
 }
@@ -183,8 +183,8 @@ void ShmFetchChannel::OnPatienceTimer() {
 // Ends the waiting fetches that `which` selects.
 void ShmFetchChannel::EndWaiting(const absl::Status& why,
                                  absl::FunctionRef<bool(const FetchOp&)> which) {
-  for (FetchOp* op : pool_.all()) {
-    if (op->state == FetchState::kQueued && which(*op)) EndEarly(op, why);
+  for (FetchOp* op : fetches_.all()) {
+    if (op->phase == FetchPhase::kWaits && which(*op)) EndEarly(op, why);
   }
 }
 
@@ -266,7 +266,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
     NoteOpen();
   }
   link_.FlushSoon();
-  if (probing_ || pool_.live() > 0) link_.watch.Watch();
+  if (probing_ || asks_.live() > 0) link_.watch.Watch();
   return absl::OkStatus();
 }
 
@@ -289,7 +289,7 @@ void ShmFetchChannel::NoteWords() {
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
   *cells = link_.replies.taken();
-  return connector_.state() == State::kOpen && (pool_.live() > 0 || probing_);
+  return connector_.state() == State::kOpen && (asks_.live() > 0 || probing_);
 }
 
 void ShmFetchChannel::AskForSign() {
@@ -309,8 +309,8 @@ void ShmFetchChannel::AskIfUp() {
 bool ShmFetchChannel::WatchParts(bool* awaited) {
   NoteWords();
   if (connector_.state() != State::kOpen) return false;
-  const auto is_awaited = [](FetchOp* op) {
-    return op != nullptr && op->state == FetchState::kAsked && ShmFetchOp::Of(op)->announced;
+  const auto is_awaited = [](FetchAsk* ask) {
+    return ask != nullptr && ask->state == FetchState::kAsked && ShmAsk::Of(ask)->announced;
   };
   *awaited = std::any_of(slots_.all().begin(), slots_.all().end(), is_awaited);
   owed_.NoteAwaited(*awaited);
@@ -318,8 +318,8 @@ bool ShmFetchChannel::WatchParts(bool* awaited) {
   TRYST_REACHED("rare: parts of a tensor in shared memory stay away");
   const absl::Status late = owed_.Late(link_.options.peer, link_.options.path);
   if (link_.options.give_up_ms <= 0) {
-    for (FetchOp* op : pool_.all()) {
-      if (is_awaited(op)) EndEarly(op, late);
+    for (FetchAsk* ask : slots_.all()) {
+      if (is_awaited(ask)) EndAsk(ask, late);
     }
     return true;
   }
@@ -382,7 +382,7 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
   if (absl::IsDataLoss(why)) {
     TRYST_LOG(Error) << link_.options.self << " stops sharing memory with " << link_.options.peer
                      << ": " << why.message();
-  } else if (pool_.live() > 0) {
+  } else if (asks_.live() > 0) {
     TRYST_LOG(Warning) << link_.options.self << " no longer shares memory with "
                        << link_.options.peer << ": " << why.message();
   }
@@ -395,35 +395,34 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   if (owed_.has_spoken()) lost_ns_ = now_ns();
   // It was made for nothing.
   if (!owed_.works()) connector_.NoteFailing(attempt_ns_);
-  leave_next_ = connector_.Unusable() && pool_.live() > 0;
+  leave_next_ = connector_.Unusable() && asks_.live() > 0;
   connector_.SetState(State::kIdle);
   connector_.why = why;
   DropLink();
   link_.words.clear();
   receiver_.Reset();
-  const std::vector<FetchOp*> asked = Asked();
+  const std::vector<FetchAsk*> asked = Asked();
   ForgetWords();
   // From the last to the first, so that they stand, in their order, before fetches that were in
   // line.
   for (auto at = asked.rbegin(); at != asked.rend(); ++at) Unlink(*at);
-  for (FetchOp* op : asked) {
-    const bool for_next_life =
-        op->key.src_incarnation() != 0 && op->key.src_incarnation() != peer_incarnation_;
+  for (FetchAsk* ask : asked) {
+    const uint64_t named = ask->of->key.src_incarnation();
+    const bool for_next_life = named != 0 && named != peer_incarnation_;
     const bool again = (then == Then::kAskAgain || (then == Then::kEndThem && for_next_life)) &&
-                       ShmFetchOp::Of(op)->misanswered < kMisansweredMost;
-    if (op->state == FetchState::kLeaving) {
-      LastWord(op);
-      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+                       ShmAsk::Of(ask)->misanswered < kMisansweredMost;
+    if (ask->state == FetchState::kLeaving) {
+      FinishLeaving(ask);
     } else if (!again) {
-      EndEarly(op, why);
+      EndAsk(ask, why);
     } else {
-      op->asked_before = true;
+      ask->said = true;
       ++counters_.asked_again;
     }
   }
   slots_.Reset(0);
   if (!lines_.queued.empty()) WaitPatiently(lost_ns_);
-  if (pool_.live() == 0 || then == Then::kEndAll) return;
+  if (asks_.live() == 0 || then == Then::kEndAll) return;
   // A link that has brought nothing is not made again at once.
   if (then != Then::kAskAgain) {
     connector_.back_off()->Reset();
@@ -434,27 +433,27 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
 }
 
 // The fetch has neither slot nor ticket any more.
-void ShmFetchChannel::Unlink(FetchOp* op) {
-  DropMemory(op);
-  DropTicket(op);
-  op->park_asked = false;
-  if (Advance(op, FetchEvent::kUnlinked) != FetchAction::kAskAgain) return;
-  if (op->has_slot) slots_.Free(op);
-  op->span.Enter(WaitsFor::kConnection, now_ns());
-  lines_.queued.PushFront(op);
+void ShmFetchChannel::Unlink(FetchAsk* ask) {
+  DropMemory(ask);
+  DropTicket(ask);
+  ask->parks = Parks::kNo;
+  if (Advance(ask, FetchEvent::kUnlinked) != FetchAction::kAskAgain) return;
+  if (ask->has_slot()) slots_.Free(ask);
+  ask->Enter(WaitsFor::kConnection, now_ns());
+  lines_.queued.PushFront(ask);
 }
 
 // Ends requests that an earlier life of the producer can no longer serve. A request that names the
 // present life goes on: its fetch heard of it before this channel did.
 void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
-  EndWaiting(Restarted(link_.options.peer, former_incarnation, peer_incarnation_),
-             [&](const FetchOp& op) {
-               const uint64_t named = op.key.src_incarnation();
-               return (op.asked_before && named != peer_incarnation_) ||
-                      (named != 0 && named == former_incarnation);
-             });
-  for (FetchOp* op : pool_.all()) {
-    if (op->state == FetchState::kQueued) op->asked_before = false;
+  const absl::Status why = Restarted(link_.options.peer, former_incarnation, peer_incarnation_);
+  for (FetchAsk* ask : asks_.all()) {
+    if (ask->state != FetchState::kQueued) continue;
+    const uint64_t named = ask->of->key.src_incarnation();
+    const bool names_former = named != 0 && named == former_incarnation;
+    while (names_former && !ask->behind.empty()) EndEarly(ask->behind.front(), why);
+    const bool was_said = std::exchange(ask->said, false);
+    if (names_former || (was_said && named != peer_incarnation_)) EndAsk(ask, why);
   }
 }
 
@@ -479,7 +478,7 @@ void ShmFetchChannel::Close(absl::Status why) {
   DropLink();
   poller_->CancelTimer(&patience_timer_);
   connector_.SetState(State::kClosed);
-  for (FetchOp* op : pool_.all()) EndEarly(op, closed_);
+  EndAll(closed_);
 }
 
 std::string ShmFetchChannel::Explain() const {
@@ -491,7 +490,7 @@ std::string ShmFetchChannel::Explain() const {
                               ")");
   }
   return absl::StrCat(
-      connector_.Explain(), pull, ", ", pool_.Explain(),
+      connector_.Explain(), pull, ", ", ExplainOut(),
       connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));
 }
 

@@ -109,32 +109,33 @@ void ShmFetchLink::Drop(bool says_leave) {
 }
 
 // A fetch that takes a view needs no destination.
-uint8_t ShmFetchLink::DestinationFlag(const FetchOp& op) {
-  return op.destination().valid() && !op.wants().prefers_view ? shm_wire::kHasDestination : 0;
+uint8_t ShmFetchLink::DestinationFlag(const FetchAsk& ask) {
+  return ask.destination().valid() && !ask.wants().prefers_view ? shm_wire::kHasDestination : 0;
 }
 
-uint32_t ShmFetchLink::KeyCells(const TensorKey& key) {
+uint32_t ShmFetchLink::KeyCells(const FetchKey& key) {
   constexpr size_t kRoom = sizeof(RequestCell::body);
-  return static_cast<uint32_t>((key.text().size() + kRoom - 1) / kRoom);
+  return static_cast<uint32_t>((key.key.text().size() + kRoom - 1) / kRoom);
 }
 
 // Tells the key, too, if the producer does not know it. It checks for room first, because from the
 // next cell on both sides read a reused number as the new key.
-bool ShmFetchLink::SendRequest(FetchOp* op, FetchKey* key, bool may_park) {
-  if (!HasRoom(*op)) return false;
+bool ShmFetchLink::SendRequest(FetchAsk* ask, bool may_park) {
+  FetchKey* const key = ask->of;
+  if (!HasRoom(*ask)) return false;
   watch.Watch();
   if (key->told != epoch) TellKey(key);
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
   cell->head.type = CellType::kRequest;
   cell->head.flags =
-      static_cast<uint8_t>(DestinationFlag(*op) | (may_park ? shm_wire::kMayPark : 0));
-  cell->head.slot = op->slot;
-  cell->head.generation = op->generation;
+      static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0));
+  cell->head.slot = ask->slot;
+  cell->head.generation = ask->generation;
   cell->head.number = key->id;
-  memcpy(cell->body, &op->step, sizeof(op->step));
-  memcpy(cell->body + sizeof(op->step), &op->ticket, sizeof(op->ticket));
+  memcpy(cell->body, &ask->step, sizeof(ask->step));
+  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
   requests.Publish();
-  op->span.id = TraceId(number, uint64_t{op->slot} << 32 | op->generation, op->step);
+  ask->trace_id = TraceId(number, uint64_t{ask->slot} << 32 | ask->generation, ask->step);
   return true;
 }
 
@@ -142,7 +143,7 @@ bool ShmFetchLink::SendRequest(FetchOp* op, FetchKey* key, bool may_park) {
 void ShmFetchLink::TellKey(FetchKey* key) {
   const absl::string_view text = key->key.text();
   constexpr size_t kRoom = sizeof(RequestCell::body);
-  const size_t cells = KeyCells(key->key);
+  const size_t cells = KeyCells(*key);
   for (size_t i = 0; i < cells; ++i) {
     RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
     cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
@@ -168,14 +169,14 @@ bool ShmFetchLink::Say(const Word& word) {
   return true;
 }
 
-bool ShmFetchLink::SendCancel(const FetchOp& op) {
-  return Say({CellType::kCancel, 0, op.slot, op.generation});
+bool ShmFetchLink::SendCancel(const FetchAsk& ask) {
+  return Say({CellType::kCancel, 0, ask.slot, ask.generation});
 }
 
-bool ShmFetchLink::SendPark(const FetchOp& op) {
+bool ShmFetchLink::SendPark(const FetchAsk& ask) {
   if (!requests.HasRoom(1)) return false;
-  memcpy(requests.cell() + offsetof(RequestCell, body), &op.ticket, sizeof(op.ticket));
-  return Say({CellType::kPark, 0, op.slot, op.generation});
+  memcpy(requests.cell() + offsetof(RequestCell, body), &ask.ticket, sizeof(ask.ticket));
+  return Say({CellType::kPark, 0, ask.slot, ask.generation});
 }
 
 bool ShmFetchLink::SendUnwanted(absl::Span<const uint64_t> tickets) {
@@ -190,8 +191,8 @@ bool ShmFetchLink::SendUnwanted(absl::Span<const uint64_t> tickets) {
   return true;
 }
 
-void ShmFetchLink::SaySoon(const FetchOp& op, CellType type, uint8_t flags) {
-  words.push_back({type, flags, op.slot, op.generation});
+void ShmFetchLink::SaySoon(const FetchAsk& ask, CellType type, uint8_t flags) {
+  words.push_back({type, flags, ask.slot, ask.generation});
   FlushSoon();
 }
 
@@ -209,8 +210,8 @@ void ShmFetchLink::TellAccepted(uint32_t accepted) {
   held->view().header->replies_accepted.store(accepted, std::memory_order_release);
 }
 
-void ShmFetchLink::NoteRefused(const FetchOp* op) {
-  if (op->has_slot) refused_[op->slot] = op->generation + 1;
+void ShmFetchLink::NoteRefused(const FetchAsk* ask) {
+  if (ask->has_slot()) refused_[ask->slot] = ask->generation + 1;
 }
 
 bool ShmFetchLink::Settle(const FetchSlots& slots) {

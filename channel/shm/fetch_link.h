@@ -77,8 +77,8 @@ struct ShmFetchLink final : public FetchWords {
     uint32_t generation;
   };
   // `flush` is the channel's; it runs at the end of a turn in which something was queued.
-  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
-               ProducerWatch::Owner* owner, ShmFetchCounters* counters);
+  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush, ProducerWatch::Owner* owner,
+               ShmFetchCounters* counters);
 
   ShmHub* const hub;
   const ShmFetchOptions options;
@@ -105,19 +105,19 @@ struct ShmFetchLink final : public FetchWords {
   // False: it keeps them no longer, so nothing may be requested again.
   bool Settle(const FetchSlots& slots);
   // For Settle(): ending this generation does not mean that its tensor was accepted.
-  void NoteRefused(const FetchOp* op);
+  void NoteRefused(const FetchAsk* ask);
 
   // FetchWords.
   void FlushSoon() override { hub->poller()->FlushThisTurn(flush_); }
   bool AsksAtOnce() const override { return words.empty(); }
-  bool HasRoom(const FetchOp& op) override { return requests.HasRoom(KeyCells(op.key) + 1); }
-  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
-  bool SendCancel(const FetchOp& op) override;
-  bool SendPark(const FetchOp& op) override;
+  bool HasRoom(const FetchAsk& ask) override { return requests.HasRoom(KeyCells(*ask.of) + 1); }
+  bool SendRequest(FetchAsk* ask, bool may_park) override;
+  bool SendCancel(const FetchAsk& ask) override;
+  bool SendPark(const FetchAsk& ask) override;
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
   size_t most_tickets() const override { return shm_wire::kRequestTickets; }
 
-  void SaySoon(const FetchOp& op, shm_wire::CellType type, uint8_t flags);
+  void SaySoon(const FetchAsk& ask, shm_wire::CellType type, uint8_t flags);
   bool SayWords();
   // Tensors answered before this cell can no longer be refused.
   void TellAccepted(uint32_t accepted);
@@ -127,8 +127,8 @@ struct ShmFetchLink final : public FetchWords {
  private:
   void TellKey(FetchKey* key);
   bool Say(const Word& word);
-  static uint32_t KeyCells(const TensorKey& key);
-  static uint8_t DestinationFlag(const FetchOp& op);
+  static uint32_t KeyCells(const FetchKey& key);
+  static uint8_t DestinationFlag(const FetchAsk& ask);
 
   PollerFlush* const flush_;
   // By slot: the generation after the last one whose tensor was not accepted.

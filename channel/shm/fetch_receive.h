@@ -10,8 +10,8 @@
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/ring_line.h"
 #include "channel/ops/small_storage.h"
+#include "channel/shm/fetch_ask.h"
 #include "channel/shm/fetch_link.h"
-#include "channel/shm/fetch_op.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -46,39 +46,39 @@ class ShmReceiver {
   uint32_t accepted() const {
     return copies_.empty() ? link_->replies.taken() : copies_.front()->cell;
   }
-  // `op` ends while its tensor is copied: the producer gets the tensor back.
-  void Refuse(ShmFetchOp* op);
+  // It ends while its tensor is copied: the producer gets the tensor back.
+  void Refuse(ShmAsk* ask);
 
  private:
   // Bytes of a large tensor that one turn copies; with helpers, who read much at once.
   static constexpr uint64_t kTurnBytes = 512 << 10;
   static constexpr uint64_t kHelpedTurnBytes = 16 << 20;
 
-  absl::Status OnWord(ShmFetchOp* op, FetchEvent event, const shm_wire::ReplyCell& cell);
-  absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  absl::Status OnReference(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view);
-  absl::Status OnPart(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view,
+  absl::Status OnWord(ShmAsk* ask, FetchEvent event, const shm_wire::ReplyCell& cell);
+  absl::Status OnInline(ShmAsk* ask, const shm_wire::ReplyCell& cell);
+  absl::Status OnPlaced(ShmAsk* ask, const shm_wire::ReplyCell& cell);
+  absl::Status OnReference(ShmAsk* ask, const shm_wire::Placed& placed, StorageRef view);
+  absl::Status OnPart(ShmAsk* ask, const shm_wire::Placed& placed, StorageRef view,
                       bool has_digest);
-  void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
-  absl::Status StartFailedText(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  void OnPull(ShmAsk* ask, const shm_wire::Placed& placed);
+  absl::Status StartFailedText(ShmAsk* ask, const shm_wire::ReplyCell& cell);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
-  bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  bool FillSmall(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  absl::Status Prepare(ShmFetchOp* op);
-  absl::Status CopySome(ShmFetchOp* op);
-  absl::Status ReadPeer(ShmFetchOp* op, uint8_t* to, uint64_t bytes);
-  void EndCopy(ShmFetchOp* op, absl::Status status);
-  absl::StatusOr<Tensor> Finish(ShmFetchOp* op);
-  void Complete(ShmFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);
-  void TurnDown(ShmFetchOp* op, absl::Status status);
+  bool FillDestination(ShmAsk* ask, const shm_wire::ReplyCell& cell);
+  bool FillSmall(ShmAsk* ask, const shm_wire::ReplyCell& cell);
+  absl::Status Prepare(ShmAsk* ask);
+  absl::Status CopySome(ShmAsk* ask);
+  absl::Status ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes);
+  void EndCopy(ShmAsk* ask, absl::Status status);
+  absl::StatusOr<Tensor> Finish(ShmAsk* ask);
+  void Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead);
+  void TurnDown(ShmAsk* ask, absl::Status status);
   int64_t now_ns() const { return link_->hub->poller()->now_ns(); }
 
   FetchOps* const ops_;
   ShmFetchLink* const link_;
   BackOff* const back_off_;
   User* const user_;
-  RingLine<ShmFetchOp*> copies_;      // In kCopying.
+  RingLine<ShmAsk*> copies_;          // In kCopying.
   shm_wire::CellHead failed_head_{};  // An error text that is still arriving began with it.
   std::string failed_text_;
   size_t failed_bytes_ = 0;

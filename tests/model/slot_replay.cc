@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 #include "tests/model/slot_model.h"
 
 namespace tryst {
@@ -52,24 +52,14 @@ Ask AskOf(FetchState state) {
       return Ask::kAsked;
     case FetchState::kLeaving:
       return Ask::kLeaving;
+    case FetchState::kLeft:
+      return Ask::kLeft;
     case FetchState::kFenced:
       return Ask::kFenced;
+    case FetchState::kFencedLeaving:
+      return Ask::kFencedEnding;
     default:
       return Ask::kIdle;
-  }
-}
-
-// Merges states that the code tells apart and the model does not: several parts are one tensor, and
-// the first shows that it comes; after GONE parts may still land; a fenced fetch may have been
-// given up.
-Ask Coarse(Ask state) {
-  switch (state) {
-    case Ask::kLeft:
-      return Ask::kLeaving;
-    case Ask::kFencedEnding:
-      return Ask::kFenced;
-    default:
-      return state;
   }
 }
 
@@ -157,15 +147,15 @@ void SlotReplay::AskTakes(const void* end, uint16_t slot, AskStep step, Ask to) 
   Take(slot, place, Edge(static_cast<Ask>(place->state), step, to));
 }
 
-void SlotReplay::OnFetchEvent(const void* end, const FetchOp& op, FetchState from,
+void SlotReplay::OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
                               FetchEvent event) {
-  if (!op.has_slot) return;
-  const uint16_t slot = op.slot;
+  if (!ask.has_slot()) return;
+  const uint16_t slot = ask.slot;
   const Place& place = asking_[end][slot];
   const Ask now = static_cast<Ask>(place.state);
   const bool leaving = now == Ask::kLeaving || now == Ask::kLeft;
   if (now == Ask::kIdle && event != FetchEvent::kAsk) return;  // It was never requested.
-  if (AskOf(from) != Ask::kIdle && AskOf(from) != Coarse(now) &&
+  if (AskOf(from) != Ask::kIdle && AskOf(from) != now &&
       !(from == FetchState::kAsked && (now == Ask::kAnswered || now == Ask::kRoom))) {
     Say(slot, place,
         absl::StrCat("the code's fetch ", FetchStateName(from), ", and the model's is ",
@@ -190,13 +180,8 @@ void SlotReplay::OnFetchEvent(const void* end, const FetchOp& op, FetchState fro
       return AskTakes(end, slot, AskStep::kHearsGone, Ask::kLeft);
     case FetchEvent::kEnd:
     case FetchEvent::kEndAsked:
-      if (leaving || now == Ask::kFencedEnding) {
-        if (op.state == FetchState::kLeaving && from == FetchState::kFenced) {
-          AskTakes(end, slot, AskStep::kDrains, Ask::kLeaving);
-        }
-        return;
-      }
-      if (op.state == FetchState::kLeaving) {
+      if (leaving || now == Ask::kFencedEnding) return;
+      if (ask.state == FetchState::kLeaving) {
         return AskTakes(end, slot, AskStep::kCancels, Ask::kLeaving);
       }
       if (now == Ask::kFenced) AskTakes(end, slot, AskStep::kCancels, Ask::kFencedEnding);
@@ -205,7 +190,8 @@ void SlotReplay::OnFetchEvent(const void* end, const FetchOp& op, FetchState fro
       if (now == Ask::kQueued) return AskTakes(end, slot, AskStep::kBreaks, Ask::kQueued);
       return AskTakes(end, slot, AskStep::kBreaks, leaving ? Ask::kFencedEnding : Ask::kFenced);
     case FetchEvent::kDrained:
-      return AskTakes(end, slot, AskStep::kDrains, Ask::kQueued);
+      return AskTakes(end, slot, AskStep::kDrains,
+                      ask.state == FetchState::kLeaving ? Ask::kLeaving : Ask::kQueued);
     default:
       return;
   }

@@ -30,7 +30,7 @@ constexpr PinnedSeed kPinned[] = {
     {1003456, "sim: a hello of an older epoch"},
     {38, "sim: a farewell crosses a take"},
     {53, "sim: a landing is refused registration"},
-    {11, "sim: a wrong digest"},
+    {31, "sim: a wrong digest"},
     // Its digest is wrong when there is no more room for it: it is announced once more.
     {74, "sim: a wrong digest"},
     {53, "sim: memory of a caller is refused registration"},
@@ -38,8 +38,8 @@ constexpr PinnedSeed kPinned[] = {
     {2180006329, "sim: a fetch has ended before its queue pair has drained"},
     {2530000065, "sim: works of a broken queue pair do not come back"},
     {2014001718, "sim: a work of before the peace would flip a bit unseen"},
-    {26, "sim: a registration was still to fail when peace came"},
-    {2023001044, "sim: a fetch waits behind an abort"},
+    {43, "sim: a registration was still to fail when peace came"},
+    {25, "sim: a fetch waits behind an abort"},
 };
 
 uint64_t TimesReached(absl::string_view guard) {

@@ -42,10 +42,10 @@ std::string PairName(size_t one, size_t other) {
 
 }  // namespace
 
-void TableWatch::OnFetchEvent(const void* end, const FetchOp& op, FetchState from,
+void TableWatch::OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
                               FetchEvent event) {
   ++counts_.fetch[static_cast<size_t>(from)][static_cast<size_t>(event)];
-  next_->OnFetchEvent(end, op, from, event);
+  next_->OnFetchEvent(end, ask, from, event);
 }
 
 void TableWatch::OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) {

@@ -26,7 +26,8 @@ class TableWatch final : public SlotWatch {
   explicit TableWatch(SlotWatch* next) : next_(next) {}
   const TableCounts& counts() const { return counts_; }
 
-  void OnFetchEvent(const void* end, const FetchOp& op, FetchState from, FetchEvent event) override;
+  void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
+                    FetchEvent event) override;
   void OnSlotFreed(const void* end, uint16_t slot) override { next_->OnSlotFreed(end, slot); }
   void OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) override;
   void OnServeEpoch(const void* end) override { next_->OnServeEpoch(end); }

@@ -1,19 +1,19 @@
-#ifndef TRYST_CHANNEL_SHM_FETCH_OP_H_
-#define TRYST_CHANNEL_SHM_FETCH_OP_H_
+#ifndef TRYST_CHANNEL_SHM_FETCH_ASK_H_
+#define TRYST_CHANNEL_SHM_FETCH_ASK_H_
 
 #include <cstdint>
 
-#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_ask.h"
 
 namespace tryst {
 
-// The fields of a fetch that only shared memory needs: where its bytes are copied from, and to.
-class ShmFetchOp final : public FetchOp {
+// The fields of an ask that only shared memory needs: where its bytes are copied from, and to.
+class ShmAsk final : public FetchAsk {
  public:
-  using FetchOp::FetchOp;
-  static ShmFetchOp* Of(FetchOp* op) { return static_cast<ShmFetchOp*>(op); }
+  static ShmAsk* Of(FetchAsk* ask) { return static_cast<ShmAsk*>(ask); }
+  static const ShmAsk& Of(const FetchAsk& ask) { return static_cast<const ShmAsk&>(ask); }
   void Renew() override {
-    FetchOp::Renew();
+    FetchAsk::Renew();
     misanswered = 0;
     announced = false;
   }
@@ -44,4 +44,4 @@ class ShmFetchOp final : public FetchOp {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_SHM_FETCH_OP_H_
+#endif  // TRYST_CHANNEL_SHM_FETCH_ASK_H_

@@ -1,0 +1,44 @@
+#ifndef TRYST_CHANNEL_OPS_REUSE_POOL_H_
+#define TRYST_CHANNEL_OPS_REUSE_POOL_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "channel/ops/paged_blocks.h"
+
+namespace tryst {
+
+// Objects that are used again, each made new by its Renew(). It does not own them.
+template <typename T>
+class ReusePool {
+ public:
+  T* Take(absl::FunctionRef<T*()> make) {
+    if (free_.empty()) {
+      all_.push_back(make());
+      free_.push_back(all_.back());
+    }
+    T* one = free_.back();
+    free_.pop_back();
+    one->Renew();
+    return one;
+  }
+  void Free(T* one) { free_.push_back(one); }
+  const std::vector<T*>& all() const { return all_; }  // All that were ever made.
+  size_t live() const { return all_.size() - free_.size(); }
+  // Many were out, and none is any more.
+  bool is_idle_and_large() const { return all_.size() > kMostIdleObjects && live() == 0; }
+  // Forgets all of them. REQUIRES: none is out.
+  void Clear() {
+    all_ = {};
+    free_ = {};
+  }
+
+ private:
+  std::vector<T*> all_;
+  std::vector<T*> free_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_REUSE_POOL_H_
