@@ -53,11 +53,7 @@ NOT_FOUND = ("survived", "unreached", "flaky")
 
 def chosen(mutants, args):
     if args.only:
-        names = args.only.split(",")
-        unknown = set(names) - {mutant.name for mutant in mutants}
-        if unknown:
-            sys.exit("no fault is called %s" % ", ".join(sorted(unknown)))
-        return [mutant for mutant in mutants if mutant.name in names]
+        return [mutant for mutant in mutants if mutant.name in args.only]
     if args.quick:
         mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in QUICK]) for mutant in mutants]
         mutants = [mutant for mutant in mutants if mutant.tests]
@@ -208,7 +204,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="those that a test finds which is built in seconds and runs in one")
     parser.add_argument("--some", type=int, default=0, help="at most so many of the described faults, others with each seed")
-    parser.add_argument("--only", default="", help="these described faults, by name")
+    parser.add_argument("--only", default="", help="these faults, by name, also those of survivors.txt (`survivors`: all of them)")
     parser.add_argument("--sample", type=int, default=0, help="so many generated faults (with --quick: beside those described)")
     parser.add_argument("--from", dest="seed", type=int, default=datetime.date.today().toordinal(), help="the seed that draws them; else the day")
     parser.add_argument("--rooms", default=",".join(generate.ROOMS), help="of the generated faults")
@@ -225,6 +221,7 @@ def arguments():
     args = parser.parse_args()
     if args.quick and not args.sample:
         args.sample = QUICK_SAMPLE
+    args.only = sorted(sample.listed(HERE, "survivors.txt")) if args.only == "survivors" else list(filter(None, args.only.split(",")))
     args.rooms = args.rooms.split(",")
     unknown = set(args.rooms) - set(generate.ROOMS)
     if unknown:
@@ -283,7 +280,15 @@ def make(described, args, tree):
     here = sample.plant_all(ROOT, None, described, [])
     targets = {test[0] for mutant in mutants if mutant.name not in here for test in mutant.tests}
     judges, drawn, known = [], {}, os.path.join(tree + ".refused")
-    if args.sample:
+    if args.only:
+        drawn = sample.named(ROOT, sample.sources(ROOT, args.rooms), args.only)
+        unknown = set(args.only) - {fault.name for fault in drawn.values()} - {mutant.name for mutant in mutants}
+        if unknown:
+            sys.exit("no fault is called %s" % ", ".join(sorted(unknown)))
+        args.sample = len(drawn)
+        if drawn:
+            judges = args.targets.split(",") if args.targets else targets_of(sorted({os.path.dirname(fault.path) for fault in drawn.values()}))
+    elif args.sample:
         judges = sorted(QUICK) if args.quick else args.targets.split(",") if args.targets else targets_of(args.rooms)
         leave_out = set(sample.listed(HERE, "equivalents.txt"))
         if os.path.exists(known):

@@ -50,6 +50,12 @@ def draw(root, paths, seed, size, leave_out):
     return {FIRST + i: generate.numbered(fault, FIRST + i) for i, fault in enumerate(drawn) if fault.name not in leave_out}
 
 
+def named(root, paths, names):
+    """{number: fault} of these, of which there may be none."""
+    return {FIRST + i: generate.numbered(fault, FIRST + i)
+            for i, fault in enumerate(fault for fault in every(root, paths) if fault.name in names)}
+
+
 def plant_all(root, tree, described, faults, also=()):
     """Writes every file that has a fault, and those of `also`. {name: why} of those that do not apply."""
     refused = {}
