@@ -171,5 +171,44 @@ TEST(ThreadPoolExecutor, WorkMayWaitForTheNextThatItsSourceBrought) {
   executor.SetSources({});
 }
 
+// Writes down that it is turned, and brings work a few times.
+struct NotedSource : WorkSource {
+  void TurnUntil(const std::atomic<bool>&) override {
+    const int turn = (*turns)++;
+    if (turn >= kMost) return;
+    order[turn] = this;
+    if (turn == 0) return;  // What is turned first has nothing.
+    if (this != order[0]) executor->Run([] {});
+  }
+  static constexpr int kMost = 4;
+  ThreadPoolExecutor* executor = nullptr;
+  std::atomic<int>* turns = nullptr;
+  WorkSource** order = nullptr;
+};
+
+// Where work has come from more is likely to come.
+TEST(ThreadPoolExecutor, AThreadTurnsFirstWhatHasBroughtItWork) {
+  Plug plug;
+  NotedSource sources[2];
+  std::atomic<int> turns{0};
+  WorkSource* order[NotedSource::kMost] = {};
+  ThreadPoolExecutor executor(2, 16);
+  for (NotedSource& source : sources) {
+    source.executor = &executor;
+    source.turns = &turns;
+    source.order = order;
+  }
+  executor.Run([&] { plug.Hold(); });  // One thread is left.
+  while (!plug.in) std::this_thread::yield();
+  executor.SetSources({&sources[0], &sources[1]});
+  executor.Run([] {});  // It looks at the sources when it has run something.
+  while (turns < NotedSource::kMost) std::this_thread::yield();
+  executor.SetSources({});
+  plug.out = true;
+  EXPECT_NE(order[1], order[0]);
+  EXPECT_EQ(order[2], order[1]);
+  EXPECT_EQ(order[3], order[1]);
+}
+
 }  // namespace
 }  // namespace tryst

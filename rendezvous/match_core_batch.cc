@@ -43,8 +43,8 @@ void MatchCore::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args
 // Returns how many receives of the batch it has ended.
 int64_t MatchCore::ReceiveInShard(Batch* batch, absl::Span<const TensorKey> keys,
                                   size_t shard_index, int64_t now_ns) {
-  const uint32_t begin = shard_index == 0 ? 0 : batch->ends[shard_index - 1];
-  const uint32_t end = batch->ends[shard_index];
+  const uint32_t begin = batch->bounds[shard_index];
+  const uint32_t end = batch->bounds[shard_index + 1];
   if (begin == end) return 0;
   int64_t ended = 0;
   int64_t freed_bytes = 0;
@@ -253,8 +253,8 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
 // without the lock.
 absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
                                     size_t shard_index, int64_t* spare_bytes, AllRun* all) {
-  uint32_t begin = shard_index == 0 ? 0 : batch->ends[shard_index - 1];
-  const uint32_t end = batch->ends[shard_index];
+  uint32_t begin = batch->bounds[shard_index];
+  const uint32_t end = batch->bounds[shard_index + 1];
   Shard& shard = *shards_[shard_index];
   while (begin < end) {
     Leaving leaving;
