@@ -83,7 +83,7 @@ void Takes::LetGo(ServeTake* take) {
     return Free(take);
   }
   if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
-  if (take->cancellation) take->cancellation->StartCancel();
+  take->cancellation->StartCancel();
   if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
   TRYST_REACHED("rare: a take ends on another thread while it is dropped");
   take->dropped = true;

@@ -285,6 +285,35 @@ struct CountingFlush final : PollerFlush {
   int count = 0;
 };
 
+// Has work in every poll, up to so many.
+struct CountedSource final : PollerSource {
+  CountedSource(int most, Sight sight) : most(most), sight(sight) {}
+  bool Poll() override { return polls.fetch_add(1) + 1 < most; }
+  Sight Glance() override { return sight; }
+  void Arm() override {}
+  int event_fd() const override { return -1; }
+  const int most;
+  const Sight sight;
+  std::atomic<int> polls{0};
+};
+
+// A poll of others costs system calls, and here no time passes in which they could get work.
+TEST(PollerTest, WhileWorkIsInSightOtherSourcesAreNotPolled) {
+  constexpr int kPolls = 1000;
+  FakeClock clock;
+  Poller poller(&clock);
+  CountedSource seen(kPolls, PollerSource::Sight::kWork);
+  CountedSource blind(0, PollerSource::Sight::kBlind);
+  poller.AddSource(&seen);
+  poller.AddSource(&blind);
+  poller.Start();
+  while (seen.polls < kPolls) std::this_thread::yield();
+  EXPECT_LT(blind.polls, kPolls / 10);
+  poller.Stop();
+  poller.RemoveSource(&seen);
+  poller.RemoveSource(&blind);
+}
+
 TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
   FakeClock clock;
   Poller poller(&clock);
