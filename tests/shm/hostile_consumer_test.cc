@@ -97,6 +97,7 @@ class HostileConsumerTest : public ::testing::Test {
     TRYST_CHECK(memory.ok()) << memory.status();
     memory_ = *std::move(memory);
     view_ = shm_wire::LinkView(memory_->data(), packet.sizes);
+    cells_ = packet.sizes.cells;
     requests_ = RingWriter<shm_wire::kRequestCellBytes>(view_.requests, packet.sizes.cells,
                                                         &view_.header->requests_read);
     packet.type = shm_wire::PacketType::kReady;
@@ -119,6 +120,40 @@ class HostileConsumerTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) Turn();
     ASSERT_TRUE(IsServed());
     ASSERT_GT(path_->serving()[0]->references(), 0u);
+  }
+
+  // The number of packets that the producer has sent over the socket.
+  int Heard() {
+    int heard = 0;
+    shm_wire::Packet packet;
+    OwnedFd fd;
+    while (socket_->Receive(&packet, &fd) == LocalSocket::Received::kPacket) ++heard;
+    return heard;
+  }
+  // The number of cells of this type that the producer has written. REQUIRES: it has not written
+  // more than twice what the ring has room for.
+  uint32_t Written(shm_wire::CellType type) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < cells_; ++i) {
+      shm_wire::CellHead head;
+      memcpy(&head, view_.replies + size_t{i} * sizeof(shm_wire::ReplyCell), sizeof(head));
+      count += head.sequence != 0 && head.type == type;
+    }
+    return count;
+  }
+  // The producer's answers fill the ring, and nobody reads them.
+  void FillReplies() {
+    for (uint32_t i = 0; i < cells_; ++i) {
+      ASSERT_TRUE(Say(shm_wire::CellType::kPing, 0, 0, 0, ""));
+    }
+    for (int i = 0; i < 100; ++i) Turn();
+    ASSERT_EQ(Written(shm_wire::CellType::kPong), cells_);
+  }
+  void Send(const std::string& key, int64_t bytes) {
+    ASSERT_TRUE(
+        source_.step()
+            ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kUint8, {bytes}), false)
+            .ok());
   }
 
   bool IsServed() const {
@@ -171,6 +206,7 @@ class HostileConsumerTest : public ::testing::Test {
   std::unique_ptr<LocalSocket> socket_;
   std::unique_ptr<SharedMemory> memory_;
   shm_wire::LinkView view_;
+  uint32_t cells_ = 0;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
   std::function<void()> before_accepted_;
 };
@@ -246,6 +282,45 @@ TEST_F(HostileConsumerTest, CancelsWhoseAnswersNobodyReadsEndTheLink) {
   while (said < 1'000'000 && Say(shm_wire::CellType::kCancel, 0, said, 0, "")) ++said;
   EXPECT_FALSE(IsServed());
   EXPECT_LT(said, 100'000u);
+}
+
+TEST_F(HostileConsumerTest, AConsumerThatSleepsIsWokenByAnAnswer) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(Heard(), 0) << "it is awake";
+  view_.header->consumer_asleep.store(shm_wire::kForMessages);
+  Send(key, 8);
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kInline), 1u);
+  EXPECT_EQ(Heard(), 1);
+  EXPECT_EQ(view_.header->consumer_asleep.load(), uint32_t{shm_wire::kAwake});
+}
+
+TEST_F(HostileConsumerTest, WhatIsGivenUpWhileItWaitsForRoomIsNotAnswered) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(SayKey(0, key));
+  FillReplies();
+  if (HasFatalFailure()) return;
+  Send(key, 8);
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(source_.step()->counters().waiting_sends, 0);
+  ASSERT_TRUE(Say(shm_wire::CellType::kCancel, 0, 1, 0, ""));
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(source_.step()->counters().waiting_sends, 1);
+  view_.header->replies_read.store(cells_);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kGone), 1u);
+  EXPECT_EQ(Written(shm_wire::CellType::kPong), cells_ - 1) << "one cell is new";
+  EXPECT_TRUE(IsServed());
+}
+
+TEST_F(HostileConsumerTest, AHelloAfterTheEndIsTurnedDown) {
+  path_->Close(absl::CancelledError("it stops"));
+  EXPECT_EQ(Join(2).message(), "it stops");
+  EXPECT_TRUE(path_->Drained());
 }
 
 // It holds a part of a tensor of each link, and every socket.

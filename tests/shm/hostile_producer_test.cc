@@ -83,18 +83,55 @@ class HostileProducerTest : public ::testing::Test {
       alarms_.AdvanceBy(absl::Microseconds(200));
     }
   }
-  void Open() {
-    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkVersion, *segment_,
-               [this] { Turn(); });
+  void Open(uint64_t incarnation = 7) {
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, incarnation, shm_wire::kLinkVersion,
+               *segment_, [this] { Turn(); });
     ASSERT_NE(link_.socket, nullptr);
     Turn();
   }
-  void Fetch(const Tensor& destination = Tensor()) {
+  // It ends the link, and expects another one.
+  void HangUp() {
+    link_.view.header->producer_left.store(1);
+    link_.socket.reset();
+    for (int i = 0; i < 100 && hellos_.answer == nullptr; ++i) Turn();
+    ASSERT_NE(hellos_.answer, nullptr) << channel_->Explain();
+  }
+  // How many packets of this type the consumer has sent over the socket.
+  int Heard(shm_wire::PacketType type) {
+    int heard = 0;
+    shm_wire::Packet packet;
+    OwnedFd fd;
+    while (link_.socket->Receive(&packet, &fd) == LocalSocket::Received::kPacket) {
+      heard += packet.type == type;
+    }
+    return heard;
+  }
+  // How many cells the consumer has written, and how many of them are of this type. REQUIRES: it
+  // has not written the ring for the second time.
+  uint32_t Written() const {
+    return Count([](const shm_wire::CellHead&) { return true; });
+  }
+  uint32_t Written(shm_wire::CellType type) const {
+    return Count([type](const shm_wire::CellHead& head) { return head.type == type; });
+  }
+  template <typename Fn>
+  uint32_t Count(Fn counts) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < shm_wire::kMinCells; ++i) {
+      shm_wire::CellHead head;
+      memcpy(&head, link_.view.requests + size_t{i} * sizeof(shm_wire::RequestCell), sizeof(head));
+      count += head.sequence == i + 1 && counts(head);
+    }
+    return count;
+  }
+  void Fetch(const Tensor& destination = Tensor(), Cancellation* cancellation = nullptr,
+             const std::string& edge = "edge") {
     ++started_;
     Args args;
     args.destination = destination;
+    args.cancellation = cancellation;
     const TensorKey key = TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,
-                                                absl::StrCat(kConsumer, "/device:CPU:0"), "edge")
+                                                absl::StrCat(kConsumer, "/device:CPU:0"), edge)
                               ->At(0, 0);
     channel_->Fetch(1, key, args,
                     [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
@@ -236,6 +273,105 @@ TEST_F(HostileProducerTest, ThePartsOfATensorThatFailedGoNowhere) {
   AnswerPart(LastRequest(), sizeof(uint32_t), kNumber);
   EXPECT_EQ(first.data_as<uint32_t>()[1], 0u) << "a byte lands after its fetch has ended";
   EXPECT_TRUE(got_.empty());
+}
+
+// ---- What the consumer says, and when ----
+
+TEST_F(HostileProducerTest, AProducerThatSleepsIsWokenByARequest) {
+  Fetch();
+  Open();
+  Heard(shm_wire::PacketType::kWake);
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  EXPECT_EQ(Heard(shm_wire::PacketType::kWake), 0) << "it is awake";
+  link_.view.header->producer_asleep.store(shm_wire::kForMessages);
+  Fetch();
+  EXPECT_EQ(Heard(shm_wire::PacketType::kWake), 1);
+  EXPECT_EQ(link_.view.header->producer_asleep.load(), uint32_t{shm_wire::kAwake});
+}
+
+// The producer lets go of what was accepted, and what is refused has to go back.
+TEST_F(HostileProducerTest, NothingIsAcceptedBesideARefusalForWhichThereIsNoRoom) {
+  constexpr uint32_t kSlots = 4;
+  uint32_t answers = 0;
+  const auto answer = [&](const shm_wire::CellHead& request) {
+    ++answers;
+    Answer(request.slot, request.generation, kNumber);
+  };
+  uint32_t key_cells = 0;
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    Fetch(Tensor(), nullptr, absl::StrCat("edge", i));
+    if (i == 0) {
+      Open();
+      key_cells = Written() - 1;
+    }
+    answer(LastRequest());
+  }
+  ASSERT_LT(key_cells, kSlots);
+  while (Written() < shm_wire::kMinCells - kSlots - key_cells) {
+    Fetch(Tensor(), nullptr, "edge0");
+    answer(LastRequest());
+  }
+  EXPECT_EQ(link_.view.header->replies_accepted.load(), answers);
+  // One for each slot. A fetch needs room for its key, and behind the last one there is no more.
+  std::vector<shm_wire::CellHead> requests;
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    Fetch(*Tensor::Allocate(DType::kUint32, {2}), nullptr, absl::StrCat("edge", i));
+    requests.push_back(LastRequest());
+  }
+  const uint32_t fitted = answers;
+  for (const shm_wire::CellHead& request : requests) answer(request);
+  ASSERT_TRUE(absl::IsInvalidArgument(status_)) << status_;
+  ASSERT_EQ(Written(), shm_wire::kMinCells);
+  const uint32_t refused = Written(shm_wire::CellType::kRefused);
+  ASSERT_LT(refused, kSlots);
+  EXPECT_LE(link_.view.header->replies_accepted.load(), fitted + refused);
+  link_.view.header->requests_read.store(shm_wire::kMinCells);
+  Turn();
+  EXPECT_EQ(link_.view.header->replies_accepted.load(), answers);
+}
+
+TEST_F(HostileProducerTest, WhoParksAFetchUnaskedBreaksTheLink) {
+  Fetch();
+  Open();
+  const shm_wire::CellHead request = LastRequest();
+  shm_wire::ReplyCell cell{};
+  cell.head.type = shm_wire::CellType::kParked;
+  cell.head.slot = request.slot;
+  cell.head.generation = request.generation;
+  link_.Reply(cell);
+  Turn();
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(channel_->counters().parked, 0u);
+  EXPECT_EQ(ended_, 0) << status_;
+}
+
+TEST_F(HostileProducerTest, WhatALifeWasAskedForEndsWithTheNext) {
+  Fetch();
+  Open();
+  HangUp();
+  EXPECT_EQ(ended_, 0) << status_;
+  Open(8);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsAborted(status_)) << status_;
+}
+
+// Over the next link nobody would answer its cancel.
+TEST_F(HostileProducerTest, WhatIsGivenUpIsOverWhenTheLinkEnds) {
+  Cancellation cancellation;
+  Fetch(Tensor(), &cancellation);
+  Open();
+  cancellation.StartCancel();
+  Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  EXPECT_EQ(ended_, 0) << "it waits for the last word: " << status_;
+  Fetch();
+  HangUp();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsCancelled(status_)) << status_;
+  Open();
+  EXPECT_EQ(Written(shm_wire::CellType::kRequest), 1u) << "only the other is asked for again";
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
 }
 
 // ---- What a producer owes ----

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/crew.h"
 #include "base/log.h"
 #include "base/reached.h"
 #include "channel/shm/shm_transport.h"
@@ -544,6 +545,23 @@ TEST_F(SettlementTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
     ASSERT_EQ(kept.size(), static_cast<size_t>(i));
     EXPECT_EQ(NumberOf(kept.back()), i);
     EXPECT_LE(producer_->arena->counters().used_bytes, options.stage_bytes);
+  }
+}
+
+// Where helpers read a large tensor fast, both ways are tried. Below that, the options say which.
+TEST_F(SettlementTest, HelpersAreReckonedWithFromAMebibyteOn) {
+  ShmOptions options;
+  options.parts_bytes = 8 << 20;
+  options.crew = std::make_shared<Crew>(1, &Crew::Never);
+  Open(options);
+  for (const int64_t bytes : {(1 << 20) - 1, 1 << 20}) {
+    Fetched fetched;
+    Send(Key("edge"), bytes, 1, false);
+    Fetch(Key("edge"), bytes, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    EXPECT_EQ(fetched.number, 1) << fetched.status;
+    EXPECT_EQ(channel_->counters().pulled, 1u) << bytes;
+    EXPECT_EQ(channel_->counters().in_parts, bytes == 1 << 20 ? 1u : 0u);
   }
 }
 

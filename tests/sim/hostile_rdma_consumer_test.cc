@@ -75,7 +75,9 @@ class Liar final : public MessageLink::Owner {
 
 class HostileRdmaConsumerTest : public ::testing::Test {
  protected:
-  HostileRdmaConsumerTest() : world_(1), poller_(&world_.clock()) {
+  static constexpr uint32_t kSlots = 4;
+
+  explicit HostileRdmaConsumerTest(uint32_t slots = kSlots) : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     nic_ = world_.OpenNic(0, SimNicOptions());
     hostile_nic_ = world_.OpenNic(1, SimNicOptions());
@@ -83,7 +85,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     hub_->Attach();
     hostile_hub_ = *QueueHub::Create(hostile_nic_.get(), &poller_, 512);
     hostile_hub_->Attach();
-    options_.slots = 4;
+    options_.slots = kSlots;
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
     ServeChannelOptions serve;
@@ -93,6 +95,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     serve.self_incarnation = 1;
     serve.max_parked = kMostParked;
     serve.retain_ms = 1000;
+    options_.slots = slots;
     link_ = *MessageLink::Create(hostile_hub_.get(), options_, 1, &liar_);
     producer_ = std::make_unique<ServeChannel>(hub_.get(), &source_, serve, HelloOf(1), kSession);
     const absl::Status joined = Join(1);
@@ -114,6 +117,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     producer_->OnHello(HelloOf(epoch), [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
     for (int i = 0; i < 100; ++i) Settle();
     if (!answer.ok()) return answer.status();
+    answered_ = *answer;
     const absl::Status connected = link_->Connect(*answer);
     Settle();
     TRYST_CHECK(!connected.ok() || IsServed());
@@ -206,7 +210,8 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   static constexpr uint64_t kSession = 6;
   SimWorld world_;
   Poller poller_;
-  LinkOptions options_;
+  LinkOptions options_;  // The consumer's.
+  Hello answered_;
   Nothing source_;
   Liar liar_;
   std::unique_ptr<SimNic> nic_;
@@ -250,6 +255,35 @@ TEST_F(HostileRdmaConsumerTest, SoManyRequestsWaitWithoutASlot) {
   EXPECT_FALSE(IsServed());
   EXPECT_LE(told, kMostParked + 2) << "the one too many, and one under way";
   EXPECT_EQ(source_.asked(), kMostParked);
+}
+
+// It would be read as far as one without a fault goes.
+TEST_F(HostileRdmaConsumerTest, ARequestThatIsCutShortEndsTheLink) {
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  wire::Record record;
+  record.type = wire::RecordType::kRequest;
+  record.body = "short";
+  record.generation = 5;
+  (void)Say(record);
+  for (int i = 0; i < 100; ++i) Settle();
+  EXPECT_FALSE(IsServed());
+  EXPECT_EQ(source_.asked(), 0u);
+}
+
+class FewSlotsTest : public HostileRdmaConsumerTest {
+ protected:
+  FewSlotsTest() : HostileRdmaConsumerTest(kSlots / 2) {}
+};
+
+TEST_F(FewSlotsTest, AConsumerHasTheSlotsThatItAskedFor) {
+  EXPECT_EQ(wire::DecodeParameters(answered_.parameters)->slots, kSlots / 2);
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  ASSERT_TRUE(SayRequest(kSlots / 2 - 1, 5));
+  EXPECT_TRUE(IsServed());
+  EXPECT_EQ(source_.asked(), 1u);
+  (void)SayRequest(kSlots / 2, 5);
+  EXPECT_FALSE(IsServed());
+  EXPECT_EQ(source_.asked(), 1u);
 }
 
 TEST_F(HostileRdmaConsumerTest, AHelloOfAnEpochThatIsOverOpensNothing) {

@@ -88,7 +88,9 @@ class HostileRdmaProducerTest : public ::testing::Test {
  protected:
   // `give_up_ms`: as in ConnectorOptions. Not 0: there is another path, and what goes there is in
   // left_.
-  explicit HostileRdmaProducerTest(int64_t give_up_ms = 0) : world_(1), poller_(&world_.clock()) {
+  explicit HostileRdmaProducerTest(int64_t give_up_ms = 0, uint32_t message_bytes = 8192,
+                                   uint32_t queue_pairs = 1)
+      : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     nic_ = world_.OpenNic(0, SimNicOptions());
     hostile_nic_ = world_.OpenNic(1, SimNicOptions());
@@ -99,11 +101,13 @@ class HostileRdmaProducerTest : public ::testing::Test {
     page_ = *hostile_nic_->RegisterRegion(bytes_, sizeof(bytes_), kLocalWrite);
     link_options_.slots = 4;
     link_options_.ring_slots = 16;
-    link_options_.message_bytes = 8192;
+    link_options_.message_bytes = message_bytes;
+    link_options_.queue_pairs = queue_pairs;
     landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
     FetchChannelOptions options;
     options.link = link_options_;
     options.landing_bytes = 4096;
+    options.standing = 1;
     options.path = "rdma";
     options.self = kConsumer;
     options.self_incarnation = 2;
@@ -219,9 +223,24 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_->FlushSoon();
     for (int i = 0; i < 10; ++i) Settle();
   }
+  // That there is a tensor, and no room for it was lent.
+  void Announce(const Scripted::Asked& asked, uint64_t bytes) {
+    wire::Record record;
+    record.type = wire::RecordType::kNeedDestination;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = bytes;
+    meta.dims[0] = static_cast<int64_t>(bytes);
+    EXPECT_TRUE(
+        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
+    link_->FlushSoon();
+  }
   // That a part has come. It carries no byte.
-  void SayPart(uint16_t generation) {
-    link_->Write(0, {page_->address(), 0, page_->local_key()}, 0, 0, true,
+  void SayPart(uint16_t generation, size_t lane = 0) {
+    link_->Write(lane, {page_->address(), 0, page_->local_key()}, 0, 0, true,
                  scripted_.LastRequest().slot, generation);
     link_->FlushSoon();
     for (int i = 0; i < 10; ++i) Settle();
@@ -248,7 +267,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   Fetched* Fetch(const std::string& edge, const Args& args = Args(), uint64_t incarnation = 1) {
     Fetched* const fetched = fetched_.emplace_back(std::make_unique<Fetched>()).get();
     channel_->Fetch(
-        1, KeyOf(edge, incarnation), args,
+        step_, KeyOf(edge, incarnation), args,
         [out = fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
           ++out->calls;
           out->status = std::move(status);
@@ -269,6 +288,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   std::vector<std::unique_ptr<Fetched>> fetched_;  // Whose fetches may end with the channel.
   Hellos hellos_;
   size_t answered_ = 0;
+  int64_t step_ = 1;
   std::vector<WaitingFetch> too_large_;
   std::vector<WaitingFetch> left_;
   LinkOptions link_options_;
@@ -626,6 +646,119 @@ TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
+class TwoLanesTest : public HostileRdmaProducerTest {
+ protected:
+  TwoLanesTest() : HostileRdmaProducerTest(0, 8192, 2) {}
+};
+
+// The parts that are still to come are those of a tensor with a digest, whoever gets it.
+TEST_F(TwoLanesTest, WhoTakesOverATensorOfWhichPartsAreThereChecksIt) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const Fetched* const first = Fetch("a", args);
+  const Fetched* const next = Fetch("a");
+  Answer(1, 5);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u);
+  Announce(scripted_.LastRequest(), kBytes);
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "now there is room for it";
+  const Scripted::Asked asked = scripted_.LastRequest();
+  SayLanded(2, /*digest=*/12345);
+  SayPart(asked.generation, 0);
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 0u) << "the next one takes it over";
+  SayPart(asked.generation, 1);
+  EXPECT_EQ(next->calls, 0) << next->status;
+  EXPECT_EQ(channel_->counters().digests_wrong, 1u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u) << "it is asked for once more";
+}
+
+// How long they may stay away counts from the last word.
+TEST_F(HostileRdmaProducerTest, PartsMayBeLateAfterTheLastWord) {
+  for (int i = 0; i < 60; ++i) {
+    world_.RunFor(1'000'000'000);
+    Settle();
+  }
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  scripted_.answers_pings = true;
+  const Scripted::Asked asked = scripted_.LastRequest();
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  SayLanded(1, 1);  // The two have crossed.
+  wire::Record record;
+  record.type = wire::RecordType::kGone;
+  record.slot = asked.slot;
+  record.generation = asked.generation;
+  Say(record);
+  record = wire::Record();
+  record.type = wire::RecordType::kPong;
+  for (int ms = 0; ms < 1000; ms += 10) {
+    for (int i = 0; i < 10; ++i) Settle();
+    if (scripted_.pongs_due > 0 && !link_->broken()) Say(record);
+    scripted_.pongs_due = 0;
+  }
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(fetched->calls, 0) << "its memory may still be written: " << fetched->status;
+  SayPart(asked.generation);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
+}
+
+TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
+  Args args;
+  args.recurring = true;
+  for (; step_ <= 2; ++step_) {
+    for (const char* const edge : {"a", "b"}) {
+      const Fetched* const fetched = Fetch(edge, args);
+      if (hellos_.answers.size() > answered_) Answer(1, 5);
+      for (int i = 0; i < 10; ++i) Settle();
+      SayInside(4, 4);
+      ASSERT_EQ(fetched->calls, 1) << edge << " in step " << step_;
+    }
+  }
+  EXPECT_EQ(channel_->counters().standing, 1u);
+}
+
+// What it asks for in its hello.
+class LargeMessagesTest : public HostileRdmaProducerTest {
+ protected:
+  static constexpr uint32_t kMessageBytes = 32 << 10;
+  LargeMessagesTest() : HostileRdmaProducerTest(0, kMessageBytes) {}
+  uint32_t AskedBytes() const {
+    return wire::DecodeParameters(hellos_.asked.back().parameters)->message_bytes;
+  }
+  void Refuse(const absl::Status& why) {
+    AwaitHello();
+    answered_ = hellos_.answers.size();
+    std::exchange(hellos_.answers.back(), nullptr)(why);
+  }
+};
+
+// An older release, or one with smaller settings, says so.
+TEST_F(LargeMessagesTest, LessIsAskedForWhereTheMessagesAreTooLargeAlone) {
+  Fetch("a");
+  AwaitHello();
+  EXPECT_EQ(AskedBytes(), kMessageBytes);
+  for (const absl::Status& why :
+       {absl::UnavailableError("not up"), absl::ResourceExhaustedError("full")}) {
+    Refuse(why);
+    AwaitHello();
+    EXPECT_EQ(AskedBytes(), kMessageBytes) << why;
+  }
+  Refuse(absl::InvalidArgumentError("messages are too large"));
+  AwaitHello();
+  EXPECT_EQ(AskedBytes(), 8192u);
+}
+
 // Says hello whenever it is greeted, and nothing else: it never connects the queue pairs.
 TEST_F(HostileRdmaProducerTest, AProducerThatOnlyAnswersHellosEndsWhatWaits) {
   const Fetched* const fetched = Fetch("a");
@@ -770,20 +903,6 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
     }
     answered_ = hellos_.answers.size();
     std::exchange(hellos_.answers.back(), nullptr)(std::move(answer));
-  }
-  void Announce(const Scripted::Asked& asked, uint64_t bytes) {
-    wire::Record record;
-    record.type = wire::RecordType::kNeedDestination;
-    record.slot = asked.slot;
-    record.generation = asked.generation;
-    wire::TensorMeta meta;
-    meta.dtype = static_cast<uint8_t>(DType::kUint8);
-    meta.rank = 1;
-    meta.bytes = bytes;
-    meta.dims[0] = static_cast<int64_t>(bytes);
-    EXPECT_TRUE(
-        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
-    link_->FlushSoon();
   }
 
   uint64_t announces_bytes_ = 0;  // Not 0: what is asked for is announced, once on a link,
