@@ -68,21 +68,18 @@ void HeldBytes::CollectReserves() {
   for (HeldBytes* node : root_->with_reserve_) node->Return(node->release_());
 }
 
-// Returns whether any cap had counted the bytes.
-bool HeldBytes::Return(int64_t bytes) {
-  bool counted = false;
+void HeldBytes::Return(int64_t bytes) {
   for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
-    if (node->max_bytes_ == 0) continue;
-    node->held_.fetch_sub(bytes);
-    counted = true;
+    if (node->max_bytes_ != 0) node->held_.fetch_sub(bytes);
   }
-  return counted;
 }
 
 void HeldBytes::Give(int64_t bytes) {
   // Sequentially consistent on both sides: either this sees the waiter, or the waiter sees the
   // room, because it tries once more after it has queued.
-  if (bytes != 0 && Return(bytes) && anybody_waits()) root_->WakeWhoFits();
+  if (bytes == 0) return;
+  Return(bytes);
+  if (anybody_waits()) root_->WakeWhoFits();
 }
 
 void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {

@@ -64,7 +64,7 @@ class HeldBytes {
 
   bool Fits(int64_t bytes) const;
   bool TryTakeHere(int64_t bytes);
-  bool Return(int64_t bytes);
+  void Return(int64_t bytes);
   void CollectReserves();
   void WakeWhoFits();
 

@@ -508,7 +508,7 @@ TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
   Tensor strings = *Tensor::FromStrings({"a", "b"}, {2});
   SendItem items[] = {{LocalKey("s"), strings, false}, {LocalKey("t"), Number(1), false}};
   ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
-  strings.mutable_strings()[1] = "c";
+  strings.mutable_strings()[1].push_back(0);
   absl::Status of_s, of_t;
   rendezvous->RecvManyAsync({LocalKey("s"), LocalKey("t")}, Args(),
                             [&](absl::Status, absl::Span<Received> results) {

@@ -56,6 +56,15 @@ class HeldFetcher final : public TensorFetcher {
 };
 
 struct RoutingRendezvousTest : testing::Test {
+  // What is fetched, as the list of what waits has it.
+  std::vector<TensorKey> Waiting() const {
+    std::vector<WaitingItem> items;
+    step->ListWaiting(10, &items);
+    std::vector<TensorKey> keys;
+    for (const WaitingItem& item : items) keys.push_back(item.key);
+    return keys;
+  }
+
   VirtualAlarms alarms;
   HeldFetcher fetcher;
   std::shared_ptr<RoutingRendezvous> step =
@@ -149,13 +158,25 @@ TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {
 TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   int calls = 0;
   step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, Args(),
-                      [&](absl::Status, absl::Span<Received>) { ++calls; });
+                      [&](const absl::Status& status, absl::Span<Received> got) {
+                        ++calls;
+                        EXPECT_TRUE(status.ok()) << status;
+                        EXPECT_EQ(*got[1].tensor.data_as<int64_t>(), 7);
+                      });
   EXPECT_EQ(fetcher.many_keys, 2u);
   EXPECT_EQ(step->counters().waiting_fetches, 2);
+  EXPECT_EQ(Waiting(), (std::vector<TensorKey>{RemoteKey("a"), RemoteKey("b")}));
   std::vector<Received> results(2);
+  results[1].tensor = Number(7);
   std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(step->counters().waiting_fetches, 0);
+  const auto alone = Receive(step.get(), RemoteKey("c"));  // Where those of before were.
+  EXPECT_EQ(step->counters().waiting_fetches, 1);
+  EXPECT_EQ(Waiting(), std::vector<TensorKey>{RemoteKey("c")});
+  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+  fetcher.ones.clear();
+  EXPECT_EQ(alone->number(), 3);
 
   ASSERT_TRUE(SendNumber(step.get(), LocalKey("l"), 5).ok());
   absl::Status error;
@@ -176,13 +197,14 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
 }
 
 TEST_F(RoutingRendezvousTest, EachOfManyHasItsDestination) {
-  const std::vector<Tensor> into = {Tensor(), Number(0)};
+  const TensorShape eight_dims = *TensorShape::Make(std::vector<int64_t>(8, 1));
+  const std::vector<Tensor> into = {*Tensor::Allocate(DType::kInt64, eight_dims), Number(0)};
   Args args;
   args.destinations = into;
   step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, args,
                       [](const absl::Status&, absl::Span<Received>) {});
   EXPECT_EQ(fetcher.many_keys, 2u);
-  EXPECT_EQ(fetcher.many_destinations, (std::vector<const void*>{nullptr, into[1].data()}));
+  EXPECT_EQ(fetcher.many_destinations, (std::vector<const void*>{into[0].data(), into[1].data()}));
   std::vector<Received> results(2);
   std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
 
@@ -337,7 +359,10 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   const TensorShape nine_dims = *TensorShape::Make(std::vector<int64_t>(9, 1));
   const Tensor nine = *Tensor::Allocate(DType::kInt64, nine_dims);
   *static_cast<int64_t*>(nine.mutable_data()) = 41;
-  SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}};
+  const TensorShape eight_dims = *TensorShape::Make(std::vector<int64_t>(8, 1));
+  const Tensor eight = *Tensor::Allocate(DType::kInt64, eight_dims);
+  const TensorKey away_too = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "b");
+  SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}, {away_too, eight, false}};
   ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), Args()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
   Taken taken;
@@ -348,6 +373,10 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
                   });
   EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
   EXPECT_EQ(taken.tensor.shape().rank(), 1);
+  step->TakeLocal(away_too, Args(),
+                  [&](const absl::Status&, const Args&, const Args&, const Tensor& tensor, bool) {
+                    EXPECT_EQ(tensor.shape(), eight_dims) << "as it is";
+                  });
 
   const auto anywhere = Receive(step.get(), RemoteKey("b"));
   Args args;
