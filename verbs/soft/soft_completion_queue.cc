@@ -52,7 +52,7 @@ SoftCompletionQueue::SoftCompletionQueue(SoftContext* context, uint32_t depth)
       door_(context, &epoll_, &queue_pairs_) {}
 
 SoftCompletionQueue::~SoftCompletionQueue() {
-  TRYST_CHECK(queue_pairs_.empty() && reserved_.load() == 0)
+  TRYST_CHECK(queue_pairs_.empty() && lanes_.empty() && reserved_.load() == 0)
       << "a completion queue is destroyed before its queue pairs";
 }
 

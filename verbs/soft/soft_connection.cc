@@ -188,7 +188,7 @@ void SoftConnection::Answer(SoftLane* lane) {
 void SoftConnection::DropIfClosed(SoftLane* held) {
   uint8_t byte;
   const ssize_t got = recv(held->stream.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got < 0 && errno == EAGAIN) return;
   Drop(held);
 }
 

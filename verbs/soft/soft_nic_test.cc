@@ -1,6 +1,7 @@
 #include "verbs/soft/soft_nic.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -222,6 +223,50 @@ TEST(SoftNicTest, WritesThatHaveLeftAreNotLostWithTheirQueuePair) {
   });
   deaf.a.queue_pair.reset();
   reader.join();
+}
+
+// A peer that hangs must not hang us.
+TEST(SoftNicTest, APeerThatReadsNothingIsNotWaitedForLong) {
+  const auto nic = MustOpenSoftNic(SoftNicOptions());
+  int most = 0;
+  for (Deaf scout(nic.get()); scout.Write();) ++most;
+  Deaf deaf(nic.get());
+  for (int i = 0; i < most * 2 / 3; ++i) ASSERT_TRUE(deaf.Write());
+  const auto began = std::chrono::steady_clock::now();
+  deaf.a.queue_pair.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(8));
+}
+
+// It has nothing to do but to answer a READ, for which its socket has no room at once.
+TEST(SoftNicTest, WhoSleepsIsWokenByRoomForItsAnswer) {
+  constexpr uint64_t kBytes = 32 << 20;
+  const auto nic = MustOpenSoftNic();
+  SoftSide a(nic.get(), kBytes);
+  SoftSide b(nic.get(), kBytes);
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  const auto sleep = [&b] {
+    ASSERT_TRUE(b.completions->Arm().ok());
+    b.Poll();
+    pollfd news = {b.completions->event_fd(), POLLIN, 0};
+    if (poll(&news, 1, 0) > 0) b.Poll();
+  };
+  ASSERT_TRUE(a.PostWrite(1).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; }));
+  for (int i = 0; i < 10; ++i) sleep();
+  ASSERT_TRUE(a.PostWrite(kBytes, SendOp::kRead).ok());
+  int sleeps = 0;
+  ASSERT_TRUE(PollUntil({&a}, [&] {
+    EXPECT_TRUE(b.completions->Arm().ok());
+    pollfd news = {b.completions->event_fd(), POLLIN, 0};
+    if (poll(&news, 1, 0) > 0) {
+      ++sleeps;
+      b.Poll();
+    }
+    return a.done.size() == 2;
+  }));
+  EXPECT_GT(sleeps, 1) << "there is room for all at once";
 }
 
 TEST(SoftNicTest, RefusalOfAWriteThatHasEndedBreaksItsQueuePair) {

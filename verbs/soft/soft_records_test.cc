@@ -104,6 +104,34 @@ TEST(SoftRecordsTest, BytesComeBackWhateverTheRooms) {
   }
 }
 
+// The descriptor is not readable then, and whoever waits for it would wait for ever.
+TEST(SoftRecordsTest, AReaderKnowsWhatItHolds) {
+  const std::string wire = Wire(Text(100));
+  Pair pair;
+  SoftBlocks blocks;
+  SoftRecordReader reader(Secret(), &blocks);
+  EXPECT_FALSE(reader.HoldsBytes());
+  const auto receive = [&](size_t room) {
+    std::string place(room, 0);
+    const iovec into = {place.data(), room};
+    return reader.Receive(pair.fd[1], &into, 1);
+  };
+  ASSERT_EQ(send(pair.fd[0], wire.data(), wire.size() - 1, 0),
+            static_cast<ssize_t>(wire.size()) - 1);
+  EXPECT_LT(receive(10), 0);
+  EXPECT_FALSE(reader.HoldsBytes()) << "its last byte is missing";
+  ASSERT_EQ(send(pair.fd[0], &wire.back(), 1, 0), 1);
+  for (size_t got = 10; got <= 100; got += 10) {
+    EXPECT_EQ(receive(10), 10);
+    EXPECT_EQ(reader.HoldsBytes(), got < 100) << got;
+  }
+  std::string wrong = Wire(Text(100));
+  wrong.back() ^= 1;
+  ASSERT_EQ(send(pair.fd[0], wrong.data(), wrong.size(), 0), static_cast<ssize_t>(wrong.size()));
+  EXPECT_LT(receive(10), 0);
+  EXPECT_TRUE(reader.HoldsBytes()) << "the error is to be told again";
+}
+
 TEST(SoftRecordsTest, KeysChangeBetweenRecords) {
   const std::string once = Wire(Text(300'000));
   const std::string often = Wire(Text(300'000), 2);
