@@ -6,7 +6,9 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "base/turned_clock.h"
 #include "channel/shm/shm_hub.h"
 #include "gtest/gtest.h"
 
@@ -14,12 +16,6 @@ namespace tryst {
 namespace {
 
 constexpr uid_t kNobody = 65534;
-
-class TurnedClock final : public Clock {
- public:
-  int64_t NowNs() const override { return now_ns; }
-  int64_t now_ns = 1'000'000'000;
-};
 
 struct Inn final : ShmHub::Host {
   void OnGuest(std::unique_ptr<LocalSocket> socket) override { guest = std::move(socket); }
@@ -91,6 +87,24 @@ TEST_F(ShmDoorTest, AnInvitationIsGoodForTenSeconds) {
     Turns();
     EXPECT_EQ(IsShut(socket.get()), late);
   }
+}
+
+// The one that has been silent for longest makes way, and no other.
+TEST_F(ShmDoorTest, SoManyMayKnockAndSayNothing) {
+  constexpr size_t kMost = 64;
+  invitation_ = *hub_->Invite(&inn_);
+  std::vector<std::unique_ptr<LocalSocket>> silent;
+  for (size_t i = 0; i <= kMost; ++i) {
+    EXPECT_TRUE(i < kMost || !IsShut(silent[0].get()));
+    silent.push_back(Connect());
+    clock_.now_ns += 65'000'000;  // However long the door rests.
+    Turns();
+  }
+  EXPECT_TRUE(IsShut(silent[0].get()));
+  EXPECT_FALSE(IsShut(silent[1].get()));
+  Show(silent[1].get(), invitation_.token);
+  Turns();
+  EXPECT_NE(inn_.guest, nullptr);
 }
 
 TEST_F(ShmDoorTest, AnotherUserIsHeardOnlyWhileAGuestIsExpected) {

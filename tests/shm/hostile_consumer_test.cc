@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -32,7 +33,7 @@ class Nobody final : public Bootstrap {
 
 class HostileConsumerTest : public ::testing::Test {
  protected:
-  HostileConsumerTest() : source_(&alarms_), poller_(&alarms_), arena_(Arena::Make({})) {
+  HostileConsumerTest() : source_(&alarms_), poller_(&alarms_, Sleepy()), arena_(Arena::Make({})) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     TransportContext context;
     context.poller = &poller_;
@@ -58,25 +59,34 @@ class HostileConsumerTest : public ::testing::Test {
     SetLogSink(nullptr);
   }
 
+  static PollerOptions Sleepy() {
+    PollerOptions options;
+    options.spin_us = 0;
+    return options;
+  }
   void Turn() {
     poller_.Turn();
     alarms_.AdvanceBy(absl::Microseconds(200));
   }
 
-  // By a new link. An error: the producer turns the hello down.
-  absl::Status Join(uint64_t epoch) {
+  absl::StatusOr<Hello> Greet(uint64_t epoch, const std::string& consumer) {
     const HostIdentity host = OwnHost();
     shm_wire::Offer offer;
     offer.boot_id = host.boot_id;
     offer.network_space = host.network_space;
     Hello hello;
-    hello.worker = kConsumer;
+    hello.worker = consumer;
     hello.incarnation = 2;
     hello.epoch = epoch;
     hello.path = "shm";
     hello.parameters = shm_wire::EncodeOffer(offer);
     absl::StatusOr<Hello> answer = absl::UnknownError("none");
     path_->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
+    return answer;
+  }
+  // By a new link. An error: the producer turns the hello down.
+  absl::Status Join(uint64_t epoch) {
+    const absl::StatusOr<Hello> answer = Greet(epoch, kConsumer);
     if (!answer.ok()) return answer.status();
     auto invitation = shm_wire::DecodeInvitation(answer->parameters);
     TRYST_CHECK(invitation.ok());
@@ -298,6 +308,25 @@ TEST_F(HostileConsumerTest, AConsumerThatSleepsIsWokenByAnAnswer) {
   EXPECT_EQ(view_.header->consumer_asleep.load(), uint32_t{shm_wire::kAwake});
 }
 
+// Else it would not hear of the room, since it is not told of anything else.
+TEST_F(HostileConsumerTest, AProducerThatLacksRoomSleepsForRoom) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(SayKey(0, key));
+  FillReplies();
+  if (HasFatalFailure()) return;
+  Send(key, 8);
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  poller_.Start();  // A thread of its own has nothing to do, and sleeps.
+  uint32_t sleeps_for;
+  do {
+    std::this_thread::yield();
+    sleeps_for = view_.header->producer_asleep.load();
+  } while (sleeps_for == shm_wire::kAwake);
+  EXPECT_EQ(sleeps_for, uint32_t{shm_wire::kForRoomToo});
+  poller_.Stop();
+}
+
 TEST_F(HostileConsumerTest, WhatIsGivenUpWhileItWaitsForRoomIsNotAnswered) {
   const std::string key = KeyOf(0, 100);
   ASSERT_TRUE(SayKey(0, key));
@@ -314,6 +343,60 @@ TEST_F(HostileConsumerTest, WhatIsGivenUpWhileItWaitsForRoomIsNotAnswered) {
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(Written(shm_wire::CellType::kGone), 1u);
   EXPECT_EQ(Written(shm_wire::CellType::kPong), cells_ - 1) << "one cell is new";
+  EXPECT_TRUE(IsServed());
+}
+
+TEST_F(HostileConsumerTest, WhatComesBehindNonsenseIsNotHeard) {
+  const std::string key = KeyOf(0, 100);
+  Send(key, 8);
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kInline, 0, 1, 0, ""));  // Only producers say so.
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_FALSE(IsServed());
+  EXPECT_EQ(source_.step()->counters().delivered, 0);
+}
+
+TEST_F(HostileConsumerTest, WhoLeavesIsSentNothingMore) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kLeave;
+  ASSERT_TRUE(socket_->Send(packet));
+  for (int i = 0; i < 3; ++i) Turn();
+  ASSERT_EQ(path_->serving().size(), 1u);
+  EXPECT_EQ(std::string(path_->serving()[0]->state_text()), "has left and still holds tensors");
+  Send(key, 8);
+  EXPECT_EQ(source_.step()->counters().waiting_sends, 1);
+}
+
+TEST_F(HostileConsumerTest, AnotherConsumerIsServedBesideThisOne) {
+  const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(path_->serving().size(), 2u);
+}
+
+TEST_F(HostileConsumerTest, WhoIsInvitedAndDoesNotJoinIsForgotten) {
+  ASSERT_TRUE(Greet(1, "/job:c/replica:0/task:1").ok());
+  const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:2");
+  ASSERT_TRUE(answer.ok());
+  const auto invitation = shm_wire::DecodeInvitation(answer->parameters);
+  const auto guest = *LocalSocket::Connect(invitation->socket);
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kJoin;
+  packet.token = invitation->token;
+  ASSERT_TRUE(guest->Send(packet));  // And says nothing when it is welcomed.
+  for (int i = 0; i < 10; ++i) Turn();
+  alarms_.AdvanceBy(absl::Milliseconds(14'900));
+  Turn();
+  path_->Maintain();
+  EXPECT_EQ(path_->serving().size(), 3u);
+  alarms_.AdvanceBy(absl::Milliseconds(200));
+  Turn();
+  path_->Maintain();
+  EXPECT_EQ(path_->serving().size(), 1u);
   EXPECT_TRUE(IsServed());
 }
 

@@ -1,4 +1,5 @@
 // A producer over shared memory that answers what was not asked, played by hand.
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -58,8 +59,11 @@ class HostileProducerTest : public ::testing::Test {
         for (WaitingFetch& fetch : fetches) left_.push_back(std::move(fetch));
       };
     }
-    channel_ = transport_->MakeFetchChannel(
-        kProducer, nullptr, [this] { ++opened_; }, std::move(on_left));
+    const auto on_open = [this] {
+      ++opened_;
+      if (when_opened_) when_opened_();
+    };
+    channel_ = transport_->MakeFetchChannel(kProducer, nullptr, on_open, std::move(on_left));
   }
   ~HostileProducerTest() override {
     channel_->Close(absl::CancelledError("the test is over"));
@@ -173,7 +177,7 @@ class HostileProducerTest : public ::testing::Test {
 
   // One number of a tensor, of two if no more are said, in the segment.
   void AnswerPart(const shm_wire::CellHead& request, uint64_t position, uint32_t number,
-                  int64_t numbers = 2) {
+                  int64_t numbers = 2, uint16_t segment = 0) {
     memcpy(static_cast<uint8_t*>(segment_->data()) + position, &number, sizeof(number));
     shm_wire::Placed placed;
     placed.dtype = static_cast<uint8_t>(DType::kUint32);
@@ -182,6 +186,7 @@ class HostileProducerTest : public ::testing::Test {
     placed.reference = static_cast<uint16_t>(position / sizeof(number));
     placed.reference_generation = 1;
     placed.offset = position;
+    placed.segment = segment;
     placed.bytes = static_cast<uint64_t>(numbers) * sizeof(number);
     placed.piece_bytes = sizeof(number);
     placed.position = position;
@@ -217,6 +222,7 @@ class HostileProducerTest : public ::testing::Test {
   int started_ = 0;
   int ended_ = 0;
   int opened_ = 0;
+  std::function<void()> when_opened_;
   absl::Status status_;  // The fetch that ended last has it.
   std::vector<WaitingFetch> left_;
   std::vector<uint32_t> got_;
@@ -355,6 +361,43 @@ TEST_F(HostileProducerTest, WhatALifeWasAskedForEndsWithTheNext) {
   EXPECT_TRUE(absl::IsAborted(status_)) << status_;
 }
 
+TEST_F(HostileProducerTest, AChannelMayBeClosedWhenItOpens) {
+  when_opened_ = [this] { channel_->Close(absl::CancelledError("enough")); };
+  Fetch();
+  Open();
+  EXPECT_EQ(opened_, 1);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.message(), "enough");
+}
+
+// The tensor of the one that was asked for goes to whoever is next when it comes.
+TEST_F(HostileProducerTest, WhoIsNextTakesOverWhatWasAskedFor) {
+  Cancellation cancellation;
+  Fetch(Tensor(), &cancellation);
+  Fetch();
+  Open();
+  cancellation.StartCancel();
+  Turn();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsCancelled(status_)) << status_;
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 0u);
+  EXPECT_EQ(Written(shm_wire::CellType::kRequest), 1u);
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// Unless a part of it lies in memory that is not the next one's.
+TEST_F(HostileProducerTest, WhatHasBegunToComeIsNotTakenOver) {
+  Cancellation cancellation;
+  Fetch(*Tensor::Allocate(DType::kUint32, {2}), &cancellation);
+  Fetch(*Tensor::Allocate(DType::kUint32, {2}));
+  Open();
+  AnswerPart(LastRequest(), 0, kNumber);
+  cancellation.StartCancel();
+  Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+}
+
 // Over the next link nobody would answer its cancel.
 TEST_F(HostileProducerTest, WhatIsGivenUpIsOverWhenTheLinkEnds) {
   Cancellation cancellation;
@@ -372,6 +415,31 @@ TEST_F(HostileProducerTest, WhatIsGivenUpIsOverWhenTheLinkEnds) {
   EXPECT_EQ(Written(shm_wire::CellType::kRequest), 1u) << "only the other is asked for again";
   Answer(LastRequest().slot, LastRequest().generation, kNumber);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// The socket has it, behind what else the producer said. One that talks without end is not heard to
+// the end.
+TEST_F(HostileProducerTest, ASegmentIsLookedForAmongSoManyPackets) {
+  Fetch();
+  Open();
+  const int room = 8 << 20;
+  if (setsockopt(link_.socket->fd(), SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) != 0) {
+    GTEST_SKIP() << "needs CAP_NET_ADMIN, by which a socket holds more";
+  }
+  for (const int before : {100, 1100}) {
+    shm_wire::Packet packet;
+    packet.type = shm_wire::PacketType::kWake;
+    for (int i = 0; i < before; ++i) ASSERT_TRUE(link_.socket->Send(packet)) << i;
+    packet.type = shm_wire::PacketType::kSegment;
+    packet.segment = before == 100 ? 1 : 2;
+    packet.segment_id = packet.segment;
+    packet.segment_bytes = segment_->bytes();
+    ASSERT_TRUE(link_.socket->Send(packet, segment_->fd()));
+    AnswerPart(LastRequest(), 0, kNumber, 1, static_cast<uint16_t>(packet.segment));
+    EXPECT_EQ(got_.size(), 1u) << "behind " << before;
+    EXPECT_EQ(channel_->counters().breaks, before == 100 ? 0u : 1u);
+    if (before == 100) Fetch();
+  }
 }
 
 // ---- What a producer owes ----

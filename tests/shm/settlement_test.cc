@@ -548,6 +548,23 @@ TEST_F(SettlementTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
   }
 }
 
+// Which way is faster is measured by what was accepted.
+TEST_F(SettlementTest, BothWaysAreTriedForTensorsOfASize) {
+  constexpr int64_t kBytes = 512 << 10;
+  Open(ShmOptions());
+  for (int count = 0; count < 40; ++count) {
+    Fetched fetched;
+    Send(Key("edge"), kBytes, 1, false);
+    Fetch(Key("edge"), kBytes, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    ASSERT_EQ(fetched.number, 1) << fetched.status;
+    // So much is measured before the other way is tried.
+    EXPECT_TRUE(count >= (8 << 20) / kBytes || channel_->counters().pulled == 0) << count;
+  }
+  EXPECT_GT(channel_->counters().pulled, 0u);
+  EXPECT_GT(channel_->counters().in_parts, 0u);
+}
+
 // Where helpers read a large tensor fast, both ways are tried. Below that, the options say which.
 TEST_F(SettlementTest, HelpersAreReckonedWithFromAMebibyteOn) {
   ShmOptions options;
@@ -599,14 +616,17 @@ TEST_F(SettlementTest, WhatWasRefusedIsNotAcceptedByTheEndOfTheLink) {
 // with it.
 class OneReadTest : public SettlementTest {
  protected:
-  void StartRead() {
+  void StartRead(Cancellation* cancellation = nullptr, int64_t bytes = kBytes) {
     ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
-    options.parts_bytes = 1 << 20;
+    options.parts_bytes = 4 << 20;
     Open(options);
-    Send(Key("edge"), kBytes, 1, false);
-    Fetch(Key("edge"), kBytes, &fetched_);
+    Send(Key("edge"), bytes, 1, false);
+    Args args;
+    args.destination = *Tensor::Allocate(DType::kUint8, {bytes});
+    args.cancellation = cancellation;
+    FetchWith(Key("edge"), args, &fetched_);
     const auto reads = [&] {
       LiveOps ops(8);
       channel_->ListOps(&ops);
@@ -662,6 +682,24 @@ TEST_F(OneReadTest, APullThatEndsBesideTheProducersEndIsNotBelieved) {
     producer_->path->Close(absl::CancelledError("it stops"));
     ASSERT_TRUE(RunToEnd());
     EXPECT_FALSE(fetched_.status.ok());
+    Close();
+  }
+}
+
+// The producer has not heard of it when the link ends.
+TEST_F(OneReadTest, WhatIsGivenUpWhileItIsReadIsNotAccepted) {
+  for (const LinkSide ender : {LinkSide::kProducer, LinkSide::kConsumer}) {
+    fetched_ = Fetched();
+    Cancellation cancellation;
+    StartRead(&cancellation, 4 * kBytes);  // The rest is not read in one turn.
+    cancellation.StartCancel();
+    consumer_->poller.Turn();
+    SayNonsense(ender == LinkSide::kProducer ? LinkSide::kConsumer : LinkSide::kProducer);
+    if (ender == LinkSide::kConsumer) consumer_->poller.Turn();
+    ASSERT_TRUE(RunToEnd());
+    EXPECT_TRUE(absl::IsCancelled(fetched_.status)) << fetched_.status;
+    for (int i = 0; i < 100; ++i) Turn();
+    EXPECT_EQ(Left(Key("edge")), std::vector<int>{1});
     Close();
   }
 }
@@ -759,6 +797,37 @@ TEST_F(SettlementTest, AManyThatFailedLeavesNothingToTheNext) {
   EXPECT_TRUE(channel_->FetchMany(1, {}, Args(), &done));
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(ends, 1) << "also where there is nothing to fetch";
+}
+
+// The consumer would take the second time for nonsense.
+TEST_F(SettlementTest, ThatASegmentIsGoneIsToldOnce) {
+  constexpr int64_t kBytes = 3 << 20;  // One fits into the first segment.
+  Open(ShmOptions());
+  const auto trim = [this] {
+    for (int i = 0; i < 2; ++i) producer_->arena->Trim();
+    EXPECT_EQ(producer_->arena->counters().segments, 1u);
+    for (int i = 0; i < 10; ++i) Turn();
+  };
+  Fetched fetched[2];
+  for (const char* const edge : {"a", "b"}) Send(Key(edge), kBytes, 1, /*in_arena=*/true);
+  ASSERT_EQ(producer_->arena->counters().segments, 2u);
+  for (int i = 0; i < 2; ++i) Fetch(Key(i == 0 ? "a" : "b"), 0, &fetched[i]);
+  for (int i = 0; i < 1000 && !(fetched[0].ended && fetched[1].ended); ++i) Turn();
+  EXPECT_EQ(channel_->counters().by_reference, 2u);
+  for (int i = 0; i < 100; ++i) Turn();
+  trim();
+  for (int i = 0; i < 2; ++i) {  // And one of which the consumer never heard.
+    const Tensor one = *producer_->arena->AllocateTensor(DType::kUint8, {kBytes});
+    const Tensor other = *producer_->arena->AllocateTensor(DType::kUint8, {kBytes});
+    ASSERT_EQ(producer_->arena->counters().segments, 2u);
+  }
+  trim();
+  fetched[0] = Fetched();
+  Send(Key("c"), kBytes, 2, true);
+  Fetch(Key("c"), 0, &fetched[0]);
+  for (int i = 0; i < 1000 && !fetched[0].ended; ++i) Turn();
+  EXPECT_EQ(fetched[0].number, 2) << fetched[0].status;
+  EXPECT_EQ(channel_->counters().breaks, 0u);
 }
 
 // ---- What ends while its copy is under way ----

@@ -1,0 +1,88 @@
+#include "channel/shm/local_socket.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+using Received = LocalSocket::Received;
+using shm_wire::PacketType;
+
+class LocalSocketTest : public ::testing::Test {
+ protected:
+  LocalSocketTest() {
+    const std::string name = absl::StrCat("tryst-local-socket-test-", getpid());
+    const auto door = *LocalSocket::Listen(name);
+    EXPECT_EQ(door->Accept(), nullptr);
+    ours_ = *LocalSocket::Connect(name);
+    theirs_ = door->Accept();
+  }
+  static shm_wire::Packet PacketOf(PacketType type) {
+    shm_wire::Packet packet;
+    packet.type = type;
+    return packet;
+  }
+  Received Receive() {
+    fd_ = OwnedFd();
+    packet_ = PacketOf(PacketType::kLeave);
+    return theirs_->Receive(&packet_, &fd_);
+  }
+
+  std::unique_ptr<LocalSocket> ours_;
+  std::unique_ptr<LocalSocket> theirs_;
+  shm_wire::Packet packet_;
+  OwnedFd fd_;
+};
+
+TEST_F(LocalSocketTest, PacketsComeInOrderWithTheirDescriptors) {
+  ASSERT_NE(theirs_, nullptr);
+  EXPECT_EQ(Receive(), Received::kNothing);
+  ASSERT_TRUE(ours_->Send(PacketOf(PacketType::kWake)));
+  ASSERT_TRUE(ours_->Send(PacketOf(PacketType::kSegment), STDIN_FILENO));
+  ASSERT_EQ(Receive(), Received::kPacket);
+  EXPECT_EQ(packet_.type, PacketType::kWake);
+  EXPECT_FALSE(fd_.valid());
+  ASSERT_EQ(Receive(), Received::kPacket);
+  EXPECT_EQ(packet_.type, PacketType::kSegment);
+  EXPECT_TRUE(fd_.valid());
+  EXPECT_EQ(Receive(), Received::kNothing);
+}
+
+// Another release may send one, or somebody who tries what we read.
+TEST_F(LocalSocketTest, APacketOfAnotherLengthIsOfNoType) {
+  const std::string bytes(sizeof(shm_wire::Packet) + 1, 1);
+  for (const size_t length : {size_t{1}, bytes.size() - 2, bytes.size()}) {
+    ASSERT_EQ(send(ours_->fd(), bytes.data(), length, 0), static_cast<ssize_t>(length));
+    ASSERT_EQ(Receive(), Received::kPacket) << length;
+    EXPECT_EQ(static_cast<int>(packet_.type), 0) << length;
+  }
+}
+
+TEST_F(LocalSocketTest, ItsEndIsSeenBehindWhatWasSaid) {
+  ASSERT_TRUE(ours_->Send(PacketOf(PacketType::kWake)));
+  ours_->Shutdown();
+  EXPECT_EQ(Receive(), Received::kPacket);
+  EXPECT_EQ(Receive(), Received::kEnd);
+  EXPECT_TRUE(theirs_->Send(PacketOf(PacketType::kWake))) << "we still read";
+  ours_.reset();
+  EXPECT_FALSE(theirs_->Send(PacketOf(PacketType::kWake)));
+}
+
+TEST_F(LocalSocketTest, NobodyListensUnderThatName) {
+  EXPECT_TRUE(absl::IsUnimplemented(
+      LocalSocket::Connect(absl::StrCat("tryst-no-socket-", getpid())).status()));
+}
+
+TEST_F(LocalSocketTest, ThePeersUserIsKnown) {
+  EXPECT_EQ(theirs_->peer_user(), static_cast<int64_t>(geteuid()));
+}
+
+}  // namespace
+}  // namespace tryst
