@@ -485,7 +485,7 @@ void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
       if (peer.no_waiter_ns == 0 || peer.no_waiter_ns >= before_ns) continue;
       peer.no_waiter_ns = 0;
       for (const auto& [serial, entry] : peer.entries) {
-        if (!entry->parked || entry->stream != nullptr) continue;
+        if (!entry->parked) continue;  // It has, or had, a call of its own.
         entries.push_back(entry);
         // If the consumer comes back, its call for this serial is told that it has ended.
         peer.ready.push_back(serial);

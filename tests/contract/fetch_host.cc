@@ -57,6 +57,7 @@ class FetchHost::Impl {
     fetches_.Join();
   }
 
+  void Shutdown() { fetches_.Shutdown(); }
   int port() const { return port_; }
   FetchServer::Counts counts() const { return fetches_.counts(); }
 
@@ -83,6 +84,8 @@ FetchHost::FetchHost(TensorSource* source, Alarms* alarms, uint64_t incarnation,
     : impl_(std::make_unique<Impl>(source, alarms, incarnation, options)) {}
 
 FetchHost::~FetchHost() = default;
+
+void FetchHost::Shutdown() { impl_->Shutdown(); }
 
 int FetchHost::port() const { return impl_->port(); }
 

@@ -22,6 +22,7 @@ class FetchHost {
             const FetchServerOptions& options);
   ~FetchHost();  // Ends its calls.
 
+  void Shutdown();  // The FetchServer's; calls still come.
   int port() const;
   FetchServer::Counts counts() const;
 

@@ -46,13 +46,13 @@ class ScriptedSource final : public TensorSource {
     }
     return takes_.size() >= count;
   }
-  void Answer(size_t number, const Tensor& tensor) {
+  void Answer(size_t number, const Tensor& tensor, const Args& send_args = Args()) {
     DoneFn done;
     {
       MutexLock lock(&mu_);
       done = std::move(takes_.at(number));
     }
-    std::move(done)(absl::OkStatus(), Args(), Args(), tensor, false);
+    std::move(done)(absl::OkStatus(), send_args, Args(), tensor, false);
   }
   std::vector<std::string> log() {
     MutexLock lock(&mu_);
@@ -126,6 +126,34 @@ class HostileGrpcConsumerTest : public ::testing::Test {
     request.set_channel(1);
     return request;
   }
+  using Asks = std::vector<std::pair<uint64_t, std::string>>;
+  // Asks for several, and waits until one of them is there.
+  static rpc::FetchRequest Batch(const Asks& asks, uint64_t heard = 0) {
+    rpc::FetchRequest request;
+    request.set_waits(true);
+    request.set_channel(1);
+    request.set_oldest_serial(1);
+    request.set_producer_incarnation(kIncarnation);
+    request.set_heard(heard);
+    for (const auto& [serial, edge] : asks) {
+      const rpc::FetchRequest one = Request(serial, edge);
+      rpc::FetchAsk* const ask = request.add_asks();
+      ask->set_serial(serial);
+      ask->set_step_id(one.step_id());
+      ask->set_key(one.key());
+    }
+    return request;
+  }
+  using Serials = std::vector<uint64_t>;
+  // Which of its fetches a batch is told of, in the answer of this number.
+  static Serials Ready(Call* batch, uint64_t number) {
+    rpc::FetchHeader header;
+    const grpc::Status status = batch->End(&header);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(header.code(), 0) << header.message();
+    EXPECT_EQ(header.number(), number);
+    return Serials(header.ready().begin(), header.ready().end());
+  }
   std::unique_ptr<Call> Start(const rpc::FetchRequest& request) {
     return std::make_unique<Call>(stub_.get(), &consumer_, request);
   }
@@ -178,6 +206,37 @@ TEST_F(HostileGrpcConsumerTest, AFetchThatIsOverIsNotTakenAgain) {
   Note(1, true);
   EXPECT_EQ(Told(Request(1, "k")), absl::StatusCode::kAborted);
   EXPECT_EQ(source_.log(), std::vector<std::string>{"take k"});
+}
+
+// A device whose memory is larger than the host's.
+class HugeDevice final : public DeviceContext {
+ public:
+  absl::StatusOr<Tensor> Allocate(DType, const TensorShape&, const AllocatorAttributes&) override {
+    return absl::UnimplementedError("nobody receives here");
+  }
+  void StartCopy(const Tensor&, const Tensor&, absl::AnyInvocable<void(absl::Status) &&>) override {
+    ADD_FAILURE() << "there is no memory to copy to";
+  }
+  static Tensor Huge() {
+    MemorySpace space;
+    space.kind = MemorySpace::Kind::kDevice;
+    space.device_ordinal = 0;
+    void* const there = reinterpret_cast<void*>(uintptr_t{4096});
+    return *Tensor::Adopt(there, DType::kUint8, {int64_t{1} << 60}, space, [] {});
+  }
+};
+
+TEST_F(HostileGrpcConsumerTest, ATensorThatTheHostHasNoMemoryForGoesBack) {
+  Open();
+  rpc::FetchHeader header;
+  auto call = Start(Request(1, "k"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  Args args;
+  args.device_context = std::make_shared<HugeDevice>();
+  source_.Answer(0, HugeDevice::Huge(), args);
+  ASSERT_TRUE(call->End(&header).ok());
+  EXPECT_EQ(static_cast<absl::StatusCode>(header.code()), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(source_.log(), (std::vector<std::string>{"take k", "give back k"}));
 }
 
 TEST_F(HostileGrpcConsumerTest, AnAttemptThatBeginsInTheMiddleTakesNothing) {
@@ -295,6 +354,238 @@ TEST_F(HostileGrpcConsumerTest, TheChannelsOfAConsumerHaveABound) {
   Note(1, /*wanted=*/true);  // Nothing waits on the first channel any more.
   calls.push_back(Start(one_more));
   EXPECT_TRUE(Eventually([](const auto& counts) { return counts.requests == kMostChannels + 1; }));
+}
+
+// A consumer that has been silent for long may be gone, or it may not.
+TEST_F(HostileGrpcConsumerTest, ASilentConsumersFetchesStayOver) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  FetchWhole(1, "k", Numbers(4));
+  Note(1, true);
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) {
+    return counts.silent == 1 && counts.consumers == 0;
+  }));
+  EXPECT_EQ(Told(Request(1, "k")), absl::StatusCode::kAborted);
+  EXPECT_EQ(source_.log().size(), 1u);
+  EXPECT_EQ(host_->counts().silent, 0u);
+  EXPECT_EQ(host_->counts().consumers, 1u);
+}
+
+// It has nothing to say but that it waits.
+TEST_F(HostileGrpcConsumerTest, AConsumerWhoseBatchWaitsIsNotSilent) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  auto waiting = Start(Batch({{1, "k"}}));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  Note(1, true);
+  CallSigner other({"lab", "/job:worker/replica:0/task:1", 1}, "", UnixMs);
+  rpc::FetchRequest word = Batch({});
+  word.set_producer_incarnation(0);
+  ASSERT_TRUE(Call(stub_.get(), &other, word).End().ok());
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.silent == 1; }));
+  EXPECT_EQ(host_->counts().consumers, 1u);
+}
+
+TEST_F(HostileGrpcConsumerTest, AProducerThatStopsRefusesAndEndsWhatWaits) {
+  Open();
+  auto waiting = Start(Request(1, "a"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  auto batch = Start(Batch({{2, "b"}}));
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  host_->Shutdown();
+  EXPECT_EQ(waiting->End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(batch->End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Start(Request(3, "c"))->End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Start(Batch({{4, "d"}}))->End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(source_.log().size(), 2u);
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(source_.log().back(), "give back a");
+}
+
+TEST_F(HostileGrpcConsumerTest, SoManyConsumersAreServed) {
+  FetchServerOptions options;
+  options.max_consumers = 2;
+  Open(options);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (uint64_t task = 1; task <= 4; ++task) {
+    CallSigner signer({"lab", absl::StrCat("/job:worker/replica:0/task:", task), 1}, "", UnixMs);
+    calls.push_back(std::make_unique<Call>(stub_.get(), &signer, Request(1, "k")));
+    if (task <= 2) {
+      ASSERT_TRUE(source_.AwaitTakes(task));
+    } else {
+      EXPECT_EQ(calls.back()->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    }
+  }
+  EXPECT_EQ(host_->counts().consumers, 2u);
+  EXPECT_EQ(source_.log().size(), 2u);
+}
+
+TEST_F(HostileGrpcConsumerTest, TheNewestCallForAFetchGetsIt) {
+  Open();
+  auto first = Start(Request(1, "k"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  auto second = Start(Request(1, "k"));
+  EXPECT_EQ(first->End().error_code(), grpc::StatusCode::ABORTED);
+  const Tensor tensor = Numbers(4);
+  source_.Answer(0, tensor);
+  std::string payload;
+  EXPECT_TRUE(second->End(nullptr, &payload).ok());
+  EXPECT_EQ(payload, BytesOf(tensor));
+  EXPECT_EQ(host_->counts().requests, 1u);
+  EXPECT_EQ(host_->counts().repetitions, 1u);
+  EXPECT_EQ(source_.log().size(), 1u);
+}
+
+TEST_F(HostileGrpcConsumerTest, WhatIsAskedOfAnotherLifeIsToldSo) {
+  Open();
+  rpc::FetchRequest one = Request(1, "k");
+  one.set_producer_incarnation(kIncarnation + 1);
+  rpc::FetchRequest several = Batch({{1, "k"}});
+  several.set_producer_incarnation(kIncarnation + 1);
+  for (const rpc::FetchRequest& request : {one, several}) {
+    rpc::FetchHeader header;
+    EXPECT_TRUE(Start(request)->End(&header).ok());
+    EXPECT_TRUE(header.is_other_incarnation());
+    EXPECT_EQ(header.producer_incarnation(), kIncarnation);
+    EXPECT_EQ(static_cast<absl::StatusCode>(header.code()), absl::StatusCode::kAborted);
+  }
+  EXPECT_TRUE(source_.log().empty());
+  one.set_producer_incarnation(kIncarnation);
+  auto right = Start(one);
+  EXPECT_TRUE(source_.AwaitTakes(1));
+}
+
+TEST_F(HostileGrpcConsumerTest, WhatIsNoRequestIsRefused) {
+  Open();
+  rpc::FetchRequest without_serial = Request(0, "k");
+  rpc::FetchRequest batch_with_serial = Batch({{1, "k"}});
+  batch_with_serial.set_serial(1);
+  rpc::FetchRequest no_key = Request(1, "k");
+  no_key.set_key("k");
+  for (const rpc::FetchRequest& request : {without_serial, batch_with_serial, no_key}) {
+    EXPECT_EQ(Start(request)->End().error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << request.ShortDebugString();
+  }
+  EXPECT_EQ(host_->counts().refused, 3u);
+  EXPECT_TRUE(source_.log().empty());
+}
+
+// ---- Batches ----
+
+TEST_F(HostileGrpcConsumerTest, ABatchIsToldWhatIsThereUntilItHasHeardOfIt) {
+  Open();
+  auto first = Start(Batch({{1, "a"}, {2, "b"}}));
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  EXPECT_EQ(host_->counts().parked, 2u);
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(Ready(first.get(), 1), Serials{1});
+  EXPECT_EQ(Ready(Start(Batch({})).get(), 2), Serials{1}) << "it was lost";
+  auto heard = Start(Batch({}, 2));
+  source_.Answer(1, Numbers(5));
+  EXPECT_EQ(Ready(heard.get(), 3), Serials{2});
+  std::string payload;
+  ASSERT_TRUE(Start(Request(2, "b"))->End(nullptr, &payload).ok());
+  EXPECT_EQ(payload, BytesOf(Numbers(5)));
+  EXPECT_EQ(host_->counts().requests, 2u);
+  EXPECT_EQ(host_->counts().parked, 0u);
+  EXPECT_EQ(source_.log(), (std::vector<std::string>{"take a", "take b"}));
+}
+
+TEST_F(HostileGrpcConsumerTest, TheNewestBatchWaits) {
+  Open();
+  auto former = Start(Batch({{1, "a"}}));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  auto newest = Start(Batch({{2, "b"}}));
+  EXPECT_EQ(Ready(former.get(), 0), Serials());
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(Ready(newest.get(), 1), Serials{1});
+}
+
+TEST_F(HostileGrpcConsumerTest, WhatIsSmallComesInTheAnswer) {
+  Open();
+  rpc::FetchRequest request = Batch({{1, "small"}, {2, "large"}});
+  request.set_takes_parcels(true);
+  auto call = Start(request);
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  const Tensor small = Numbers(4);
+  source_.Answer(0, small);
+  rpc::FetchHeader header;
+  ASSERT_TRUE(call->End(&header).ok());
+  ASSERT_EQ(header.parcels_size(), 1);
+  EXPECT_EQ(header.parcels(0).serial(), 1u);
+  rpc::FetchResponse response;
+  ASSERT_TRUE(response.ParseFromString(header.parcels(0).response()));
+  EXPECT_EQ(response.chunk(), BytesOf(small));
+  EXPECT_EQ(host_->counts().parcels, 1u);
+  request = Batch({}, 1);
+  request.set_takes_parcels(true);
+  call = Start(request);
+  source_.Answer(1, Numbers(int64_t{kParcelBytes} / 4 + 1));
+  ASSERT_TRUE(call->End(&header).ok());
+  EXPECT_EQ(header.parcels_size(), 0);
+  ASSERT_EQ(header.ready_size(), 1);
+  EXPECT_EQ(header.ready(0), 2u);
+}
+
+TEST_F(HostileGrpcConsumerTest, WhoAsksWhetherWeAreThereIsToldAtOnce) {
+  Open();
+  rpc::FetchRequest question = Batch({});
+  question.set_producer_incarnation(0);
+  rpc::FetchHeader header;
+  ASSERT_TRUE(Start(question)->End(&header).ok());
+  EXPECT_EQ(header.producer_incarnation(), kIncarnation);
+  EXPECT_EQ(header.number(), 0u);
+}
+
+// A call for it alone is told what is wrong.
+TEST_F(HostileGrpcConsumerTest, WhatABatchCannotHaveIsReadyAtOnce) {
+  Open();
+  FetchWhole(1, "k", Numbers(4));
+  Note(1, true);
+  rpc::FetchRequest request = Batch({{1, "k"}, {2, "b"}, {3, "c"}});
+  request.mutable_asks(1)->set_key("no key");
+  auto call = Start(request);
+  EXPECT_EQ(Ready(call.get(), 1), (Serials{1, 2}));
+  EXPECT_EQ(Told(Request(1, "k")), absl::StatusCode::kAborted);
+  EXPECT_TRUE(source_.AwaitTakes(2)) << "the third is asked for";
+}
+
+// Nothing of it was sent to the consumer that went away.
+TEST_F(HostileGrpcConsumerTest, WhatABatchNeverFetchedGoesBack) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  auto call = Start(Batch({{1, "a"}, {2, "b"}}));
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(Ready(call.get(), 1), Serials{1});
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.dropped == 2; }));
+  EXPECT_EQ(host_->counts().given_back, 1u);
+  EXPECT_EQ(host_->counts().waiting, 0u);
+  source_.Answer(1, Numbers(4));
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.given_back == 2; }));
+  EXPECT_EQ(source_.log(),
+            (std::vector<std::string>{"take a", "take b", "give back a", "give back b"}));
+  EXPECT_EQ(Ready(Start(Batch({}, 1)).get(), 2), (Serials{1, 2})) << "it comes back";
+  EXPECT_EQ(Told(Request(1, "a")), absl::StatusCode::kAborted);
+}
+
+TEST_F(HostileGrpcConsumerTest, ABatchEndsWithTheLifeThatSentIt) {
+  Open();
+  auto earlier = Start(Batch({{1, "a"}, {2, "b"}}));
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  CallSigner next_life({"lab", kHostConsumer, 2}, "", UnixMs);
+  Call later(stub_.get(), &next_life, Request(1, "c"));
+  EXPECT_EQ(earlier->End().error_code(), grpc::StatusCode::ABORTED);
+  ASSERT_TRUE(source_.AwaitTakes(3));
+  EXPECT_EQ(host_->counts().waiting, 1u);
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(source_.log().back(), "give back a");
+  source_.Answer(2, Numbers(4));
+  EXPECT_TRUE(later.End().ok());
 }
 
 }  // namespace

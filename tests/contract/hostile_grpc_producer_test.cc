@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/grpc/event_thread.h"
@@ -26,6 +27,7 @@
 #include "channel/grpc/peer_directory.h"
 #include "channel/poller/poller.h"
 #include "channel/signing/caller.h"
+#include "channel/trace/live_ops.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor_key.h"
 #include "server/cut_proxy.h"
@@ -258,12 +260,12 @@ class HostileGrpcProducerTest : public ::testing::Test {
     });
     ran.get_future().wait();
   }
-  void Fetch(const std::string& edge, End* end) {
+  void Fetch(const std::string& edge, End* end, const Args& args = Args()) {
     const TensorKey key =
         TensorKeyPrefix::Make(absl::StrCat(kHostWorker, "/device:CPU:0"), kIncarnation,
                               absl::StrCat(kHostConsumer, "/device:CPU:0"), edge)
             ->At(0, 0);
-    OnPoller([&] { channel_->Fetch(1, key, Args(), end->Done()); });
+    OnPoller([&] { channel_->Fetch(1, key, args, end->Done()); });
   }
   static Tensor Number(float value) {
     Tensor tensor = *Tensor::Allocate(DType::kFloat, {1});
@@ -322,6 +324,30 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
   EXPECT_EQ(end.tensor().data_as<float>()[0], 1);
 }
 
+// Asked again, it would say the same.
+TEST_F(HostileGrpcProducerTest, WhatABatchIsRefusedIsToldAtOnce) {
+  GrpcChannelOptions options;
+  options.max_asked = 1;  // Further ones go in batches.
+  Open(options);
+  End& first = NewEnd();
+  Fetch("a", &first);
+  HeldCall* const call = producer_.AwaitCall(0);
+  ASSERT_NE(call, nullptr);
+  End& second = NewEnd();
+  Fetch("b", &second);
+  HeldCall* const batch = producer_.AwaitCall(1);
+  ASSERT_NE(batch, nullptr);
+  EXPECT_TRUE(batch->request().waits());
+  LiveOps ops(8);
+  OnPoller([&] { channel_->ListOps(&ops); });
+  EXPECT_EQ(ops.Take().size(), 2u) << "each is listed, in a call of its own or not";
+  batch->Answer(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "not you"));
+  const absl::Status status = second.Await();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  call->AnswerTensor(Number(1));
+  EXPECT_TRUE(first.Await().ok());
+}
+
 // The call of the first receive brought all its bytes, and they were no tensor. The second receive
 // takes over the request, and must not wait for that call.
 TEST_F(HostileGrpcProducerTest, TheNextReceiveOfAKeyBeginsAnewAfterBrokenStrings) {
@@ -363,6 +389,50 @@ TEST_F(HostileGrpcProducerTest, AReceiveEndsWithItsPatienceThoughItHasNoDeadline
   const absl::Status status = end.Await();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_GE(producer_.calls(), 2u);
+}
+
+// What it takes over has failed before, and a part of it lies in memory that it cannot use.
+TEST_F(HostileGrpcProducerTest, WhoTakesOverAReceiveHasAPatienceOfItsOwn) {
+  using std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPatience(600);
+  constexpr int64_t kBytes = 1 << 20;
+  GrpcChannelOptions options;
+  options.patience = absl::FromChrono(kPatience);
+  Open(options);
+  Cancellation cancellation;
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  args.cancellation = &cancellation;
+  End& first = NewEnd();
+  Fetch("k", &first, args);
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  args.cancellation = nullptr;
+  End& next = NewEnd();
+  Fetch("k", &next, args);
+  HeldCall* const fails = producer_.AwaitCall(0);
+  ASSERT_NE(fails, nullptr);
+  const auto failed = steady_clock::now();
+  fails->Answer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  HeldCall* const begins = producer_.AwaitCall(1);
+  ASSERT_NE(begins, nullptr);
+  begins->BeginTensor(kBytes);
+  uint64_t came = 0;
+  while (came == 0 || steady_clock::now() < failed + kPatience * 2 / 3) {
+    OnPoller([&] {
+      LiveOps ops(8);
+      channel_->ListOps(&ops);
+      came = 0;
+      for (const LiveOp& op : ops.Take()) came += op.bytes;
+    });
+    usleep(1000);
+  }
+  producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  const auto cancelled = steady_clock::now();
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(first.Await()));
+  const absl::Status status = next.Await();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_GE(steady_clock::now() - cancelled, kPatience);
 }
 
 TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
