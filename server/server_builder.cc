@@ -69,7 +69,7 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   const auto workers = parts->cluster.Workers();
   const auto own = workers.find(parts->worker);
   std::string entry = own == workers.end() ? "" : own->second;
-  if (absl::StartsWith(entry, "dns:")) entry = entry.substr(entry.find_last_of('/') + 1);
+  entry.erase(0, entry.find_last_of('/') + 1);  // It may be dns:///host:port.
   if (own == workers.end() && !config.open_cluster && config.resolver != "etcd") {
     return absl::InvalidArgumentError(
         absl::StrCat(parts->worker,

@@ -246,6 +246,17 @@ TEST(Libfabric, CarriesTensorsBetweenServersThatNameItsProvider) {
   EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
 }
 
+TEST(Joining, WhatNamesNoWorkerAndItsAddressIsRefused) {
+  for (const char* const join : {"127.0.0.1:2222", "/job:ps/replica:0/task:0", "@127.0.0.1:2222",
+                                 "/job:ps/replica:1/task:0@127.0.0.1:2222", "ps@127.0.0.1:2222"}) {
+    ServerConfig config = Config("worker", 0, "grpc");
+    config.join = absl::StrCat("/job:ps/replica:0/task:1@127.0.0.1:2223,", join);
+    const absl::Status status = ServerBuilder().SetEnvironment({}).Build(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << join;
+    EXPECT_NE(status.message().find(absl::StrCat("'", join, "'")), std::string::npos) << status;
+  }
+}
+
 TEST(Libfabric, ProviderThatNobodyKnowsIsRefusedAtTheStart) {
   ServerConfig config = Config("ps", 0, "grpc+verbs");
   config.nic = "ofi:pigeon";
