@@ -95,6 +95,19 @@ TEST_F(RoutingRendezvousTest, RemoteKeysAreFetched) {
   EXPECT_EQ(step->counters().fetches, 1);
 }
 
+TEST_F(RoutingRendezvousTest, FetchesEndInAnyOrder) {
+  for (const std::vector<size_t>& order : {std::vector<size_t>{2, 1, 0}, {0, 1, 2}, {1, 0, 2}}) {
+    fetcher.ones.clear();
+    for (const char* const edge : {"a", "b", "c"}) Receive(step.get(), RemoteKey(edge));
+    EXPECT_EQ(Waiting().size(), 3u);
+    size_t left = 3;
+    for (const size_t which : order) {
+      std::move(fetcher.ones[which].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+      EXPECT_EQ(Waiting().size(), --left);
+    }
+  }
+}
+
 TEST_F(RoutingRendezvousTest, KeysOfOthersAreRefused) {
   EXPECT_EQ(SendNumber(step.get(), RemoteKey("a"), 1).code(), absl::StatusCode::kInvalidArgument);
   SendItem items[] = {{LocalKey("a"), Number(1), false}, {RemoteKey("a"), Number(1), false}};
@@ -395,6 +408,13 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   ASSERT_TRUE(inside->status.ok()) << inside->status;
   EXPECT_EQ(*inside->tensor.data_as<int64_t>(), 41);
   EXPECT_EQ(other->status.code(), absl::StatusCode::kInvalidArgument) << other->status;
+
+  const auto broken = Receive(step.get(), RemoteKey("e"));
+  const Tensor nonsense = *Tensor::Allocate(DType::kPacked, {2});
+  memset(nonsense.mutable_data(), 0xff, nonsense.bytes());
+  std::move(fetcher.ones.back().done)(absl::OkStatus(), Args(), Args(), nonsense, false);
+  EXPECT_FALSE(broken->status.ok());
+  EXPECT_FALSE(broken->tensor.valid());
 
   const Tensor strings = *Tensor::FromStrings({"s"}, nine_dims);
   EXPECT_EQ(step->Send(away, Args(), strings, false).code(), absl::StatusCode::kInvalidArgument);

@@ -34,8 +34,11 @@ class Stock final : public TensorSource {
 // Has nothing until the test says so, and does not hear of cancels.
 class Slow final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
     asked.push_back(std::move(done));
+    if (!meets_when_cancelled.valid()) return;
+    token = args.cancellation->Register(
+        [this, which = asked.size() - 1] { Meet(which, std::move(meets_when_cancelled)); });
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
@@ -46,15 +49,21 @@ class Slow final : public TensorSource {
 
   std::vector<DoneFn> asked;
   std::vector<Tensor> back;
+  Tensor meets_when_cancelled;  // If it is valid.
+  Cancellation::Token token = Cancellation::kNoToken;
 };
 
 class NoUser final : public TakesUser {
-  void OnTakeEnded(TakingOp*, ServeTake* take) override { met.push_back(take->taken.tensor); }
+  void OnTakeEnded(TakingOp*, ServeTake* take) override {
+    met.push_back(take->taken.tensor);
+    last = take->status;
+  }
   void OnHere() override {}
   void OnTakesIdle() override {}
 
  public:
   std::vector<Tensor> met;
+  absl::Status last;
 };
 
 class TakesTest : public ::testing::Test {
@@ -160,6 +169,32 @@ TEST_F(SlowTakesTest, WhatATakeMeetsWhileItIsDroppedGoesBackBeforeTheNextAsks) {
   slow_.Meet(1, One());
   poller_.Turn();
   EXPECT_EQ(user_.met.size(), 2u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+// The next take of the key may come in the same turn.
+TEST_F(SlowTakesTest, WhatIsMetInTheCancelGoesBackAtOnce) {
+  slow_.meets_when_cancelled = One();
+  TakingOp op;
+  takes_.Start(0, key_, &op);
+  ASSERT_NE(op.take, nullptr);
+  takes_.Drop(&op);
+  EXPECT_EQ(slow_.back.size(), 1u);
+  EXPECT_FALSE(takes_.MustWait(key_));
+  poller_.Turn();
+  EXPECT_EQ(slow_.back.size(), 1u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+TEST_F(SlowTakesTest, ATensorForAnotherIsNotTaken) {
+  const TensorKey foreign =
+      TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                            "/job:other/replica:0/task:0/device:CPU:0", "edge")
+          ->At(0, 0);
+  TakingOp op;
+  takes_.Start(0, foreign, &op);
+  EXPECT_TRUE(absl::IsPermissionDenied(user_.last)) << user_.last;
+  EXPECT_TRUE(slow_.asked.empty());
   EXPECT_TRUE(takes_.idle());
 }
 

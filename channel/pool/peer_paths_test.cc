@@ -428,6 +428,15 @@ TEST_F(PeerPathsTest, NothingIsTriedOnceItIsGone) {
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
 }
 
+TEST_F(PeerPathsTest, WhatWasNeverTriedHasNothingToDrain) {
+  EXPECT_TRUE(paths_->Drained());
+  Fetch("a");
+  EXPECT_FALSE(paths_->Drained());
+  On("best")->EndFirst();
+  EXPECT_EQ(On("second"), nullptr);
+  EXPECT_TRUE(paths_->Drained());
+}
+
 TEST_F(PeerPathsTest, NothingIsTriedOnceItIsClosed) {
   Fetch("a");
   On("best")->user->OnRefused();
