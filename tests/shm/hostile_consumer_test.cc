@@ -1,6 +1,9 @@
 // A consumer writes its ring by hand. What it can make a producer hold is bounded; beyond the bound
 // the link ends.
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -376,6 +379,28 @@ TEST_F(HostileConsumerTest, AnotherConsumerIsServedBesideThisOne) {
   const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(path_->serving().size(), 2u);
+}
+
+// In our segments it could read what is for others.
+TEST_F(HostileConsumerTest, AnotherUserGetsCopiesAlone) {
+  constexpr uid_t kNobody = 65534;
+  EXPECT_FALSE(path_->serving()[0]->apart());
+  const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto invitation = shm_wire::DecodeInvitation(answer->parameters);
+  std::unique_ptr<LocalSocket> guest;
+  std::thread([&] {  // Only this thread becomes another user.
+    if (syscall(SYS_setresuid, kNobody, kNobody, kNobody) != 0) return;
+    guest = *LocalSocket::Connect(invitation->socket);
+  })
+      .join();
+  if (guest == nullptr) GTEST_SKIP() << "needs root, to become another user";
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kJoin;
+  packet.token = invitation->token;
+  ASSERT_TRUE(guest->Send(packet));
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_TRUE(path_->serving()[1]->apart());
 }
 
 TEST_F(HostileConsumerTest, WhoIsInvitedAndDoesNotJoinIsForgotten) {
