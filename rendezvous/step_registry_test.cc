@@ -254,6 +254,7 @@ TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
   EXPECT_EQ(taken->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(registry->counters().steps_expired, 1);
   EXPECT_EQ(registry->counters().receives, 1) << "what it counted stays";
+  EXPECT_EQ(registry->counters().aborted_receives, 1) << "and what its end has counted";
   const auto another = Take(7, OutKey("a"));
   EXPECT_EQ(another->calls, 0) << "its place is free";
   registry->CleanupStep(7);

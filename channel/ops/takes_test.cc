@@ -186,6 +186,39 @@ TEST_F(SlowTakesTest, WhatIsMetInTheCancelGoesBackAtOnce) {
   EXPECT_TRUE(takes_.idle());
 }
 
+TEST_F(SlowTakesTest, WhatIsHereAlreadyEndsTheRequestThatGoesOn) {
+  TakingOp op, next;
+  takes_.Start(3, key_, &op);
+  ASSERT_TRUE(takes_.Park(&op, 7, 0));
+  slow_.Meet(0, One());
+  poller_.Turn();
+  EXPECT_TRUE(user_.met.empty());
+  EXPECT_TRUE(takes_.Unpark(7, 3, key_, &next));
+  EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_EQ(next.take, nullptr);
+  EXPECT_TRUE(takes_.idle());
+}
+
+// As if it were new.
+TEST_F(SlowTakesTest, ATakeIsUsedAgain) {
+  for (size_t i = 0; i < 2000; ++i) {
+    TakingOp op;
+    takes_.Start(0, key_, &op);
+    slow_.Meet(i, One());
+    poller_.Turn();
+  }
+  EXPECT_EQ(user_.met.size(), 2000u);
+  EXPECT_EQ(poller_.NextTimerNs(), INT64_MAX) << "there are so many that they are given back";
+  TakingOp op;
+  takes_.Start(0, key_, &op);
+  takes_.Drop(&op);
+  EXPECT_TRUE(takes_.MustWait(key_)) << "it has not ended";
+  slow_.Meet(2000, One());
+  poller_.Turn();
+  EXPECT_EQ(slow_.back.size(), 1u);
+  EXPECT_TRUE(takes_.idle());
+}
+
 TEST_F(SlowTakesTest, ATensorForAnotherIsNotTaken) {
   const TensorKey foreign =
       TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
