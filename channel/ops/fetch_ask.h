@@ -60,7 +60,7 @@ class FetchAsk {
   Parks parks = Parks::kNo;
   // It was requested over a connection that is gone, so the next request is a replay.
   bool said = false;
-  bool moves = false;  // In kLeaving: its fetches then move to another path.
+  bool moves = false;  // It is given up, and its fetches then move to another path.
 
   bool has_slot() const { return slot != kNoSlot; }
   // It is given up, and the peer may still have to say so.

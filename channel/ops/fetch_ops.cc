@@ -176,7 +176,7 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
       if (ask->front != nullptr) ask->front->end_status = why;
       break;
     default:
-      if (from != FetchState::kLeaving || !std::exchange(ask->moves, false)) return;
+      if (!std::exchange(ask->moves, false)) return;
       if (ask->front != nullptr) ask->front->end_status = why;
       break;
   }

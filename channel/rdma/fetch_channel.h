@@ -125,7 +125,7 @@ class FetchChannel final : public FetchOps,
   }
   void DropMemory(FetchAsk* ask) override { destinations_.Drop(RdmaAsk::Of(ask)); }
   bool MayPass(const FetchAsk& ask, const FetchOp& next) const override {
-    return FetchDestinations::MayPass(RdmaAsk::Of(ask), next);
+    return destinations_.MayPass(RdmaAsk::Of(ask), next);
   }
   void OnLeaves(FetchAsk* ask, FetchState from) override {
     receiver_.OnLeaves(RdmaAsk::Of(ask), from);

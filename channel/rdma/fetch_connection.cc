@@ -140,7 +140,12 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
 // it had taken for us.
 void FetchChannel::ForgetLeaving() {
   for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
-    if (ask != nullptr && ask->state == FetchState::kLeaving) FinishLeaving(ask);
+    if (ask == nullptr || ask->state != FetchState::kLeaving) continue;
+    if (ask->moves) {
+      MoveAway(RdmaAsk::Of(ask));
+    } else {
+      FinishLeaving(ask);
+    }
   }
 }
 
@@ -300,7 +305,7 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     if (ask == nullptr) continue;
     destinations_.StopWaiting(ask);
     if (ask->parks == Parks::kAllowed) ask->parks = Parks::kNo;
-    ask->announced = ask->moves = false;
+    ask->announced = false;
     ask->parts_seen = 0;
     ask->lanes_seen = 0;
     if (Advance(ask, FetchEvent::kBroken) == FetchAction::kAskAgain) {
@@ -320,7 +325,8 @@ void FetchChannel::OnDrained() {
       RdmaAsk::Of(ask)->meta.stripes = 0;
       // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
       Advance(ask, FetchEvent::kDrained);
-      if (ask->front != nullptr) ReportFront(ask, ask->front->end_status);
+      // One that moves to another path does so when the peer has nothing of it any more.
+      if (ask->front != nullptr && !ask->moves) ReportFront(ask, ask->front->end_status);
     } else if (ask->state == FetchState::kFenced) {
       Advance(ask, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
       ask->Enter(WaitsFor::kConnection, now_ns());

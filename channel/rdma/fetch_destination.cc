@@ -74,9 +74,7 @@ void FetchDestinations::Drop(RdmaAsk* ask) {
 }
 
 bool FetchDestinations::WaitForRoom(RdmaAsk* ask) {
-  const bool needs_landing =
-      !ask->destination().valid() || ask->destination().dtype() == DType::kString;
-  if (needs_landing && ask->meta.bytes > landings_->cap_bytes()) {
+  if (IsTooLarge(ask->destination(), ask->meta.bytes)) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", ask->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
         ": raise landing_bytes, or receive it into a destination of your own"));
@@ -117,16 +115,18 @@ bool FetchDestinations::TakeRoom() {
   return true;
 }
 
-bool FetchDestinations::MayPass(const RdmaAsk& ask, const FetchOp& next) {
+bool FetchDestinations::MayPass(const RdmaAsk& ask, const FetchOp& next) const {
   if (ask.region != nullptr) {
     TRYST_REACHED("sim: memory of a caller is not passed on");
     return false;
   }
   if (ask.state != FetchState::kWaitingRoom) return true;
-  // The peer has said what the tensor is, and the next fetch may want another type or shape.
+  // The peer has said what the tensor is, and the next fetch may want another type or shape, or may
+  // need a landing for it.
   auto shape = TensorShape::Make(absl::MakeConstSpan(ask.meta.dims, ask.meta.rank));
   const DType dtype = static_cast<DType>(ask.meta.dtype);
-  return shape.ok() && FitsDestination(next.destination(), dtype, *shape).ok();
+  return shape.ok() && FitsDestination(next.destination(), dtype, *shape).ok() &&
+         !IsTooLarge(next.destination(), ask.meta.bytes);
 }
 
 }  // namespace tryst

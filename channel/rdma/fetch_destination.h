@@ -49,9 +49,14 @@ class FetchDestinations {
   void Drop(RdmaAsk* ask);
   // A landing that the peer may write can go to the next fetch of the key; the caller's own memory
   // cannot.
-  static bool MayPass(const RdmaAsk& ask, const FetchOp& next);
+  bool MayPass(const RdmaAsk& ask, const FetchOp& next) const;
 
  private:
+  // Whether a tensor of so many bytes would need a landing larger than all of them may be.
+  bool IsTooLarge(const Tensor& destination, uint64_t bytes) const {
+    const bool needs_landing = !destination.valid() || destination.dtype() == DType::kString;
+    return needs_landing && bytes > landings_->cap_bytes();
+  }
   bool Give(RdmaAsk* ask, uint64_t bytes, LandingPool::For what);
 
   FetchOps* const ops_;

@@ -610,6 +610,106 @@ TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
   }
 }
 
+class TooLargeTest : public HostileRdmaProducerTest {
+ protected:
+  void Announce(uint64_t bytes) {
+    const Scripted::Asked asked = scripted_.LastRequest();
+    wire::Record record;
+    record.type = wire::RecordType::kNeedDestination;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = bytes;
+    meta.dims[0] = static_cast<int64_t>(bytes);
+    ASSERT_TRUE(
+        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
+    link_->FlushSoon();
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+  void SayGone(const Scripted::Asked& asked) {
+    wire::Record record;
+    record.type = wire::RecordType::kGone;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    Say(record);
+  }
+};
+
+// The link breaks before the peer has said that it gives nothing more.
+TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheLinkBreaks) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  Announce(2 << 20);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  EXPECT_TRUE(too_large_.empty());
+  BreakLink();
+  Answer(1, 5);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 2u) << "it is said once more";
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  SayGone(asked);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  ASSERT_EQ(too_large_.size(), 1u);
+  left_ = std::exchange(too_large_, {});
+}
+
+// The producer of the next session has nothing of it, and does not know the cancel.
+TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheProducerHasForgottenIt) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  Announce(2 << 20);
+  BreakLink();
+  Answer(1, 6);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  ASSERT_EQ(too_large_.size(), 1u);
+  left_ = std::exchange(too_large_, {});
+}
+
+TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  Announce(2 << 20);
+  link_->Break(absl::UnavailableError("cut"));
+  for (int i = 0; i < 20'000 && channel_->counters().breaks == 0; ++i) Settle();
+  ASSERT_EQ(channel_->counters().breaks, 1u);
+  cancellation.StartCancel();
+  Settle();
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
+  Answer(1, 5);
+  EXPECT_TRUE(too_large_.empty());
+}
+
+// The first fetch has memory of its own, and the next one would need a landing that is never there.
+TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
+  constexpr uint64_t kLarge = 2 << 20;
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(kLarge)});
+  ASSERT_TRUE(landings_->TakeBudget(1, LandingPool::For::kReady)) << "so that there is no room";
+  Cancellation cancellation;
+  args.cancellation = &cancellation;
+  const Fetched* const first = Fetch("a", args);
+  const Fetched* const next = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  Announce(kLarge);
+  EXPECT_TRUE(channel_->waits_for_room());
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
+  EXPECT_FALSE(channel_->waits_for_room());
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  SayGone(asked);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "the next one asks by itself";
+  EXPECT_EQ(next->calls, 0);
+  landings_->GiveBudget(1, LandingPool::For::kReady);
+}
+
 // The part of the first attempt must not stand for that of the second.
 TEST_F(HostileRdmaProducerTest, ASecondAttemptWaitsForItsOwnParts) {
   Args args;
