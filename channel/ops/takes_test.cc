@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/turned_clock.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/live_ops.h"
 #include "gtest/gtest.h"
@@ -14,11 +14,6 @@ namespace {
 
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint32_t kMostParked = 100;
-
-class StillClock final : public Clock {
- public:
-  int64_t NowNs() const override { return 1000; }
-};
 
 // Has everything.
 class Stock final : public TensorSource {
@@ -85,7 +80,7 @@ class TakesTest : public ::testing::Test {
   const TensorKey key_ = TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
                                                std::string(kConsumer) + "/device:CPU:0", "edge")
                              ->At(0, 0);
-  StillClock clock_;
+  TurnedClock clock_;
   Poller poller_{&clock_};
   Stock stock_;
   NoUser user_;
@@ -261,6 +256,57 @@ TEST_F(SlowTakesTest, WhatWaitsWithoutASlotHasWaitedSinceItsRequestCame) {
   slow_.Meet(0, One());
   poller_.Turn();
   EXPECT_TRUE(takes_.idle());
+}
+
+// A burst of them is over; what it took goes back when none was under way for a second.
+TEST_F(SlowTakesTest, ManyTakesGiveTheirMemoryBack) {
+  for (const size_t count : {size_t{1024}, size_t{1025}, size_t{16384}}) {
+    const uint64_t bursts = poller_.bursts_over();
+    const size_t before = slow_.asked.size();
+    std::vector<TakingOp> ops(count);
+    for (TakingOp& op : ops) takes_.Start(0, key_, &op);
+    for (size_t i = 0; i < count; ++i) slow_.Meet(before + i, Tensor());
+    poller_.Turn();
+    EXPECT_TRUE(takes_.idle());
+    EXPECT_EQ(poller_.NextTimerNs() != INT64_MAX, count > 1024) << count;
+    clock_.now_ns += 999'000'000;
+    poller_.Turn();
+    EXPECT_EQ(poller_.NextTimerNs() != INT64_MAX, count > 1024) << count;
+    clock_.now_ns += 2'000'000;
+    poller_.Turn();
+    EXPECT_EQ(poller_.NextTimerNs(), INT64_MAX);
+    EXPECT_EQ(poller_.bursts_over() - bursts, count == 16384 ? 1u : 0u);
+  }
+  TakingOp op;
+  takes_.Start(0, key_, &op);
+  slow_.Meet(slow_.asked.size() - 1, One());
+  poller_.Turn();
+  EXPECT_TRUE(user_.met.back().valid());
+}
+
+TEST_F(SlowTakesTest, WhatIsHereIsToldAsFarAsThereIsRoom) {
+  for (uint64_t ticket = 1; ticket <= 3; ++ticket) {
+    ASSERT_TRUE(takes_.Waits(ticket, 0, key_));
+    slow_.Meet(ticket - 1, One());
+  }
+  poller_.Turn();
+  std::vector<uint64_t> told;
+  size_t room = 2;
+  const auto tell = [&](absl::Span<const uint64_t> tickets) {
+    if (room < tickets.size()) return false;
+    room -= tickets.size();
+    told.insert(told.end(), tickets.begin(), tickets.end());
+    return true;
+  };
+  EXPECT_FALSE(takes_.TellHere(1, tell));
+  EXPECT_EQ(told, (std::vector<uint64_t>{1, 2}));
+  EXPECT_TRUE(takes_.has_here());
+  room = 9;
+  EXPECT_TRUE(takes_.TellHere(1, tell));
+  EXPECT_EQ(told, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_FALSE(takes_.has_here());
+  EXPECT_EQ(takes_.DropTickets({1, 2, 3}), 3u);
+  EXPECT_EQ(slow_.back.size(), 3u);
 }
 
 TEST_F(SlowTakesTest, OnlySoManyArePutAside) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/turned_clock.h"
 #include "channel/poller/poller.h"
 #include "gtest/gtest.h"
 
@@ -11,12 +12,6 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kPatienceMs = 8000;
-
-class TurnedClock final : public Clock {
- public:
-  int64_t NowNs() const override { return now_ns; }
-  int64_t now_ns = 1000;
-};
 
 class PeerSilenceTest : public testing::Test {
  protected:

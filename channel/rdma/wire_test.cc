@@ -174,6 +174,14 @@ TEST(MessageTest, FullIsNotAnErrorAndChangesNothing) {
   EXPECT_TRUE(ReadAll(slot).ok());
 }
 
+TEST(MessageTest, OneWithoutRecordsIsItsHeader) {
+  std::vector<uint8_t> slot(kHeaderBytes);
+  EXPECT_EQ(MessageWriter(slot.data(), slot.size()).Finish(1, 0, 0, 9), slot.size());
+  EXPECT_TRUE(ReadAll(slot).ok());
+  EXPECT_EQ(MessageReader::Open(slot.data(), slot.size() - 1).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
 TEST(MessageTest, NothingOfAnEarlierMessageGoesOutAgain) {
   std::vector<uint8_t> slot = Slot();
   MessageWriter writer(slot.data(), slot.size());

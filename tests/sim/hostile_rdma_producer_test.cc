@@ -550,6 +550,30 @@ TEST_F(HostileRdmaProducerTest, ALateCancelEndsNoOtherFetch) {
   EXPECT_TRUE(next.has_value());
 }
 
+// Nothing else goes out then, by which it could be told.
+TEST_F(HostileRdmaProducerTest, AFetchWithoutASlotThatIsGivenUpIsToldOfAtOnce) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const Fetched* const first = Fetch("a", args);
+  Answer(1, 5);
+  for (const char* const edge : {"b", "c", "d", "e"}) Fetch(edge);
+  for (int i = 0; i < 20; ++i) Settle();
+  for (const Scripted::Asked& one : std::vector<Scripted::Asked>(scripted_.asked)) {
+    if (one.type != wire::RecordType::kPark || one.slot != 0) continue;
+    wire::Record record;
+    record.type = wire::RecordType::kParked;
+    record.slot = one.slot;
+    record.generation = one.generation;
+    Say(record);
+  }
+  ASSERT_EQ(channel_->counters().parked, 1u) << channel_->Explain();
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kUnwanted), 1u);
+}
+
 // Wrong twice: the consumer gives up, and says so.
 TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
   Args args;
