@@ -51,8 +51,9 @@ absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl:
   }
   if (*on_host < 1 || static_cast<size_t>(*size) > hosts.size() * static_cast<size_t>(*on_host)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "mpirun started ", *size, " ranks, ", *on_host, " of them here, and mpi_hosts names ",
-        hosts_text.empty() ? 0 : hosts.size(), " hosts: name all of them, in the order of ranks"));
+        "mpirun started ", *size, " ranks, ", *on_host,
+        " of them here, and resolver=mpi:HOSTS names ", hosts_text.empty() ? 0 : hosts.size(),
+        " hosts: name all of them, in the order of ranks"));
   }
   if (*rank % *on_host != *index) {
     return absl::InvalidArgumentError(

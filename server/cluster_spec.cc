@@ -47,13 +47,14 @@ absl::StatusOr<std::vector<std::pair<std::string, int>>> ParseJobs(absl::string_
     int count = -1;
     if (!IsJobName(name) || (pair.second != "*" && (!absl::SimpleAtoi(pair.second, &count) ||
                                                     count < 1 || count > 65536))) {
-      return Bad("cluster_jobs should look like ps=1,worker=3, and is", text);
+      return Bad("with this resolver cluster_spec should look like ps=1,worker=3, and is", text);
     }
     if (!jobs.empty() && jobs.back().second < 0)
-      return Bad("in cluster_jobs only the last job may have *, and it is", text);
+      return Bad("in cluster_spec only the last job may have *, and it is", text);
     jobs.emplace_back(std::string(name), count);
   }
-  if (jobs.empty()) return Bad("cluster_jobs should look like ps=1,worker=3, and is", text);
+  if (jobs.empty())
+    return Bad("with this resolver cluster_spec should look like ps=1,worker=3, and is", text);
   return jobs;
 }
 
@@ -125,7 +126,54 @@ absl::Status ExpandItem(absl::string_view item, std::vector<std::string>* out) {
   return absl::OkStatus();
 }
 
+// What may stand behind a resolver's name.
+struct ResolverForm {
+  const char* name;
+  enum class Where { kNone, kMay, kMust } where;
+  bool has_port;
+};
+constexpr ResolverForm kResolverForms[] = {
+    {"flags", ResolverForm::Where::kNone, false},
+    {"file", ResolverForm::Where::kMust, false},
+    {"tf_config", ResolverForm::Where::kNone, false},
+    {"slurm", ResolverForm::Where::kNone, true},
+    {"mpi", ResolverForm::Where::kMay, true},
+    {"kubernetes", ResolverForm::Where::kMust, true},
+    {"etcd", ResolverForm::Where::kMust, false},
+};
+
+// Takes ":PORT", or a port that stands alone, from the end of `where`. False: it is no port.
+bool TakePort(absl::string_view* where, int* port) {
+  const size_t colon = where->rfind(':');
+  const absl::string_view last =
+      colon == absl::string_view::npos ? *where : where->substr(colon + 1);
+  if (last.empty() || !std::all_of(last.begin(), last.end(), absl::ascii_isdigit)) return true;
+  *where = colon == absl::string_view::npos ? "" : where->substr(0, colon);
+  return absl::SimpleAtoi(last, port) && *port > 0 && *port < 65536;
+}
+
 }  // namespace
+
+absl::StatusOr<Resolver> Resolver::Parse(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(':', 1));
+  for (const ResolverForm& form : kResolverForms) {
+    if (parts.first != form.name) continue;
+    Resolver resolver;
+    resolver.name = form.name;
+    absl::string_view where = parts.second;
+    const bool port_fits = !form.has_port || TakePort(&where, &resolver.port);
+    const bool where_fits = where.empty() ? form.where != ResolverForm::Where::kMust
+                                          : form.where != ResolverForm::Where::kNone;
+    if (!port_fits || !where_fits) break;
+    resolver.where = std::string(where);
+    return resolver;
+  }
+  return Bad(
+      "resolver should be flags, file:PATH, tf_config, slurm, mpi, mpi:HOSTS, kubernetes:SERVICE "
+      "or etcd:HOST:PORT,..., where slurm, mpi and kubernetes may end in :PORT, and is",
+      text);
+}
 
 std::string WorkerName(absl::string_view job, int task) {
   return absl::StrCat("/job:", job, "/replica:0/task:", task);
@@ -163,14 +211,15 @@ absl::StatusOr<ClusterSpec> ClusterFromJson(absl::string_view json) {
   rpc::ServerDef server;
   const auto parsed = pb::JsonStringToMessage(text, &server, lenient);
   if (!parsed.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cluster_file is not JSON in the form of a ServerDef: ", std::string(parsed.message())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the cluster's file is not JSON in the form of a ServerDef: ",
+                     std::string(parsed.message())));
   }
   if (!server.has_cluster()) {
     const auto as_cluster = pb::JsonStringToMessage(text, server.mutable_cluster(), lenient);
     if (!as_cluster.ok() || server.cluster().job_size() == 0) {
       return absl::InvalidArgumentError(
-          "cluster_file has neither 'cluster' (a ServerDef) nor 'job' (a ClusterDef)");
+          "the cluster's file has neither 'cluster' (a ServerDef) nor 'job' (a ClusterDef)");
     }
   }
   absl::Status added = AddCluster(server.cluster(), &spec);
@@ -230,7 +279,7 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
     const size_t count = wanted < 0 ? addresses.size() - next : static_cast<size_t>(wanted);
     if (count == 0 || next + count > addresses.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "cluster_jobs ", jobs_text, " names more tasks than were started, which are ",
+          "cluster_spec ", jobs_text, " names more tasks than were started, which are ",
           addresses.size(), ": start more, or name fewer"));
     }
     for (size_t task = 0; task < count; ++task, ++next) {
@@ -244,7 +293,7 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
   }
   if (spec.job.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cluster_jobs ", jobs_text,
+        absl::StrCat("cluster_spec ", jobs_text,
                      " names fewer tasks than were started: none is left for rank ", rank));
   }
   return spec;
@@ -287,14 +336,10 @@ absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment
                                                   absl::string_view service, int port) {
   const auto jobs = ParseJobs(jobs_text);
   if (!jobs.ok()) return jobs.status();
-  if (service.empty())
-    return absl::InvalidArgumentError(
-        "kubernetes_service is not set: resolver=kubernetes needs the name of the headless "
-        "service");
   ClusterSpec spec;
   for (const auto& [job, count] : *jobs) {
     if (count < 0)
-      return Bad("with resolver=kubernetes each job in cluster_jobs needs a number, and it is",
+      return Bad("with resolver=kubernetes each job in cluster_spec needs a number, and it is",
                  jobs_text);
     for (int task = 0; task < count; ++task) {
       absl::Status added = AddTask(

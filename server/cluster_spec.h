@@ -27,6 +27,17 @@ std::string WorkerName(absl::string_view job, int task);  // "/job:ps/replica:0/
 
 using Environment = std::map<std::string, std::string>;
 
+// What the setting `resolver` says: where a worker learns who the others are.
+struct Resolver {
+  // "slurm:5000", "file:/etc/tryst/cluster.json", "kubernetes:SERVICE:2222" and so on.
+  // kInvalidArgument: there is no such resolver, or it needs more or less behind its name.
+  static absl::StatusOr<Resolver> Parse(absl::string_view text);
+
+  std::string name;
+  std::string where;  // A file's path, hosts, a service, or etcd's servers; may be empty.
+  int port = 2222;    // With slurm, mpi and kubernetes: of every worker.
+};
+
 // Each fails with kInvalidArgument, which says what is wrong and where.
 
 // "ps=host:port,host:port;worker=host:port"

@@ -73,7 +73,7 @@ class DataPlane {
   explicit DataPlane(Parts parts);
   absl::Status Open();
   absl::Status OpenDevices(std::vector<NicPath>* nics);
-  bool DigestsInCalls() const;
+  bool DigestsInCalls() const;  // They cross a wire that nothing else checks from end to end.
   bool SealsCalls() const;
   TensorSource* source();
   void MakeCalls();

@@ -269,11 +269,11 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
     return absl::InvalidArgumentError(
         "status_certificate_file and status_key_file must both be set, or neither");
   }
-  if (place->is_loopback || options.anywhere || !options.token.empty()) return absl::OkStatus();
+  if (place->is_loopback || !options.token.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the status page on ", options.listen,
                    " can be reached by others, and shows everybody all keys and peers: listen on "
-                   "127.0.0.1, or set status_token_file, or status_anywhere"));
+                   "127.0.0.1, or set status_token_file"));
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,

@@ -14,8 +14,7 @@ namespace tryst {
 struct ServerConfig;
 
 struct StatusPageOptions {
-  std::string listen;     // A numeric "host:port"; port 0: any free one.
-  bool anywhere = false;  // Whether it may listen beyond the loopback.
+  std::string listen;  // A numeric "host:port"; port 0: any free one.
   // Every request must carry it, as a bearer token or as the password of any user. Empty: everybody
   // may read. With a token the page may listen beyond the loopback.
   std::string token;
