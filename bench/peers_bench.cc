@@ -32,7 +32,7 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "bench/flags.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 

@@ -6,9 +6,9 @@
 
 #include "channel/grpc/grpc_transport.h"
 #include "channel/transports.h"
-#include "server/loopback.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
+#include "server/security/loopback.h"
 
 namespace tryst {
 namespace {

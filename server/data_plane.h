@@ -15,8 +15,8 @@
 #include "channel/signing/caller.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
-#include "server/allow_list.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
+#include "server/security/allow_list.h"
 #include "server/server_devices.h"
 #include "server/server_parts.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
-#include "server/loopback.h"
+#include "server/security/loopback.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/ofi/ofi_nic.h"
 #include "verbs/ofi/ofi_provider.h"

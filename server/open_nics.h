@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "base/crew.h"
 #include "channel/rdma/rdma_options.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
+#include "server/members/cluster_spec.h"
 
 namespace tryst {
 

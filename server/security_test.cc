@@ -1,5 +1,5 @@
 // Which callers are admitted: whole servers under mutual TLS and under a shared token.
-#include "server/security.h"
+#include "server/security/security.h"
 
 #include <grpcpp/create_channel.h>
 #include <sys/stat.h>
@@ -14,8 +14,8 @@
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/security/test_certificates.h"
 #include "server/server.h"
-#include "server/test_certificates.h"
 
 namespace tryst {
 namespace {

@@ -15,9 +15,9 @@
 #include "rendezvous/allocator.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/step_registry.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
-#include "server/peer_calls.h"
+#include "server/members/cluster_spec.h"
+#include "server/members/peer_calls.h"
 
 namespace grpc {
 class Service;
@@ -73,7 +73,7 @@ class Server {
   // Null before Start(). After Stop() has begun, no step starts (kAborted).
   virtual StepRegistry* steps() = 0;
   virtual Executor* executor() = 0;   // Pass it as Args::executor.
-  virtual Membership* members() = 0;  // server/membership.h
+  virtual Membership* members() = 0;  // server/members/membership.h
   // Calls to peers; a server that has not started can make them, too. kCancelled after Stop().
   virtual PeerCalls* calls() = 0;
   // Includes what the cluster's resolver found out about this worker.
@@ -89,7 +89,7 @@ class Server {
   virtual std::string Explain(const std::string& peer) = 0;
   // Empty before Start(); keeps the last values after Stop().
   virtual std::map<std::string, int64_t> Stats() = 0;
-  // Further views (server/insight.h); null before Start().
+  // Further views (server/status/insight.h); null before Start().
   virtual const Insight* insight() const = 0;
   // The status page's "127.0.0.1:41234"; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;

@@ -12,7 +12,7 @@
 #include "base/descriptor_table.h"
 #include "base/log.h"
 #include "base/read_file.h"
-#include "server/cluster_file.h"
+#include "server/members/cluster_file.h"
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"

@@ -19,11 +19,11 @@
 #include "base/log.h"
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
-#include "server/grpc_arguments.h"
-#include "server/grpc_log.h"
-#include "server/lean_heap.h"
-#include "server/loopback.h"
 #include "server/pollers.h"
+#include "server/process/grpc_log.h"
+#include "server/process/lean_heap.h"
+#include "server/security/grpc_arguments.h"
+#include "server/security/loopback.h"
 
 namespace tryst {
 namespace {

@@ -11,11 +11,11 @@
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
 #include "channel/transports.h"
-#include "server/allow_list.h"
 #include "server/etcd/etcd_client.h"
-#include "server/security.h"
+#include "server/security/allow_list.h"
+#include "server/security/security.h"
 #include "server/server.h"
-#include "server/status_page.h"
+#include "server/status/status_page.h"
 
 namespace tryst {
 

@@ -27,10 +27,10 @@
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
-#include "server/insight.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
-#include "server/samples.h"
+#include "server/services/samples.h"
+#include "server/status/insight.h"
 
 namespace tryst {
 namespace {

@@ -12,13 +12,13 @@
 #include "channel/rdma/link_options.h"
 #include "channel/rdma/serve_source.h"
 #include "gtest/gtest.h"
-#include "server/allow_list.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
-#include "server/membership.h"
+#include "server/members/cluster_spec.h"
+#include "server/members/membership.h"
 #include "server/npy.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
+#include "server/security/allow_list.h"
 
 namespace tryst {
 namespace {

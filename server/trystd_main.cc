@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "base/log_record.h"
 #include "base/printable.h"
-#include "server/grpc_log.h"
-#include "server/lean_heap.h"
+#include "server/process/grpc_log.h"
+#include "server/process/lean_heap.h"
+#include "server/process/stop_signals.h"
 #include "server/server.h"
-#include "server/stop_signals.h"
 
 namespace tryst {
 namespace {

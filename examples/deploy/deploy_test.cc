@@ -11,8 +11,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
+#include "server/members/cluster_spec.h"
 
 namespace tryst {
 namespace {

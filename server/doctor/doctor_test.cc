@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "server/doctor/checks.h"
 #include "server/doctor/seeded_host.h"
-#include "server/test_certificates.h"
+#include "server/security/test_certificates.h"
 
 namespace tryst {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/doctor/checks.h"
-#include "server/free_with.h"
-#include "server/security.h"
+#include "server/security/free_with.h"
+#include "server/security/security.h"
 
 namespace tryst {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "server/security/test_certificates.h"
 #include "server/server.h"
-#include "server/test_certificates.h"
 #include "tests/attack/http2_flood.h"
 #include "tests/attack/process_use.h"
 

@@ -21,7 +21,7 @@
 #include "gtest/gtest.h"
 #include "server/cut_proxy.h"
 #include "server/npy.h"
-#include "server/test_certificates.h"
+#include "server/security/test_certificates.h"
 #include "tests/e2e/free_port.h"
 #include "tests/e2e/process.h"
 

@@ -19,9 +19,9 @@
 #include "channel/ops/verify_traces.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
-#include "server/insight.h"
 #include "server/server.h"
 #include "server/server_parts.h"
+#include "server/status/insight.h"
 #include "tests/e2e/process.h"
 #include "tests/e2e/tested_paths.h"
 
