@@ -18,6 +18,7 @@
 #include "bench/turned_pair.h"
 #include "rendezvous/tensor_key.h"
 #include "server/server.h"
+#include "server/server_parts.h"
 
 // Counting begins and ends here; callgrind finds the functions by their names.
 extern "C" {
@@ -60,16 +61,18 @@ std::unique_ptr<Server> StartServer(const std::string& job, const std::string& p
   config.protocol = "grpc";
   config.insecure = true;
   config.listen = "127.0.0.1:0";
-  config.callback_threads = 1;
-  config.spin_us = 0;
   ClusterSpec cluster;
   cluster.jobs["ps"][0] = ps_address;
   cluster.jobs["worker"][0] = "127.0.0.1:0";
-  auto server = ServerBuilder().SetEnvironment({}).SetCluster(cluster).Build(config);
-  TRYST_CHECK(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
+  static ThreadPoolExecutor* const executor = new ThreadPoolExecutor(1, 1024);
+  absl::StatusOr<ServerParts> parts =
+      ServerBuilder().SetEnvironment({}).SetCluster(cluster).SetExecutor(executor).Prepare(config);
+  TRYST_CHECK(parts.ok()) << parts.status();
+  parts->inner.poller.spin_us = 0;
+  std::unique_ptr<Server> server = MakeServer(*std::move(parts));
+  const absl::Status started = server->Start();
   TRYST_CHECK(started.ok()) << started;
-  return *std::move(server);
+  return server;
 }
 
 void PullByGrpc(int pulls) {

@@ -32,8 +32,9 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "bench/flags.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "server/server.h"
+#include "server/server_parts.h"
 
 namespace tryst {
 namespace {
@@ -99,10 +100,8 @@ std::unique_ptr<Server> StartServer(const Options& options, const std::string& j
   config.insecure = true;
   config.listen = "127.0.0.1:0";
   config.nic = "soft";
-  config.callback_threads = 1;
-  config.grpc_idle = absl::Seconds(1);
   const bool hub = job == "hub";
-  config.pollers = hub ? options.pollers : 1;
+  config.pollers = absl::StrCat(hub ? options.pollers : 1);
   config.open_cluster = hub;
   ServerBuilder builder;
   builder.SetEnvironment({});
@@ -112,7 +111,9 @@ std::unique_ptr<Server> StartServer(const Options& options, const std::string& j
     spec.jobs["hub"][0] = options.hub_address;
     builder.SetCluster(spec);
   }
-  auto server = Value(builder.Build(config));
+  ServerParts parts = Value(builder.Prepare(config));
+  parts.security.idle = absl::Seconds(1);
+  std::unique_ptr<Server> server = MakeServer(std::move(parts));
   Check(server->Start());
   return server;
 }

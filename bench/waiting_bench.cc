@@ -37,7 +37,7 @@
 #include "base/log.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "server/server.h"
 
 namespace tryst {

@@ -19,7 +19,7 @@ std::vector<TransportFactory> Register(std::vector<NicPath> nics, TransportFacto
         });
   }
   for (NicPath& path : nics) {
-    auto nic = std::make_shared<SharedNic>(std::move(path), options.landing_cap_bytes);
+    auto nic = std::make_shared<SharedNic>(std::move(path), options.landing_bytes);
     transports.push_back([nic, rdma = RdmaOptions(options)](const TransportContext& context) {
       return std::make_unique<RdmaTransport>(context, nic, rdma);
     });

@@ -32,13 +32,12 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
   }
   if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
     return absl::InvalidArgumentError(
-        "max_held_bytes and max_held_bytes_per_step must not be negative; 0 is no cap");
+        "the caps of the process and of one step must not be negative; 0 is no cap");
   }
   if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "The cap of one step, ", options.step.max_held_bytes,
-        " bytes (max_held_bytes_per_step), is above that of the process (max_held_bytes), ",
-        options.max_held_bytes));
+        " bytes, is above that of the process (max_held_bytes), ", options.max_held_bytes));
   }
   if (options.step.shards < 1 || options.step.shards > 1024) {
     return absl::InvalidArgumentError("a step registry needs 1 to 1024 shards");

@@ -15,9 +15,9 @@
 #include "base/log.h"
 #include "gtest/gtest.h"
 #include "rendezvous/rendezvous.h"
-#include "server/insight.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "server/server.h"
+#include "server/status/insight.h"
 
 namespace tryst {
 namespace {

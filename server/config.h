@@ -27,18 +27,10 @@ struct IdentitySettings {
 struct ClusterSettings {
   std::string resolver = "flags";
   std::string cluster_spec;
-  std::string cluster_file;
-  std::string cluster_jobs;
-  std::string kubernetes_service;
-  std::string mpi_hosts;
-  std::string etcd_endpoints;
   std::string etcd_ca_file;
   std::string etcd_certificate_file;
   std::string etcd_key_file;
-  std::string etcd_user;
   std::string etcd_password_file;
-  absl::Duration etcd_lease = absl::Seconds(10);
-  int64_t base_port = 2222;
   bool open_cluster = false;
   std::string join;
 };
@@ -47,14 +39,10 @@ struct SecuritySettings {
   std::string certificate_file;
   std::string key_file;
   std::string ca_file;
-  absl::Duration reload_period = absl::Seconds(10);
   std::string token_file;
   bool insecure = false;
   bool insecure_anywhere = false;
-  absl::Duration authenticate_within = absl::Seconds(10);
-  bool reflection = false;
   std::string encrypt = "auto";
-  bool nic_trusted_network = false;
   std::string allow;
   std::string control;
 };
@@ -62,57 +50,35 @@ struct SecuritySettings {
 struct LimitSettings {
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
   uint64_t max_held_bytes = 0;
-  uint64_t max_held_bytes_per_step = 0;
   uint64_t max_kept_bytes = uint64_t{1} << 30;
   uint64_t landing_bytes = uint64_t{1} << 30;
   uint64_t memory_bytes = 0;
-  int64_t max_asked = 1024;
-  int64_t max_waiting = 1'000'000;
-  int64_t callback_threads = 0;
+  int64_t max_peers = 512;
   absl::Duration patience = absl::Minutes(1);
-  absl::Duration keep_for = absl::Minutes(2);
   absl::Duration stop_deadline = absl::Seconds(10);
-  absl::Duration grpc_idle = absl::Seconds(10);
 };
 
 struct DataPlaneSettings {
   std::string shm = "auto";
   uint64_t shm_bytes = uint64_t{1} << 30;
-  std::string digests = "auto";
   std::string nic = "auto";
   std::string nic_listen;
-  int64_t slots = 128;
-  int64_t ring_slots = 16;
-  uint64_t message_bytes = 8192 + 256;
-  uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
-  int64_t pollers = 0;
-  std::string poller_cpus;
-  int64_t helpers = -1;
-  int64_t spin_us = 50;
+  std::string pollers = "auto";
 };
 
 struct GpuSettings {
   std::string gpus;
-  std::string gpu_ways = "cuda_ipc,direct";
-  uint64_t gpu_chunk_bytes = 2 << 20;
-  int64_t gpu_slots = 16;
-  int64_t gpu_standby_us = 100;
   uint64_t gpu_pool_bytes = uint64_t{8} << 30;
 };
 
 struct InsightSettings {
-  int64_t trace_records = 4096;
   int64_t trace_sample_every = 16;
-  absl::Duration trace_slow = absl::Milliseconds(10);
   std::string status_listen;
-  bool status_anywhere = false;
   std::string status_token_file;
   std::string status_certificate_file;
   std::string status_key_file;
   std::string log_format = "text";
-  int64_t max_peers = 512;
-  uint64_t stripe_bytes = 1 << 20;
 };
 
 // Every setting of a server. One set of rows reads flags, the file and the environment, and prints
@@ -160,16 +126,29 @@ bool Encrypts(const ServerConfig& config);
 std::string EncryptionText(const ServerConfig& config);
 // Whether bytes leave the host in the clear although the server proves who its peers are.
 bool ClearDespiteProof(const ServerConfig& config);
-// Whether payloads carry a digest. `unchecked_wire`: their path crosses a wire that nothing checks
-// from end to end.
-bool WantsDigests(const ServerConfig& config, bool unchecked_wire);
+// How long a producer keeps tensors for a consumer that has vanished. At least twice the patience,
+// so that no tensor is dropped while its consumer still tries to fetch it, and two minutes, for one
+// that was stopped (SIGSTOP, a virtual machine); max_kept_bytes bounds what that takes.
+absl::Duration KeepFor(const ServerConfig& config);
+// How long a worker stays in etcd's list after it last reached etcd. A longer time rides out longer
+// outages of etcd, a shorter one finds lost hosts sooner, which is what less patience asks for.
+absl::Duration EtcdLease(const ServerConfig& config);
 // kInvalidArgument: a limit is out of bounds, or the limits do not add up; it prints the sum.
 absl::Status CheckLimits(const ServerConfig& config);
 // The sums as text, one a line.
 std::string PrintLimits(const ServerConfig& config);
 
-// The table of settings in docs/CONFIG.md.
+// The tables of settings in docs/CONFIG.md.
 std::string ConfigTable();
+
+// A setting of an earlier release. It is refused wherever it is set, with what to do instead.
+struct RemovedSetting {
+  const char* name;
+  const char* instead;
+};
+const std::vector<RemovedSetting>& RemovedSettings();
+// Rows stand for two releases, this one and the next: until this one is made, which loses them.
+inline constexpr char kRemovedUntil[] = "0.5.0";
 
 // The environment of this process.
 std::map<std::string, std::string> ProcessEnvironment();

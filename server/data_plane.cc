@@ -6,9 +6,9 @@
 
 #include "channel/grpc/grpc_transport.h"
 #include "channel/transports.h"
-#include "server/loopback.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
+#include "server/security/loopback.h"
 
 namespace tryst {
 namespace {
@@ -31,51 +31,29 @@ uint32_t CompletionDepth(uint32_t peers, const LinkOptions& link) {
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }
 
-TraceOptions TraceFrom(const ServerConfig& config, size_t threads) {
-  TraceOptions trace;
-  trace.records = (static_cast<size_t>(config.trace_records) + threads - 1) / threads;
-  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
-  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
-  return trace;
-}
-
-RdmaOptions RdmaFrom(const ServerConfig& config, const LinkOptions& link, size_t pollers) {
-  RdmaOptions options;
-  options.link = link;
-  options.completion_depth = CompletionDepth(PeersOfOne(config, pollers), link);
-  options.max_consumers = PeersOfOne(config, pollers);
-  options.eager_bytes = config.message_bytes;
-  options.stripe_bytes = config.stripe_bytes;
-  options.landing_bytes = config.offered_bytes;
-  options.landing_cap_bytes = config.landing_bytes;
-  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
-  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
-  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  return options;
-}
-
-ShmOptions ShmFrom(const ServerConfig& config, size_t pollers) {
-  ShmOptions options;
-  options.digests = WantsDigests(config, /*unchecked_wire=*/false);
-  options.stage_bytes = config.shm_bytes / 2;
-  options.apart = !config.allow.empty();
-  // A link has more slots than the setting allows fetches: a quarter of them is kept for tensors
-  // that are ready, while the others may wait for their producer's Send.
-  options.sizes.slots =
-      static_cast<uint32_t>(std::min<int64_t>(2 * config.slots, shm_wire::kMaxSlots));
-  options.max_consumers = PeersOfOne(config, pollers);
-  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
-  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  return options;
-}
-
-GrpcChannelOptions GrpcFrom(const ServerConfig& config) {
-  GrpcChannelOptions options;
+// The options of the transports as the settings change them.
+TransportsOptions TransportsFrom(const ServerParts& server, const LinkOptions& link,
+                                 size_t pollers) {
+  const ServerConfig& config = server.config;
+  const uint32_t peers = PeersOfOne(config, pollers);
+  const int64_t patience_ms = absl::ToInt64Milliseconds(config.patience);
+  TransportsOptions options = server.inner.transports;
+  options.self = server.worker;
   options.max_tensor_bytes = config.max_tensor_bytes;
-  options.max_asked = static_cast<size_t>(config.max_asked);
-  options.patience = config.patience;
-  options.answer_within = KeepaliveFor(config.patience).answer_within;
-  options.max_waiting = static_cast<size_t>(config.max_waiting);
+  options.more = server.transports;
+
+  options.link = link;
+  options.eager_bytes = link.message_bytes;  // What fits in a message travels inside it.
+  options.completion_depth = CompletionDepth(peers, link);
+  options.max_consumers = peers;
+  options.landing_bytes = config.landing_bytes;
+  options.retain_ms = absl::ToInt64Milliseconds(KeepFor(config));
+  options.patience_ms = patience_ms;
+
+  options.shm.stage_bytes = config.shm_bytes / 2;
+  options.shm.apart = !config.allow.empty();
+  options.shm.max_consumers = peers;
+  options.shm.patience_ms = patience_ms;
   return options;
 }
 
@@ -98,44 +76,46 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Open(Parts parts) {
 absl::Status DataPlane::Open() {
   const ServerConfig& config = parts_.server->config;
   const ServerParts& server = *parts_.server;
-  const auto crew = std::make_shared<Crew>(HelperCount(config, UsableCpus()));
+  const auto crew = std::make_shared<Crew>(HelperCount(UsableCpus()));
   absl::StatusOr<std::vector<NicPath>> nics =
       server.protocol->open_nics(config, {HostOf(server.listen), HostOf(server.advertise),
                                           server.environment, crew, server.security.token});
   if (!nics.ok()) return nics.status();
-  absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
+  absl::StatusOr<LinkOptions> link =
+      LinkFrom(server.inner.transports.link, config, server.environment);
   if (!link.ok()) return link.status();
   const size_t pollers = parts_.pollers.size();
   std::vector<Trace*> traces;
+  TraceOptions trace = server.inner.trace;
+  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
+  trace.records = (trace.records + pollers - 1) / pollers;
   for (size_t i = 0; i < pollers; ++i) {
-    poller_traces_.push_back(std::make_unique<Trace>(TraceFrom(config, pollers)));
+    poller_traces_.push_back(std::make_unique<Trace>(trace));
     traces.push_back(poller_traces_.back().get());
   }
-  TraceOptions trace = TraceFrom(config, 1);
+  trace.records = server.inner.trace.records;
   trace.name = "other grpc";
   calls_trace_ = std::make_unique<Trace>(trace);
 
-  TransportsOptions options;
-  static_cast<RdmaOptions&>(options) = RdmaFrom(config, *link, pollers);
-  options.self = server.worker;
+  TransportsOptions options = TransportsFrom(server, *link, pollers);
   options.incarnation = parts_.incarnation;
   options.seed = parts_.incarnation;
-  options.max_tensor_bytes = config.max_tensor_bytes;
-  options.more = server.transports;
   if (UsesShm(config)) {
     ArenaOptions arena;
     arena.cap_bytes = config.shm_bytes;
     arena.seed = parts_.incarnation;
     arena_ = Arena::Make(arena);
     options.shm_arena = arena_;
-    options.shm = ShmFrom(config, pollers);
     options.shm.crew = crew;
   }
   const absl::Status devices = OpenDevices(&*nics);
   if (!devices.ok()) return devices;
   MakeCalls();
   GrpcParts grpc{parts_.members, parts_.signer, parts_.events, calls_.get(), calls_trace_.get()};
-  GrpcChannelOptions channel = GrpcFrom(config);
+  GrpcChannelOptions channel = server.inner.grpc;
+  channel.max_tensor_bytes = config.max_tensor_bytes;
+  channel.patience = config.patience;
+  channel.answer_within = KeepaliveFor(config.patience).answer_within;
   channel.digests = DigestsInCalls();
   channel.seals = SealsCalls();
   pools_ = MakeChannelPools(
@@ -149,8 +129,7 @@ absl::Status DataPlane::Open() {
 }
 
 bool DataPlane::DigestsInCalls() const {
-  return WantsDigests(parts_.server->config,
-                      !parts_.has_tls && !SealsCalls() && !IsLoopback(parts_.server->listen));
+  return !parts_.has_tls && !SealsCalls() && !IsLoopback(parts_.server->listen);
 }
 
 // Without certificates the token encrypts and proves what gRPC carries.
@@ -170,6 +149,7 @@ absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
   parts.arena = arena_;
   parts.seed = parts_.incarnation;
   parts.paths = nics;
+  parts.options = server.inner.devices;
   auto devices = ServerDevices::Open(parts);
   if (devices.ok()) devices_ = *std::move(devices);
   return devices.status();
@@ -188,7 +168,7 @@ TensorFetcher* DataPlane::fetcher() {
 void DataPlane::MakeCalls() {
   const ServerConfig& config = parts_.server->config;
   FetchServerOptions options;
-  options.keep_for = config.keep_for;
+  options.keep_for = KeepFor(config);
   options.max_kept_bytes = config.max_kept_bytes;
   options.trace = calls_trace_.get();
   options.digests = DigestsInCalls();

@@ -15,8 +15,8 @@
 #include "channel/signing/caller.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
-#include "server/allow_list.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
+#include "server/security/allow_list.h"
 #include "server/server_devices.h"
 #include "server/server_parts.h"
 
@@ -73,7 +73,7 @@ class DataPlane {
   explicit DataPlane(Parts parts);
   absl::Status Open();
   absl::Status OpenDevices(std::vector<NicPath>* nics);
-  bool DigestsInCalls() const;
+  bool DigestsInCalls() const;  // They cross a wire that nothing else checks from end to end.
   bool SealsCalls() const;
   TensorSource* source();
   void MakeCalls();

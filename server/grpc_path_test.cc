@@ -25,8 +25,8 @@
 #include "rendezvous/executor.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/cut_proxy.h"
-#include "server/membership.h"
-#include "server/transport_service.h"
+#include "server/members/membership.h"
+#include "server/services/transport_service.h"
 
 namespace tryst {
 namespace {

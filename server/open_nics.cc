@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
-#include "server/loopback.h"
+#include "server/security/loopback.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/ofi/ofi_nic.h"
 #include "verbs/ofi/ofi_provider.h"
@@ -62,14 +62,15 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& pla
   options.advertised_host = *reach;
   options.tls = Encrypts(config);
   if (options.tls) options.secret = place.secret;
-  const bool digests = WantsDigests(config, !options.tls && !IsLoopback(options.listen_address));
+  // TCP's checksums are too weak for what leaves the host, and TLS has better ones.
+  const bool digests = !options.tls && !IsLoopback(options.listen_address);
   const char* const path = options.tls ? "rdma/soft-tls" : "rdma/soft";
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
   if (!nic.ok()) return nic.status();
   return NicPath{path, std::shared_ptr<Nic>(*std::move(nic)), digests};
 }
 
-absl::StatusOr<NicPath> OpenIbv(const ServerConfig& config, const Environment& environment) {
+absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
   std::vector<std::string> warnings;
   absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
   if (!settings.ok()) return settings.status();
@@ -78,8 +79,7 @@ absl::StatusOr<NicPath> OpenIbv(const ServerConfig& config, const Environment& e
   options.choice.settings = *std::move(settings);
   absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic)),
-                 WantsDigests(config, /*unchecked_wire=*/false)};
+  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic)), /*digests=*/false};
 }
 
 absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& reach_host) {
@@ -94,33 +94,30 @@ absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& r
   }
   absl::StatusOr<std::unique_ptr<Nic>> nic = OpenOfiNic(options);
   if (!nic.ok()) return nic.status();
-  const bool unchecked = !provider->checked_wire && !IsLoopback(absl::StrCat(options.host, ":0"));
+  const bool digests = !provider->checked_wire && !IsLoopback(absl::StrCat(options.host, ":0"));
   return NicPath{absl::StrCat("rdma/ofi-", provider->name), std::shared_ptr<Nic>(*std::move(nic)),
-                 WantsDigests(config, unchecked)};
+                 digests};
 }
 
 // Whether a NIC that encrypts nothing may carry tensors.
 bool MayBeClear(const ServerConfig& config) {
-  return !Encrypts(config) || config.nic_trusted_network;
+  return !Encrypts(config) || config.encrypt == "trusted_nic";
 }
 
 absl::Status NotInTheClear(const ServerConfig& config) {
   return absl::FailedPreconditionError(
       absl::StrCat("nic=", config.nic,
-                   " encrypts nothing, and this server encrypts: set nic_trusted_network=true if "
-                   "nobody else is on that network, or encrypt=off, or nic=soft"));
+                   " encrypts nothing, and this server encrypts: set encrypt=trusted_nic if nobody "
+                   "else is on that network, or encrypt=off, or nic=soft"));
 }
 
 }  // namespace
 
-absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment) {
+absl::StatusOr<LinkOptions> LinkFrom(LinkOptions link, const ServerConfig& config,
+                                     const Environment& environment) {
   std::vector<std::string> warnings;  // OpenIbv() logs them itself.
   absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
   if (!settings.ok()) return settings.status();
-  LinkOptions link;
-  link.slots = static_cast<uint32_t>(config.slots);
-  link.ring_slots = static_cast<uint32_t>(config.ring_slots);
-  link.message_bytes = static_cast<uint32_t>(config.message_bytes);
   link.queue_pairs = static_cast<uint32_t>(config.queue_pairs);
   if (settings->queue_depth) {
     link.send_depth = std::min(std::max(*settings->queue_depth, kLeastDepth), kMostDepth);
@@ -148,11 +145,11 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
   }
   if (config.nic == "ibv" && !MayBeClear(config)) return NotInTheClear(config);
   if (config.nic != "soft") {
-    absl::StatusOr<NicPath> path = OpenIbv(config, place.environment);
+    absl::StatusOr<NicPath> path = OpenIbv(place.environment);
     if (path.ok() && !MayBeClear(config)) {
       TRYST_LOG(Warning) << "the RDMA device " << path->nic->name()
                          << " is not used, since nothing encrypts there and this server encrypts: "
-                            "set nic_trusted_network=true if nobody else is on its network";
+                            "set encrypt=trusted_nic if nobody else is on its network";
     } else if (path.ok()) {
       paths.push_back(*std::move(path));
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {

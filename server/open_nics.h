@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "base/crew.h"
 #include "channel/rdma/rdma_options.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
+#include "server/members/cluster_spec.h"
 
 namespace tryst {
 
@@ -43,14 +43,15 @@ inline std::shared_ptr<const Protocol> OverNics(OpenNicsFn open) {
 //
 // Where the config encrypts, the soft NIC speaks TLS and its path has another name, so an end that
 // does not encrypt, and one of an earlier release, has no such path. NICs that cannot encrypt are
-// refused unless nic_trusted_network is set: one that config.nic names with kFailedPrecondition.
+// refused unless encrypt=trusted_nic: one that config.nic names with kFailedPrecondition.
 // kInvalidArgument: a setting is wrong. For ibv or ofi:PROVIDER also the error of opening the
 // device.
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const NicPlace& place);
 
-// The options of each connection, from the config and RDMA_QP_QUEUE_DEPTH, as far as its value
-// makes sense. kInvalidArgument: an RDMA_* variable does not parse.
-absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment);
+// `link` as the config and RDMA_QP_QUEUE_DEPTH change it, as far as that variable's value makes
+// sense. kInvalidArgument: an RDMA_* variable does not parse.
+absl::StatusOr<LinkOptions> LinkFrom(LinkOptions link, const ServerConfig& config,
+                                     const Environment& environment);
 
 }  // namespace tryst
 

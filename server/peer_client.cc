@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "channel/signing/caller.h"
+#include "server/security/why_unreachable.h"
 #include "server/server_parts.h"
-#include "server/why_unreachable.h"
 
 namespace tryst {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "server/config.h"
-#include "server/membership.h"
-#include "server/peer_calls.h"
+#include "server/members/membership.h"
+#include "server/members/peer_calls.h"
 
 namespace tryst {
 

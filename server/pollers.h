@@ -12,16 +12,22 @@ namespace tryst {
 // How many processors this process may use.
 int UsableCpus();
 
+// What the setting `pollers` asks for: "auto", "4" or "cpus:0,2,4-7".
+struct PollerPlan {
+  // kInvalidArgument: it does not parse.
+  static absl::StatusOr<PollerPlan> Parse(absl::string_view text);
+
+  int count = 0;          // 0: as many as suit the processors.
+  std::vector<int> cpus;  // One poller on each. Empty: the system moves them.
+};
+
+// The processors in a list such as "0,2,4-7". kInvalidArgument: it does not parse.
+absl::StatusOr<std::vector<int>> ParseCpus(absl::string_view list);
+
 // How many pollers a server of `config` starts on `cpus` processors.
 int PollerCount(const ServerConfig& config, int cpus);
 // How many helpers its pollers have together.
-int HelperCount(const ServerConfig& config, int cpus);
-// How many threads run the server's callbacks.
-int CallbackThreads(const ServerConfig& config, int pollers);
-
-// The processors that a list in the form of poller_cpus names, "0,2,4-7". kInvalidArgument: it does
-// not parse.
-absl::StatusOr<std::vector<int>> PollerCpus(absl::string_view list);
+int HelperCount(int cpus);
 
 }  // namespace tryst
 

@@ -1,5 +1,5 @@
 // Which callers are admitted: whole servers under mutual TLS and under a shared token.
-#include "server/security.h"
+#include "server/security/security.h"
 
 #include <grpcpp/create_channel.h>
 #include <sys/stat.h>
@@ -14,8 +14,8 @@
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/security/test_certificates.h"
 #include "server/server.h"
-#include "server/test_certificates.h"
 
 namespace tryst {
 namespace {
@@ -48,7 +48,6 @@ ServerConfig TlsConfig(const std::string& job, const TestAuthority& authority,
   config.ca_file = folder + "/ca.pem";
   config.certificate_file = folder + "/cert.pem";
   config.key_file = folder + "/key.pem";
-  config.reload_period = absl::Seconds(1);
   return config;
 }
 
@@ -145,6 +144,7 @@ TEST(Tls, CertificatesAreReloadedWithoutARestart) {
   worker.patience = absl::Milliseconds(300);
   EXPECT_FALSE(FetchFrom(ps.get(), worker, 1).ok());
   new_authority.Write(Folder("ps"), absl::StrCat("tryst://lab", kPs));
+  ps->Reload();
   worker.patience = absl::Seconds(5);
   absl::Status fetched = absl::UnavailableError("not tried");
   for (int64_t step = 2; step < 12 && !fetched.ok(); ++step) {
@@ -188,7 +188,8 @@ TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
   for (const char* name : {"ca.pem", "cert.pem", "key.pem"}) {
     std::ofstream(Folder("garbled") + "/" + name) << "garbage\n";
   }
-  absl::SleepFor(absl::Seconds(4));  // Our thread and gRPC each look every second.
+  ps->Reload();
+  absl::SleepFor(absl::Seconds(4));  // gRPC looks every second at what our thread has read.
   const absl::Status fetched = FetchFrom(ps.get(), worker, 1);
   EXPECT_TRUE(fetched.ok()) << fetched;
 }

@@ -15,9 +15,9 @@
 #include "rendezvous/allocator.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/step_registry.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
-#include "server/peer_calls.h"
+#include "server/members/cluster_spec.h"
+#include "server/members/peer_calls.h"
 
 namespace grpc {
 class Service;
@@ -30,6 +30,7 @@ class Gpu;
 class Insight;
 class Membership;
 struct Protocol;
+struct ServerParts;
 class Transport;
 struct TransportContext;
 
@@ -57,8 +58,9 @@ class Server {
   // one of the server's own threads. A server stops once; later calls wait for that and return the
   // same status.
   virtual absl::Status Stop(absl::Duration deadline) = 0;
-  // Looks now for new certificates and a new cluster_file, in place of when their time comes. It
-  // returns at once; what could not be read is logged. Does nothing unless the server serves.
+  // Looks now for new certificates and a new file of the cluster, in place of when their time
+  // comes. It returns at once; what could not be read is logged. Does nothing unless the server
+  // serves.
   virtual void Reload() = 0;
   // Waits until Stop() has returned. In a callback of this server, for which Stop() waits, it logs
   // that and returns at once.
@@ -71,7 +73,7 @@ class Server {
   // Null before Start(). After Stop() has begun, no step starts (kAborted).
   virtual StepRegistry* steps() = 0;
   virtual Executor* executor() = 0;   // Pass it as Args::executor.
-  virtual Membership* members() = 0;  // server/membership.h
+  virtual Membership* members() = 0;  // server/members/membership.h
   // Calls to peers; a server that has not started can make them, too. kCancelled after Stop().
   virtual PeerCalls* calls() = 0;
   // Includes what the cluster's resolver found out about this worker.
@@ -87,7 +89,7 @@ class Server {
   virtual std::string Explain(const std::string& peer) = 0;
   // Empty before Start(); keeps the last values after Stop().
   virtual std::map<std::string, int64_t> Stats() = 0;
-  // Further views (server/insight.h); null before Start().
+  // Further views (server/status/insight.h); null before Start().
   virtual const Insight* insight() const = 0;
   // The status page's "127.0.0.1:41234"; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;
@@ -107,12 +109,15 @@ class ServerBuilder {
   // Adds a transport (channel/transport.h), which is tried before those of the protocol. The
   // factory is called for each poller.
   ServerBuilder& AddTransport(TransportFactory transport);
-  // Runs receivers' callbacks instead of our config.callback_threads threads. Callbacks on it may
-  // stop and destroy the server, which does not wait for them.
+  // Runs receivers' callbacks instead of threads of ours. Callbacks on it may stop and destroy the
+  // server, which does not wait for them.
   ServerBuilder& SetExecutor(Executor* executor);
   // Serves it beside TransportService, on the same port. Its handlers must not stop or destroy the
-  // server, which waits for them.
-  ServerBuilder& AddService(grpc::Service* service);
+  // server, which waits for them. The server does not know who calls it alone, and closes that
+  // caller's connection `longest_stream` after it began; gRPC opens another for the next call. Of
+  // several services the longest counts.
+  ServerBuilder& AddService(grpc::Service* service,
+                            absl::Duration longest_stream = absl::Seconds(10));
   // Adds a device of this worker beside /device:CPU:0, whose incarnation is the server's.
   ServerBuilder& AddDevice(const std::string& type_and_index, uint64_t incarnation);
   // Moves tensors of this GPU's memory, in place of the GPUs of config.gpus; its device is
@@ -126,12 +131,15 @@ class ServerBuilder {
   // kInvalidArgument: a setting is wrong, or the limits do not add up. kNotFound: no such protocol;
   // the message names those there are.
   absl::StatusOr<std::unique_ptr<Server>> Build(const ServerConfig& config) const;
+  // Build() without its last step, MakeServer() (server/server_parts.h), for tests and benchmarks.
+  absl::StatusOr<ServerParts> Prepare(const ServerConfig& config) const;
 
  private:
   std::map<std::string, std::shared_ptr<const Protocol>> protocols_;
   std::vector<TransportFactory> transports_;
   Executor* executor_ = nullptr;
   std::vector<grpc::Service*> services_;
+  absl::Duration longest_stream_;
   absl::flat_hash_map<std::string, uint64_t> devices_;
   std::vector<const Gpu*> gpus_;
   std::unique_ptr<ClusterSpec> cluster_;

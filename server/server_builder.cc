@@ -1,5 +1,6 @@
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -11,7 +12,7 @@
 #include "base/descriptor_table.h"
 #include "base/log.h"
 #include "base/read_file.h"
-#include "server/cluster_file.h"
+#include "server/members/cluster_file.h"
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
@@ -25,26 +26,22 @@ constexpr int kDescriptors = 4096;
 
 constexpr size_t kMostFileBytes = 1 << 20;
 
-absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environment& environment) {
-  const int port = static_cast<int>(config.base_port);
-  if (config.resolver == "flags") return ClusterFromText(config.cluster_spec);
-  if (config.resolver == "file") {
-    absl::StatusOr<std::string> text = ReadFile(config.cluster_file, kMostClusterFileBytes);
+absl::StatusOr<ClusterSpec> Resolve(const Resolver& resolver, const std::string& spec,
+                                    const Environment& environment) {
+  const std::string& where = resolver.where;
+  const int port = resolver.port;
+  if (resolver.name == "flags") return ClusterFromText(spec);
+  if (resolver.name == "file") {
+    absl::StatusOr<std::string> text = ReadFile(where, kMostClusterFileBytes);
     return text.ok() ? ClusterFromJson(*text) : absl::StatusOr<ClusterSpec>(text.status());
   }
-  if (config.resolver == "tf_config") return ClusterFromTfConfig(environment);
-  if (config.resolver == "slurm") return ClusterFromSlurm(environment, config.cluster_jobs, port);
-  if (config.resolver == "mpi") {
-    return ClusterFromMpi(environment, config.cluster_jobs, config.mpi_hosts, port);
+  if (resolver.name == "tf_config") return ClusterFromTfConfig(environment);
+  if (resolver.name == "slurm") return ClusterFromSlurm(environment, spec, port);
+  if (resolver.name == "mpi") return ClusterFromMpi(environment, spec, where, port);
+  if (resolver.name == "kubernetes") {
+    return ClusterFromKubernetes(environment, spec, where, port);
   }
-  // etcd will name the members once it is connected.
-  if (config.resolver == "etcd") return ClusterSpec();
-  if (config.resolver == "kubernetes") {
-    return ClusterFromKubernetes(environment, config.cluster_jobs, config.kubernetes_service, port);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("resolver is '", config.resolver,
-                   "', and should be flags, file, tf_config, slurm, mpi, kubernetes or etcd"));
+  return ClusterSpec();  // etcd will name the members once it is connected.
 }
 
 // Decides which worker this process is. The config has precedence over the cluster's description.
@@ -70,7 +67,7 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   const auto own = workers.find(parts->worker);
   std::string entry = own == workers.end() ? "" : own->second;
   entry.erase(0, entry.find_last_of('/') + 1);  // It may be dns:///host:port.
-  if (own == workers.end() && !config.open_cluster && config.resolver != "etcd") {
+  if (own == workers.end() && !config.open_cluster && parts->resolver.name != "etcd") {
     return absl::InvalidArgumentError(
         absl::StrCat(parts->worker,
                      " is not named in the cluster's description, and the cluster is closed: "
@@ -110,9 +107,7 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.certificate_file = config.certificate_file;
   parts->security.key_file = config.key_file;
   parts->security.ca_file = config.ca_file;
-  parts->security.reload_period = config.reload_period;
   parts->security.insecure = config.insecure;
-  parts->security.idle = config.grpc_idle;
   parts->security.patience = config.patience;
   parts->security.insecure_anywhere = config.insecure_anywhere;
   if (!config.key_file.empty()) WarnIfOpen(config.key_file);
@@ -138,27 +133,19 @@ absl::Status ReadStatus(const ServerConfig& config, ServerParts* parts) {
 }
 
 absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
-  if (config.resolver != "etcd") return absl::OkStatus();
+  if (parts->resolver.name != "etcd") return absl::OkStatus();
   EtcdAccess* access = &parts->etcd;
-  access->endpoints = absl::StrSplit(config.etcd_endpoints, ',', absl::SkipWhitespace());
+  access->endpoints = absl::StrSplit(parts->resolver.where, ',', absl::SkipWhitespace());
   if (access->endpoints.empty() || access->endpoints.size() > kMostEtcdEndpoints) {
-    return absl::InvalidArgumentError(absl::StrCat("etcd_endpoints is '", config.etcd_endpoints,
-                                                   "', and should be host:port,host:port,..., ",
-                                                   kMostEtcdEndpoints, " at most"));
-  }
-  if (config.etcd_lease < absl::Seconds(2)) {
-    return absl::InvalidArgumentError("etcd_lease must be at least 2s");
+    return absl::InvalidArgumentError(absl::StrCat("resolver is '", config.resolver,
+                                                   "', and should be etcd:HOST:PORT,..., with ",
+                                                   kMostEtcdEndpoints, " servers at most"));
   }
   if (config.etcd_certificate_file.empty() != config.etcd_key_file.empty() ||
       (!config.etcd_certificate_file.empty() && config.etcd_ca_file.empty())) {
     return absl::InvalidArgumentError(
         "etcd_certificate_file needs etcd_key_file and etcd_ca_file beside it");
   }
-  if (config.etcd_user.empty() != config.etcd_password_file.empty()) {
-    return absl::InvalidArgumentError(
-        "etcd_user and etcd_password_file must both be set, or neither");
-  }
-  access->user = config.etcd_user;
   for (const auto& [file, into] :
        {std::make_pair(config.etcd_ca_file, &access->ca),
         std::make_pair(config.etcd_certificate_file, &access->certificate),
@@ -170,7 +157,15 @@ absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
     *into = *std::move(text);
     if (into == &access->key || into == &access->password) WarnIfOpen(file);
   }
-  absl::StripTrailingAsciiWhitespace(&access->password);
+  if (config.etcd_password_file.empty()) return absl::OkStatus();
+  const std::pair<absl::string_view, absl::string_view> user =
+      absl::StrSplit(absl::StripAsciiWhitespace(access->password), absl::MaxSplits(':', 1));
+  if (user.first.empty() || user.second.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.etcd_password_file, " should hold USER:PASSWORD"));
+  }
+  access->user = std::string(user.first);
+  access->password = std::string(user.second);
   return absl::OkStatus();
 }
 
@@ -194,7 +189,6 @@ absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
 absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& config) {
   StatusPageOptions options;
   options.listen = config.status_listen;
-  options.anywhere = config.status_anywhere;
   for (const auto& [file, into] :
        {std::make_pair(config.status_token_file, &options.token),
         std::make_pair(config.status_certificate_file, &options.certificate),
@@ -238,8 +232,9 @@ ServerBuilder& ServerBuilder::SetExecutor(Executor* executor) {
   return *this;
 }
 
-ServerBuilder& ServerBuilder::AddService(grpc::Service* service) {
+ServerBuilder& ServerBuilder::AddService(grpc::Service* service, absl::Duration longest_stream) {
   services_.push_back(service);
+  longest_stream_ = std::max(longest_stream_, longest_stream);
   return *this;
 }
 
@@ -269,8 +264,11 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
   ServerParts parts;
   parts.config = config;
   parts.environment = environment;
+  absl::StatusOr<Resolver> resolver = Resolver::Parse(config.resolver);
+  if (!resolver.ok()) return resolver.status();
+  parts.resolver = *std::move(resolver);
   absl::StatusOr<ClusterSpec> resolved =
-      cluster != nullptr ? *cluster : Resolve(config, environment);
+      cluster != nullptr ? *cluster : Resolve(parts.resolver, config.cluster_spec, environment);
   if (!resolved.ok()) return resolved.status();
   parts.cluster = *std::move(resolved);
   if (!parts.cluster.protocol.empty()) parts.config.protocol = parts.cluster.protocol;
@@ -291,6 +289,12 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
 }
 
 absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig& config) const {
+  absl::StatusOr<ServerParts> parts = Prepare(config);
+  if (!parts.ok()) return parts.status();
+  return MakeServer(*std::move(parts));
+}
+
+absl::StatusOr<ServerParts> ServerBuilder::Prepare(const ServerConfig& config) const {
   // Eight pollers open more than 64, and none of them is to wait for that when a peer comes.
   EnlargeDescriptorTable(kDescriptors);
   absl::StatusOr<ServerParts> parts = MakeServerParts(
@@ -307,6 +311,7 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
   parts->transports = transports_;
   parts->executor = executor_;
   parts->services = services_;
+  parts->longest_stream = longest_stream_;
   parts->gpus = gpus_;
   parts->devices[absl::StrCat(parts->worker, "/device:CPU:0")] = 0;
   for (const auto& [device, incarnation] : devices_) {
@@ -318,7 +323,7 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
     }
     parts->devices[full] = incarnation;
   }
-  return MakeServer(*std::move(parts));
+  return parts;
 }
 
 }  // namespace tryst

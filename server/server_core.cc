@@ -19,18 +19,18 @@
 #include "base/log.h"
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
-#include "server/grpc_arguments.h"
-#include "server/grpc_log.h"
-#include "server/lean_heap.h"
-#include "server/loopback.h"
 #include "server/pollers.h"
+#include "server/process/grpc_log.h"
+#include "server/process/lean_heap.h"
+#include "server/security/grpc_arguments.h"
+#include "server/security/loopback.h"
 
 namespace tryst {
 namespace {
 
 // After the deadline, callbacks get this much longer.
 constexpr std::chrono::seconds kCallbacksMost(1);
-// Streams of one connection; fetches beyond max_asked wait for a free one.
+// Streams of one connection: twice GrpcChannelOptions::max_asked, and further fetches share calls.
 constexpr int kMostStreams = 2048;
 constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
 constexpr size_t kGrpcBytes = 256 << 20;  // The most that gRPC's own buffers may take.
@@ -45,7 +45,7 @@ constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 // Stands for "for ever", and can still be added to a time.
 constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);
 
-// gRPC turns reflection on, for everybody, as soon as it is linked. This turns it off.
+// gRPC turns reflection on, for everybody, as soon as a program links it. This turns it off.
 class NoReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -62,8 +62,8 @@ class NoReflection final : public grpc::ServerBuilderOption {
 ConnectionLimits LimitsOf(const ServerParts& parts) {
   ConnectionLimits limits;
   limits.connections = static_cast<size_t>(std::max<int64_t>(64, 4 * parts.config.max_peers));
-  limits.stranger_ns = absl::ToInt64Nanoseconds(parts.config.authenticate_within);
   if (!parts.services.empty()) {
+    limits.stranger_ns = absl::ToInt64Nanoseconds(parts.longest_stream);
     limits.member_bytes = 0;
     // An embedder's service authenticates its callers itself, so the listener sees them as
     // strangers. They must still be able to send a message of gRPC's largest size.
@@ -119,8 +119,8 @@ ServerCore::ServerCore(ServerParts parts)
   MakePollers();
   if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   if (parts_.executor == nullptr) {
-    own_executor_ = std::make_unique<ThreadPoolExecutor>(
-        CallbackThreads(parts_.config, static_cast<int>(pollers_.size())), kMaxQueuedCallbacks);
+    own_executor_ = std::make_unique<ThreadPoolExecutor>(static_cast<int>(pollers_.size()) + 1,
+                                                         kMaxQueuedCallbacks);
   }
 }
 
@@ -206,10 +206,7 @@ absl::Status ServerCore::Make() {
     sources.push_back(poller.get());
   }
   // A GPU's driver keeps state for the thread that calls it, so not with GPUs.
-  if (own_executor_ != nullptr && !data_plane_->has_devices() &&
-      CallbackThreads(parts_.config, static_cast<int>(pollers_.size())) > 1) {
-    own_executor_->SetSources(sources);
-  }
+  if (own_executor_ != nullptr && !data_plane_->has_devices()) own_executor_->SetSources(sources);
   made_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -220,21 +217,21 @@ void ServerCore::KeepUp() {
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            heartbeats_.get(), &alarms_);
   announcer_->Start();
-  upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
+  upkeep_ = std::make_unique<Repeating>(parts_.security.idle, &alarms_, [this] {
     members_.DropIdleChannels();  // Most peers are called only until the data plane is open.
     samples_->Sweep();
     steps_->DropAbandonedSteps();
     GiveBurstsBack();
   });
-  if (parts_.config.resolver == "file") {
-    cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
+  if (parts_.resolver.name == "file") {
+    cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.resolver.where, parts_.worker,
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
                                                        &members_, &alarms_);
   }
   if (parts_.etcd.endpoints.empty()) return;
   auto etcd = std::make_unique<EtcdMembers>(
       EtcdMembers::Options{parts_.etcd, parts_.config.cluster,
-                           Member{parts_.worker, address_, incarnation_}, parts_.config.etcd_lease},
+                           Member{parts_.worker, address_, incarnation_}, EtcdLease(parts_.config)},
       &members_, &clock_);
   MutexLock lock(&mu_);
   etcd_ = std::move(etcd);
@@ -250,13 +247,12 @@ void ServerCore::GiveBurstsBack() {
 }
 
 void ServerCore::MakePollers() {
-  PollerOptions options;
-  options.spin_us = parts_.config.spin_us;
+  PollerOptions options = parts_.inner.poller;
   options.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
   const std::string name = options.name;
   const int count = options.keeps_its_thread ? 1 : PollerCount(parts_.config, UsableCpus());
-  const std::vector<int> cpus =
-      *PollerCpus(parts_.config.poller_cpus);  // CheckLimits() has parsed it.
+  // CheckLimits() has parsed it.
+  const std::vector<int> cpus = PollerPlan::Parse(parts_.config.pollers)->cpus;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     if (i > 0) options.name = absl::StrCat(name, "-", i);
     options.cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];
@@ -295,7 +291,6 @@ absl::Status ServerCore::MakeSteps() {
   StepRegistry::Options options;
   options.worker = parts_.worker;
   options.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes);
-  options.step.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes_per_step);
   for (const auto& [device, incarnation] : parts_.devices) {
     options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
   }
@@ -424,7 +419,7 @@ absl::Status ServerCore::Listen() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       security_.ForServer());
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  if (!parts_.config.reflection) builder.SetOption(std::make_unique<NoReflection>());
+  builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&health_);
   builder.RegisterService(service_->service());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);

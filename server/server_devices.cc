@@ -24,26 +24,8 @@ struct Question {
 
 }  // namespace
 
-absl::StatusOr<DeviceWays> ParseDeviceWays(const std::string& text) {
-  DeviceWays ways;
-  for (absl::string_view way : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    if (way == "cuda_ipc") {
-      ways.cuda_ipc = true;
-    } else if (way == "direct") {
-      ways.direct = true;
-    } else if (way != "staged") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("gpu_ways has '", way,
-                       "', and may hold cuda_ipc, direct and staged, separated by commas"));
-    }
-  }
-  return ways;
-}
-
 absl::StatusOr<std::unique_ptr<ServerDevices>> ServerDevices::Open(const Parts& parts) {
   const ServerConfig& config = *parts.config;
-  auto ways = ParseDeviceWays(config.gpu_ways);
-  if (!ways.ok()) return ways.status();
   std::unique_ptr<ServerDevices> devices(new ServerDevices(parts.poller));
   devices->gpus_ = parts.gpus;
   if (devices->gpus_.empty()) {
@@ -52,26 +34,18 @@ absl::StatusOr<std::unique_ptr<ServerDevices>> ServerDevices::Open(const Parts& 
   }
   for (NicPath& path : *parts.paths) {
     const NicLimits& limits = path.nic->limits();
-    if (!ways->direct || (!limits.dma_buf && !limits.device_pointers)) continue;
+    if (!parts.options.source.offer_direct || (!limits.dma_buf && !limits.device_pointers))
+      continue;
     DirectOptions direct;
     direct.seed = parts.seed;
     std::shared_ptr<GpuNic> nic = GpuNic::Wrap(path.nic, devices->gpus_, direct);
     devices->nics_.push_back(nic);
     path.nic = std::move(nic);
   }
-  DeviceProxyOptions options;
+  DeviceProxyOptions options = parts.options;
   options.engine.arena = parts.arena;
-  options.engine.slot_bytes = config.gpu_chunk_bytes;
-  options.engine.serve_slots = static_cast<uint32_t>(config.gpu_slots);
-  options.engine.fetch_slots = static_cast<uint32_t>(config.gpu_slots);
-  options.engine.standby_us = config.gpu_standby_us;
   options.engine.pool_bytes = config.gpu_pool_bytes;
-  options.source.chunk_bytes = config.gpu_chunk_bytes;
-  options.source.offer_ipc = ways->cuda_ipc;
-  options.source.offer_direct = ways->direct;
   options.source.seed = parts.seed;
-  options.fetcher.use_ipc = ways->cuda_ipc;
-  options.fetcher.use_direct = ways->direct;
   options.fetcher.max_tensor_bytes = config.max_tensor_bytes;
   auto proxy = DeviceProxy::Open(parts.poller, devices->gpus_, parts.source, options);
   if (!proxy.ok()) return proxy.status();

@@ -17,13 +17,6 @@
 
 namespace tryst {
 
-// Which ways of moving device tensors config.gpu_ways allows. Staging is always allowed.
-struct DeviceWays {
-  bool cuda_ipc = false;
-  bool direct = false;
-};
-absl::StatusOr<DeviceWays> ParseDeviceWays(const std::string& text);
-
 // A server's GPUs, the parts that move their tensors, and the NICs as far as they reach GPU memory.
 // Not thread-safe except for Explain() and AddStats().
 class ServerDevices {
@@ -37,6 +30,7 @@ class ServerDevices {
     uint64_t seed = 1;
     // Open() replaces each hardware NIC that can reach GPU memory.
     std::vector<NicPath>* paths = nullptr;
+    DeviceProxyOptions options;  // Open() adds what the config and the parts above say.
   };
   static bool Wanted(const ServerConfig& config, const std::vector<const Gpu*>& gpus) {
     return !config.gpus.empty() || !gpus.empty();

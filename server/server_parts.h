@@ -6,17 +6,35 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "server/allow_list.h"
+#include "channel/device/device_proxy.h"
+#include "channel/grpc/grpc_channel_options.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/trace.h"
+#include "channel/transports.h"
 #include "server/etcd/etcd_client.h"
-#include "server/security.h"
+#include "server/security/allow_list.h"
+#include "server/security/security.h"
 #include "server/server.h"
-#include "server/status_page.h"
+#include "server/status/status_page.h"
 
 namespace tryst {
+
+// Options of the parts inside a server that no setting changes: each default stands beside its
+// reason, where the part is. Tests and benchmarks give a server others between
+// ServerBuilder::Prepare() and MakeServer().
+struct InnerOptions {
+  PollerOptions poller;
+  TransportsOptions transports;
+  GrpcChannelOptions grpc;
+  TraceOptions trace;
+  DeviceProxyOptions devices;
+};
 
 // What ServerBuilder has decided, and a server is made from.
 struct ServerParts {
   ServerConfig config;
+  InnerOptions inner;
+  Resolver resolver;
   ClusterSpec cluster;
   std::string worker;
   std::string listen;     // host:port
@@ -31,6 +49,7 @@ struct ServerParts {
   std::vector<TransportFactory> transports;  // Tried before those of the protocol.
   Executor* executor = nullptr;
   std::vector<grpc::Service*> services;
+  absl::Duration longest_stream;  // The longest that those services ask for.
   // Full name -> incarnation; 0: the server's own.
   absl::flat_hash_map<std::string, uint64_t> devices;
   std::vector<const Gpu*> gpus;

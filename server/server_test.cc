@@ -27,10 +27,10 @@
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
-#include "server/insight.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
-#include "server/samples.h"
+#include "server/services/samples.h"
+#include "server/status/insight.h"
 
 namespace tryst {
 namespace {
@@ -163,13 +163,13 @@ int64_t SleepsOf(const std::string& thread) {
 // RecvMany.
 TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
   ServerConfig config = Config("worker", 0, GetParam());
-  config.pollers = 2;
+  config.pollers = "2";
   auto worker = Start(config);
   std::vector<std::unique_ptr<Server>> producers;
   std::vector<TensorKey> keys;
   for (int i = 0; i < 3; ++i) {
     ServerConfig of_ps = Config("ps", i, GetParam());
-    of_ps.pollers = i;  // The two ends need not have the same number.
+    of_ps.pollers = absl::StrCat(i);  // The two ends need not have the same number.
     of_ps.join = Seed(*worker);
     producers.push_back(Start(of_ps));
   }
@@ -212,7 +212,7 @@ TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
 TEST_P(EveryWay, APollerWithoutAPeerSleeps) {
   if (UsableCpus() < 2) GTEST_SKIP() << "a process with one processor has one poller";
   ServerConfig config = Config("worker", 0, GetParam());
-  config.pollers = 2;
+  config.pollers = "2";
   auto worker = Start(config);
   // A loaded machine is slow to start it. Once it sleeps, it sleeps on.
   for (int i = 0; i < 8; ++i) {
@@ -717,7 +717,7 @@ TEST(Server, IsKeptForADeviceThatCopiesForAPeerForLong) {
 TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
   for (const char* name : {"RDMA_QUEUE_DEPTH", "RDMA_QP_QUEUE_DEPTH"}) {
     const auto depth = [name](const char* value) {
-      return LinkFrom(Config("ps", 0, "grpc+verbs"), {{name, value}});
+      return LinkFrom({}, Config("ps", 0, "grpc+verbs"), {{name, value}});
     };
     EXPECT_EQ(depth("64")->send_depth, 64u);
     EXPECT_EQ(depth("1")->send_depth, 16u);  // The value that makes sense.
@@ -747,7 +747,7 @@ TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
     }
     EXPECT_NE(worker->Explain(ps->worker()).find("over rdma/soft"), std::string::npos);
   }
-  const auto both = LinkFrom(Config("ps", 0, "grpc+verbs"),
+  const auto both = LinkFrom({}, Config("ps", 0, "grpc+verbs"),
                              {{"RDMA_QUEUE_DEPTH", "64"}, {"RDMA_QP_QUEUE_DEPTH", "128"}});
   EXPECT_TRUE(absl::IsInvalidArgument(both.status())) << both.status();
 }
@@ -840,6 +840,30 @@ TEST(ServerBuilder, TakesWhatAnEmbedderBrings) {
   ASSERT_TRUE(Send(ps->get(), 1, key, Int(1)).ok());
   auto got = Recv(worker.get(), 1, key);
   EXPECT_TRUE(got.ok()) << got.status();
+}
+
+TEST(ServerBuilder, ServicesSayHowLongTheirCallersMayStay) {
+  class Nothing final : public grpc::Service {
+  } service;
+  auto ps = ServerBuilder()
+                .SetEnvironment({})
+                .AddService(&service, absl::Seconds(1))
+                .Build(Config("ps", 0, "grpc"));
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  ASSERT_TRUE((*ps)->Start().ok());
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval most = {5, 0};  // Half of what callers get otherwise.
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most)), 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_port = htons(static_cast<uint16_t>((*ps)->port()));
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
+  char byte;
+  ssize_t got = 1;
+  while (got > 0) got = read(fd, &byte, 1);  // gRPC greets.
+  EXPECT_EQ(got, 0) << "the connection is still open";
+  close(fd);
 }
 
 grpc::Status CallRaw(const std::string& address, const std::string& method,

@@ -6,16 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "channel/rdma/wire.h"
+#include "absl/strings/str_split.h"
+#include "channel/rdma/link_options.h"
+#include "channel/rdma/serve_source.h"
 #include "gtest/gtest.h"
-#include "server/allow_list.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
-#include "server/membership.h"
+#include "server/members/cluster_spec.h"
+#include "server/members/membership.h"
 #include "server/npy.h"
 #include "server/open_nics.h"
 #include "server/pollers.h"
+#include "server/security/allow_list.h"
 
 namespace tryst {
 namespace {
@@ -60,18 +63,44 @@ TEST(Config, NamesWhatIsWrongAndWhere) {
   EXPECT_FALSE(Load({"--config=/"}).ok()) << "a folder";
 }
 
-TEST(Config, DigestsAreForWiresThatNothingChecks) {
-  const auto wants = [](const std::string& flag, bool unchecked_wire) {
-    const auto config = Load({flag});
-    return config.ok() && WantsDigests(*config, unchecked_wire);
+// Everywhere that a setting can be set: C and Python set flags.
+TEST(Config, SettingsOfEarlierReleasesAreRefusedWithWhatToDo) {
+  for (const RemovedSetting& removed : RemovedSettings()) {
+    const std::string name = removed.name;
+    const std::string path = absl::StrCat(testing::TempDir(), "/old.conf");
+    std::ofstream(path) << name << " = 1\n";
+    const std::string variable = absl::StrCat("TRYST_", absl::AsciiStrToUpper(name));
+    const std::string flag = absl::StrCat("--", name);
+    const std::string off = absl::StrCat("--no", name);
+    for (const auto& [place, config] :
+         {std::pair(flag, Load({flag + "=1"})), std::pair(flag, Load({flag})),
+          std::pair(off, Load({off})), std::pair(path + ":1", Load({"--config", path})),
+          std::pair(variable, Load({}, {{variable, "1"}}))}) {
+      EXPECT_EQ(config.status(),
+                absl::InvalidArgumentError(absl::StrCat(place, ": this release has no setting '",
+                                                        name, "' any more. ", removed.instead)));
+    }
+    for (const ConfigRow& row : ConfigRows()) EXPECT_NE(name, row.name);
+    EXPECT_NE(ConfigTable().find(absl::StrCat("`", name, "`: ", removed.instead)),
+              std::string::npos);
+  }
+  EXPECT_LE(ConfigRows().size(), 45u)
+      << "a further setting is one more that everybody must read of";
+}
+
+TEST(Config, RowsOfRemovedSettingsGoAfterTwoReleases) {
+  std::ifstream file("server/c/tryst.pc");
+  std::string line;
+  while (std::getline(file, line) && line.rfind("Version: ", 0) != 0) {
+  }
+  const auto numbers = [](const std::string& version) -> std::vector<std::string> {
+    std::vector<std::string> all = absl::StrSplit(version, '.');
+    for (std::string& number : all) number.insert(0, 4 - number.size(), '0');
+    return all;
   };
-  EXPECT_TRUE(wants("--digests=auto", true));
-  EXPECT_FALSE(wants("--digests=auto", false));
-  EXPECT_TRUE(wants("--digests=on", false));
-  EXPECT_FALSE(wants("--digests=off", true));
-  auto config = Load({"--digests=perhaps"});
-  ASSERT_TRUE(config.ok());
-  EXPECT_NE(CheckLimits(*config).message().find("digests is 'perhaps'"), std::string::npos);
+  ASSERT_EQ(line.rfind("Version: ", 0), 0u);
+  EXPECT_TRUE(RemovedSettings().empty() || numbers(line.substr(9)) < numbers(kRemovedUntil))
+      << "empty the table in removed_settings.cc";
 }
 
 TEST(Config, EncryptsWhereThereIsASecret) {
@@ -89,6 +118,9 @@ TEST(Config, EncryptsWhereThereIsASecret) {
   EXPECT_NE(CheckLimits(load({"--insecure", "--encrypt=on"})).message().find("encrypt=on"),
             std::string::npos);
   EXPECT_TRUE(CheckLimits(load({"--token_file=t", "--encrypt=on"})).ok());
+  EXPECT_TRUE(Encrypts(load({"--token_file=t", "--encrypt=trusted_nic"})));
+  EXPECT_TRUE(CheckLimits(load({"--token_file=t", "--encrypt=trusted_nic"})).ok());
+  EXPECT_FALSE(CheckLimits(load({"--insecure", "--encrypt=trusted_nic"})).ok());
 }
 
 // Nothing encrypts what RDMA hardware and libfabric carry, so they need consent.
@@ -98,8 +130,8 @@ TEST(OpenNics, NoNicThatEncryptsNothingIsTakenWithoutConsent) {
     const std::string flag = absl::StrCat("--nic=", nic);
     const auto refused = OpenNics(*Load({flag, "--token_file=t"}), place);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << nic;
-    EXPECT_NE(refused.status().message().find("nic_trusted_network"), std::string::npos);
-    for (const char* consent : {"--nic_trusted_network", "--encrypt=off"}) {
+    EXPECT_NE(refused.status().message().find("encrypt=trusted_nic"), std::string::npos);
+    for (const char* consent : {"--encrypt=trusted_nic", "--encrypt=off"}) {
       const auto opened = OpenNics(*Load({flag, "--token_file=t", consent}), place);
       EXPECT_NE(opened.status().code(), absl::StatusCode::kFailedPrecondition)
           << nic << " " << opened.status();
@@ -143,17 +175,6 @@ TEST(Config, LimitsMustAddUp) {
   config.shm = "auto";
   config.memory_bytes = uint64_t{4} << 30;
   EXPECT_TRUE(CheckLimits(config).ok());
-  config.patience = config.keep_for;
-  EXPECT_FALSE(CheckLimits(config).ok());
-  config = ServerConfig();
-  config.max_held_bytes = 1;
-  config.max_held_bytes_per_step = 2;
-  EXPECT_FALSE(CheckLimits(config).ok());
-  config = ServerConfig();
-  for (const int64_t spin_us : {-1, 1'000'001}) {
-    config.spin_us = spin_us;
-    EXPECT_NE(CheckLimits(config).message().find("spin_us"), std::string::npos);
-  }
   config = ServerConfig();
   config.cluster = "a/b";  // A '/' would make names in certificates ambiguous.
   EXPECT_FALSE(CheckLimits(config).ok());
@@ -221,38 +242,23 @@ TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
     auto config = Load({flag});
     return config.ok() ? CheckLimits(*config) : config.status();
   };
-  for (const char* good :
-       {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096", "--ring_slots=1024",
-        "--queue_pairs=8", "--callback_threads=1024", "--task=2147483647", "--pollers=64",
-        "--helpers=64", "--helpers=-1", "--poller_cpus=0,2,4-7"}) {
+  for (const char* good : {"--queue_pairs=8", "--task=2147483647", "--pollers=64", "--pollers=0",
+                           "--pollers=auto", "--pollers=cpus:0,2,4-7"}) {
     EXPECT_TRUE(check(good).ok()) << check(good);
   }
-  for (const char* bad : {"--message_bytes=0",
-                          "--message_bytes=4143",
-                          "--message_bytes=4136",
-                          "--message_bytes=1048584",
-                          "--slots=100000",
-                          "--ring_slots=1025",
-                          "--queue_pairs=9",
-                          "--callback_threads=100000",
-                          "--task=4294967296",
-                          "--max_peers=1000000",
-                          "--authenticate_within=1ms",
-                          "--pollers=65",
-                          "--pollers=-1",
-                          "--helpers=65",
-                          "--helpers=-2",
-                          "--poller_cpus=1-",
-                          "--poller_cpus=7-4",
-                          "--poller_cpus=a",
-                          "--poller_cpus=-1",
-                          "--poller_cpus=100000"}) {
+  for (const char* bad :
+       {"--queue_pairs=9", "--queue_pairs=0", "--task=4294967296", "--max_peers=1000000",
+        "--trace_sample_every=0", "--shm=perhaps", "--log_format=xml", "--pollers=65",
+        "--pollers=-1", "--pollers=many", "--pollers=cpus:", "--pollers=cpus:1-",
+        "--pollers=cpus:7-4", "--pollers=cpus:a", "--pollers=cpus:-1", "--pollers=cpus:100000",
+        "--pollers=cpus:0-64"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(check(bad))) << bad;
   }
-  EXPECT_EQ(wire::kMaxSlots, 4096u);
-  EXPECT_EQ(wire::kMaxRingSlots, 1024u);
-  EXPECT_EQ(wire::kMaxMessageBytes, 1u << 20);
-  EXPECT_EQ(wire::kHeaderBytes + wire::RecordSize(wire::kMaxKeyBytes), 4144u);
+  EXPECT_EQ(kMaxLanes, 8u);
+  // What the limits say of message rings, in KiB.
+  const LinkOptions link;
+  EXPECT_EQ(2 * link.ring_slots * link.message_bytes, 264u << 10);
+  EXPECT_NE(PrintLimits(ServerConfig()).find("264KiB  message rings"), std::string::npos);
 }
 
 TEST(Config, PollersSuitTheProcessors) {
@@ -260,29 +266,53 @@ TEST(Config, PollersSuitTheProcessors) {
   for (const auto& [cpus, pollers] : {std::pair(1, 1), std::pair(2, 1), std::pair(3, 1),
                                       std::pair(4, 2), std::pair(16, 8), std::pair(128, 8)}) {
     EXPECT_EQ(PollerCount(config, cpus), pollers) << cpus;
-    EXPECT_EQ(CallbackThreads(config, pollers), pollers + 1);
   }
-  config.pollers = 12;
+  config.pollers = "12";
   EXPECT_EQ(PollerCount(config, 16), 12);
   EXPECT_EQ(PollerCount(config, 4), 4);
-  config.callback_threads = 3;
-  EXPECT_EQ(CallbackThreads(config, 8), 3);
+  config.pollers = "cpus:0,2,4-6";
+  EXPECT_EQ(PollerPlan::Parse(config.pollers)->cpus, (std::vector<int>{0, 2, 4, 5, 6}));
+  EXPECT_EQ(PollerCount(config, 16), 5);
   config.gpus = "all";
   EXPECT_EQ(PollerCount(config, 16), 1);
-  config.poller_cpus = "0,2,4-6";
-  EXPECT_EQ(*PollerCpus(config.poller_cpus), (std::vector<int>{0, 2, 4, 5, 6}));
 }
 
 TEST(Config, HelpersSuitTheProcessors) {
-  ServerConfig config;
   for (const auto& [cpus, helpers] : {std::pair(1, 0), std::pair(2, 0), std::pair(4, 1),
                                       std::pair(8, 3), std::pair(16, 7), std::pair(128, 7)}) {
-    EXPECT_EQ(HelperCount(config, cpus), helpers) << cpus;
+    EXPECT_EQ(HelperCount(cpus), helpers) << cpus;
   }
-  config.helpers = 3;
-  EXPECT_EQ(HelperCount(config, 2), 3);
-  config.helpers = 0;
-  EXPECT_EQ(HelperCount(config, 128), 0);
+}
+
+TEST(Config, WhatFollowsFromPatience) {
+  for (const auto& [patience, lease, keep] :
+       {std::tuple(1, 2, 120), std::tuple(5, 5, 120), std::tuple(90, 10, 180)}) {
+    ServerConfig config;
+    config.patience = absl::Seconds(patience);
+    EXPECT_EQ(KeepFor(config), absl::Seconds(keep));
+    EXPECT_EQ(EtcdLease(config), absl::Seconds(lease));
+  }
+}
+
+TEST(Cluster, Resolvers) {
+  const auto parse = [](const char* text) {
+    const auto resolver = Resolver::Parse(text);
+    return resolver.ok() ? absl::StrCat(resolver->name, " ", resolver->where, " ", resolver->port)
+                         : std::string(resolver.status().message());
+  };
+  EXPECT_EQ(parse("flags"), "flags  2222");
+  EXPECT_EQ(parse("file:/a:b.json"), "file /a:b.json 2222");
+  EXPECT_EQ(parse("slurm"), "slurm  2222");
+  EXPECT_EQ(parse("slurm:5000"), "slurm  5000");
+  EXPECT_EQ(parse("mpi:node[1-4]"), "mpi node[1-4] 2222");
+  EXPECT_EQ(parse("mpi:node[1-4]:5000"), "mpi node[1-4] 5000");
+  EXPECT_EQ(parse("kubernetes:tryst.default.svc:7"), "kubernetes tryst.default.svc 7");
+  EXPECT_EQ(parse("etcd:a:2379,b:2379"), "etcd a:2379,b:2379 2222");
+  for (const char* bad :
+       {"", "zookeeper", "file", "file:", "flags:x", "tf_config:5000", "slurm:x", "slurm:0",
+        "slurm:65536", "mpi:99999999999", "kubernetes", "kubernetes:5000", "etcd"}) {
+    EXPECT_NE(parse(bad).find("resolver should be"), std::string::npos) << bad;
+  }
 }
 
 TEST(Config, AFolderIsNoConfigFile) {
@@ -341,7 +371,6 @@ TEST(Cluster, FromKubernetes) {
   EXPECT_EQ(spec->task, 2);
   EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "host"}}, "ps=1", "s", 1).ok());
   EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "ps-0"}}, "ps=*", "s", 1).ok());
-  EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "ps-0"}}, "ps=1", "", 1).ok());
 }
 
 TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {

@@ -17,13 +17,13 @@
 #include "server/cli/verify.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
-#include "server/grpc_log.h"
-#include "server/lean_heap.h"
 #include "server/npy.h"
 #include "server/page/job_page.h"
 #include "server/peer_client.h"
+#include "server/process/grpc_log.h"
+#include "server/process/lean_heap.h"
+#include "server/process/stop_signals.h"
 #include "server/server.h"
-#include "server/stop_signals.h"
 
 namespace tryst {
 namespace {

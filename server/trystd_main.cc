@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "base/log_record.h"
 #include "base/printable.h"
-#include "server/grpc_log.h"
-#include "server/lean_heap.h"
+#include "server/process/grpc_log.h"
+#include "server/process/lean_heap.h"
+#include "server/process/stop_signals.h"
 #include "server/server.h"
-#include "server/stop_signals.h"
 
 namespace tryst {
 namespace {
@@ -50,7 +50,7 @@ int Main(const std::vector<std::string>& args) {
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
   while (WaitForDaemonSignal() == DaemonSignal::kReload) {
-    TRYST_LOG(Info) << "SIGHUP: looks for new certificates and a new cluster_file";
+    TRYST_LOG(Info) << "SIGHUP: looks for new certificates and a new file of the cluster";
     (*server)->Reload();
   }
   absl::Status stopped = (*server)->Stop(config->stop_deadline);

@@ -28,7 +28,7 @@ std::unique_ptr<Server> Serve(const std::string& job, const std::string& way, in
   config.insecure = true;
   config.open_cluster = true;
   config.listen = "127.0.0.1:0";
-  config.pollers = pollers;
+  config.pollers = absl::StrCat(pollers);
   config.stop_deadline = absl::Seconds(5);
   if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
   auto server = ServerBuilder().SetEnvironment({}).Build(config);

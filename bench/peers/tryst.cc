@@ -2,8 +2,9 @@
 // memory. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
-// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN,
-// -helpersN: the server has N of them; -c: by the C interface's tryst_recv, on a thread that waits.
+// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN: the
+// server has N of them; -helpers0: nobody helps its pollers; -c: by the C interface's tryst_recv,
+// on a thread that waits.
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,8 +24,10 @@
 #include "bench/peers/harness.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
+#include "server/open_nics.h"
 #include "server/server.h"
+#include "server/server_parts.h"
 
 namespace tryst {
 namespace {
@@ -332,10 +335,7 @@ class Process {
     config.task = is_child_ ? getpid() : 0;
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
     config.nic = "soft";
-    if (Has(variant, "digests")) config.digests = "on";
-    if (Has(variant, "sleeping")) config.spin_us = 0;
-    if (Has(variant, "pollers")) config.pollers = NumberAfter(variant, "pollers");
-    if (Has(variant, "helpers")) config.helpers = NumberAfter(variant, "helpers");
+    if (Has(variant, "pollers")) config.pollers = absl::StrCat(NumberAfter(variant, "pollers"));
     config.shm = Has(variant, "shm") ? "on" : "off";
     if (Has(variant, "ofi:")) {
       config.nic = variant;
@@ -346,9 +346,17 @@ class Process {
     config.open_cluster = true;
     UseSecrets(variant, &config);
     config.landing_bytes = capped_ ? kCapBytes : kPlentyBytes;
-    auto server = ServerBuilder().Build(config);
-    Check(server.status());
-    handle_.server = *std::move(server);
+    const auto open = [variant](const ServerConfig& with, NicPlace place) {
+      if (Has(variant, "helpers0")) place.crew = nullptr;
+      absl::StatusOr<std::vector<NicPath>> paths = OpenNics(with, place);
+      if (!paths.ok()) return paths;
+      for (NicPath& path : *paths) path.digests = path.digests || Has(variant, "digests");
+      return paths;
+    };
+    auto parts = ServerBuilder().AddProtocol("grpc+verbs", OverNics(open)).Prepare(config);
+    Check(parts.status());
+    if (Has(variant, "sleeping")) parts->inner.poller.spin_us = 0;
+    handle_.server = MakeServer(*std::move(parts));
     Check(handle_.server->Start());
     return handle_.server.get();
   }

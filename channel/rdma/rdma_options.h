@@ -23,10 +23,14 @@ struct NicPath {
 struct RdmaOptions {
   LinkOptions link;
   uint64_t eager_bytes = 8192;
+  // Tensors from here on are spread over all queue pairs. A smaller part of a tensor takes less
+  // time than a message costs.
   uint64_t stripe_bytes = 1 << 20;
   uint64_t write_bytes = 16 << 20;
-  uint64_t landing_bytes = 256 << 10;
-  uint64_t landing_cap_bytes = 1 << 30;
+  // The memory that goes with a request for a tensor of unknown size. A larger tensor costs a round
+  // trip more, the first time; what is offered lies idle until the tensor comes.
+  uint64_t offered_bytes = 256 << 10;
+  uint64_t landing_bytes = 1 << 30;   // The most memory for tensors without a destination.
   uint32_t completion_depth = 16384;  // Limits the number of links.
   uint32_t max_consumers = 4096;      // How many consumers may be connected to us.
   int64_t retain_ms = 60'000;

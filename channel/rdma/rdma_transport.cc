@@ -33,7 +33,7 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   FetchChannelOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
-  options.landing_bytes = options_.landing_bytes;
+  options.landing_bytes = options_.offered_bytes;
   options.path = name();
   options.self = context_.self;
   options.self_incarnation = context_.incarnation;

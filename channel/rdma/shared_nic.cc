@@ -7,9 +7,8 @@
 
 namespace tryst {
 
-SharedNic::SharedNic(NicPath path, uint64_t landing_cap_bytes)
-    : path_(std::move(path)),
-      landings_(std::make_shared<LandingPool>(path_.nic, landing_cap_bytes)) {
+SharedNic::SharedNic(NicPath path, uint64_t landing_bytes)
+    : path_(std::move(path)), landings_(std::make_shared<LandingPool>(path_.nic, landing_bytes)) {
   landings_->SetRoomCallback([this] {
     MutexLock lock(&mu_);
     for (User* user : users_) user->TellRoom();

@@ -30,7 +30,7 @@ class SharedNic {
     virtual void TellEvent(const NicEvent& event) = 0;
   };
 
-  SharedNic(NicPath path, uint64_t landing_cap_bytes);
+  SharedNic(NicPath path, uint64_t landing_bytes);
   ~SharedNic();  // REQUIRES: no user is left.
   SharedNic(const SharedNic&) = delete;
   SharedNic& operator=(const SharedNic&) = delete;

@@ -11,8 +11,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "server/cluster_spec.h"
 #include "server/config.h"
+#include "server/members/cluster_spec.h"
 
 namespace tryst {
 namespace {
@@ -69,8 +69,10 @@ TEST(DeployTest, TheBatchScriptMakesAClusterOfItsStep) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->cluster, "train-42");
   EXPECT_EQ(config->token_file, "/shared/token");
-  const auto cluster =
-      ClusterFromSlurm(slurm, config->cluster_jobs, static_cast<int>(config->base_port));
+  const auto resolver = Resolver::Parse(config->resolver);
+  ASSERT_TRUE(resolver.ok()) << resolver.status();
+  EXPECT_EQ(resolver->name, "slurm");
+  const auto cluster = ClusterFromSlurm(slurm, config->cluster_spec, resolver->port);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_EQ(cluster->Workers().size(), 8U);
   EXPECT_EQ(WorkerName(cluster->job, cluster->task), "/job:worker/replica:0/task:1");
@@ -94,8 +96,11 @@ TEST(DeployTest, TheManifestsVariablesAreSettings) {
   const auto config = LoadConfig({}, pod, &rest);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(CheckLimits(*config).ok()) << CheckLimits(*config);
-  const auto cluster = ClusterFromKubernetes(pod, config->cluster_jobs, config->kubernetes_service,
-                                             static_cast<int>(config->base_port));
+  const auto resolver = Resolver::Parse(config->resolver);
+  ASSERT_TRUE(resolver.ok()) << resolver.status();
+  EXPECT_EQ(resolver->name, "kubernetes");
+  const auto cluster =
+      ClusterFromKubernetes(pod, config->cluster_spec, resolver->where, resolver->port);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_EQ(cluster->Workers().size(), 5U);
   EXPECT_EQ(WorkerName(cluster->job, cluster->task), "/job:worker/replica:0/task:2");

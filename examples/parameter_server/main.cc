@@ -24,7 +24,7 @@
 #include "examples/parameter_server/server_task.h"
 #include "examples/parameter_server/shard.h"
 #include "examples/parameter_server/worker_task.h"
-#include "server/stop_signals.h"
+#include "server/process/stop_signals.h"
 
 namespace tryst {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/insight.h"
+#include "server/status/insight.h"
 
 namespace tryst {
 

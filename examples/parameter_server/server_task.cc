@@ -9,7 +9,7 @@
 #include "absl/types/optional.h"
 #include "examples/loopback.h"
 #include "examples/parameter_server/progress.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 
 namespace tryst {
 

@@ -68,17 +68,12 @@ std::unique_ptr<Worker> Worker::Start(const Library* library, const std::string&
     *why = "cannot write " + folder;
     return nullptr;
   }
-  std::vector<std::string> settings = {"--cluster=tensorflow",
-                                       "--job=" + job,
-                                       "--task=" + std::to_string(task),
-                                       "--listen=" + host + ":0",
-                                       "--open_cluster",
-                                       "--resolver=file",
-                                       "--cluster_file=" + folder + "/cluster.json"};
+  std::vector<std::string> settings = {
+      "--cluster=tensorflow",    "--job=" + job,   "--task=" + std::to_string(task),
+      "--listen=" + host + ":0", "--open_cluster", "--resolver=file:" + folder + "/cluster.json"};
   if (!SaysWhoGetsIn() && IsLoopback(host)) settings.push_back("--insecure");
   // TensorFlow's users expect a lost worker to be noticed within this time.
   if (!IsSet("TRYST_PATIENCE")) settings.push_back("--patience=10s");
-  if (!IsSet("TRYST_KEEP_FOR")) settings.push_back("--keep_for=20s");
   std::vector<const char*> texts;
   for (const std::string& setting : settings) texts.push_back(setting.c_str());
   *why = TakeMessage(*library,

@@ -346,4 +346,15 @@ TEST_F(Into, ANegativeTimeoutIsNone) {
   EXPECT_EQ(incarnation, tryst_server_incarnation(server_));
 }
 
+TEST(Settings, OneOfAnEarlierReleaseIsRefusedWithWhatToDo) {
+  const char* settings[] = {"--job=ps", "--insecure", "--keep_for=20s"};
+  tryst_server* server = nullptr;
+  tryst_status* status = tryst_server_create(settings, 3, &server);
+  EXPECT_EQ(server, nullptr);
+  const std::string message = tryst_status_message(status);
+  EXPECT_NE(message.find("no setting 'keep_for' any more. It is 2 min"), std::string::npos)
+      << message;
+  EXPECT_EQ(Code(status), TRYST_INVALID_ARGUMENT);
+}
+
 }  // namespace

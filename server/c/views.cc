@@ -5,7 +5,7 @@
 #include "channel/trace/json_text.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
-#include "server/insight.h"
+#include "server/status/insight.h"
 
 using tryst::c::GiveText;
 using tryst::c::Text;

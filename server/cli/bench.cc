@@ -17,8 +17,8 @@
 #include "base/mutex.h"
 #include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
-#include "server/insight.h"
-#include "server/samples.h"
+#include "server/services/samples.h"
+#include "server/status/insight.h"
 
 namespace tryst {
 namespace {

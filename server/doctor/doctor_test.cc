@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "server/doctor/checks.h"
 #include "server/doctor/seeded_host.h"
-#include "server/test_certificates.h"
+#include "server/security/test_certificates.h"
 
 namespace tryst {
 namespace {
@@ -48,12 +48,11 @@ std::function<void(SeededHost*)> GpuAndNic(std::function<void(SeededHost*)> then
 }
 
 // A NIC on the first of two NUMA nodes of eight processors each.
-std::function<void(SeededHost*)> TwoNodes(const std::string& poller_cpus, int pollers = 0) {
+std::function<void(SeededHost*)> TwoNodes(const std::string& pollers) {
   return [=](SeededHost* host) {
     host->AddRdmaDevice();
     host->Write("/sys/devices/system/node/node0/cpulist", "0-7");
     host->Write("/sys/devices/system/node/node1/cpulist", "8-15");
-    host->config.poller_cpus = poller_cpus;
     host->config.pollers = pollers;
   };
 }
@@ -257,27 +256,17 @@ std::vector<Seed> MachineSeeds() {
        Writes("/sys/fs/cgroup/app/cpu.stat", "usage_usec 9\nnr_periods 1000\nnr_throttled 300")},
       {"cpu-count", W::kNote, "one CPU",
        [](SeededHost* h) { h->calls.usable_cpus = [] { return 1; }; }},
-      {"pollers", W::kWarning, "pollers is 20, and 16 will run",
-       [](SeededHost* h) { h->config.pollers = 20; }},
-      {"pollers", W::kWarning, "pollers is 2, and 1 will run",
+      {"pollers", W::kWarning, "pollers asks for 20, and 16 will run",
+       [](SeededHost* h) { h->config.pollers = "20"; }},
+      {"pollers", W::kWarning, "pollers asks for 2, and 1 will run",
        [](SeededHost* h) {
          h->config.gpus = "all";
-         h->config.pollers = 2;
+         h->config.pollers = "2";
        }},
       {"pollers", W::kNote, "pollers is 1, and 16 processors",
-       [](SeededHost* h) { h->config.pollers = 1; }},
-      {"pollers", W::kWarning, "names 2 processors for 4 pollers",
-       [](SeededHost* h) {
-         h->config.pollers = 4;
-         h->config.poller_cpus = "0,2";
-       }},
-      {"helpers", W::kWarning, "helpers is 20, and 16 processors",
-       [](SeededHost* h) { h->config.helpers = 20; }},
-      {"helpers", W::kNote, "helpers is 0, and 16 processors",
-       [](SeededHost* h) { h->config.helpers = 0; }},
-      {"poller-numa", W::kNote, "poller_cpus is empty", TwoNodes("")},
-      {"poller-numa", W::kWarning, "poller_cpus names 8,9, on another",
-       TwoNodes("6-9", /*pollers=*/4)},
+       [](SeededHost* h) { h->config.pollers = "1"; }},
+      {"poller-numa", W::kNote, "pollers are not bound", TwoNodes("auto")},
+      {"poller-numa", W::kWarning, "pollers names 8,9, on another", TwoNodes("cpus:6-9")},
       {"seccomp", W::kNote, "seccomp", Writes("/proc/self/status", "Seccomp:\t2")},
       {"clock-source", W::kWarning, "hpet",
        Writes("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")},

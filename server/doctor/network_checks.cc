@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/doctor/checks.h"
-#include "server/loopback.h"
+#include "server/security/loopback.h"
 
 namespace tryst {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/doctor/report.h"
-#include "server/peer_calls.h"
+#include "server/members/peer_calls.h"
 
 namespace tryst {
 

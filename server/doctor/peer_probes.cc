@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/doctor/peer_checks.h"
-#include "server/free_with.h"
+#include "server/security/free_with.h"
 
 namespace tryst {
 namespace {

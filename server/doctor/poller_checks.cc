@@ -14,40 +14,19 @@ void Pollers(const Host& host, Report* report) {
   const ServerConfig& config = host.config();
   const int cpus = host.calls().usable_cpus();
   const int count = PollerCount(config, cpus);
-  const auto pinned = PollerCpus(config.poller_cpus);
-  if (pinned.ok() && !pinned->empty() && static_cast<int>(pinned->size()) < count) {
-    report->Warn(
-        absl::StrCat("poller_cpus names ", pinned->size(), " processors for ", count, " pollers"),
-        "pollers that share a processor keep each other waiting",
-        "name one for each, or set pollers to as many");
-  }
-  if (config.pollers > count) {
-    report->Warn(absl::StrCat("pollers is ", config.pollers, ", and ", count, " will run"),
+  const auto plan = PollerPlan::Parse(config.pollers);
+  if (!plan.ok()) return;  // The check of limits says so.
+  if (plan->count > count) {
+    report->Warn(absl::StrCat("pollers asks for ", plan->count, ", and ", count, " will run"),
                  config.gpus.empty() ? absl::StrCat("the process may use ", cpus, " processors")
                                      : std::string("device tensors are one poller's"),
                  config.gpus.empty()
                      ? "give it more (taskset -p, docker: --cpuset-cpus), or lower it"
-                     : "leave pollers at 0 where gpus is set");
-  } else if (config.pollers == 1 && cpus >= 8 && config.gpus.empty()) {
+                     : "leave pollers at auto where gpus is set");
+  } else if (plan->count == 1 && cpus >= 8 && config.gpus.empty()) {
     report->Note(absl::StrCat("pollers is 1, and ", cpus, " processors are usable"),
                  "all that is between this worker and its peers is moved by one of them",
-                 absl::StrCat("set pollers to 0: that starts ", PollerCount(ServerConfig(), cpus)));
-  }
-}
-
-void Helpers(const Host& host, Report* report) {
-  const ServerConfig& config = host.config();
-  const int cpus = host.calls().usable_cpus();
-  const int fitting = HelperCount(ServerConfig(), cpus);
-  if (config.helpers > cpus) {
-    report->Warn(
-        absl::StrCat("helpers is ", config.helpers, ", and ", cpus, " processors are usable"),
-        "helpers that share a processor with a poller keep it waiting",
-        absl::StrCat("set helpers to -1: that is ", fitting));
-  } else if (config.helpers == 0 && cpus >= 8) {
-    report->Note(absl::StrCat("helpers is 0, and ", cpus, " processors are usable"),
-                 "one thread at each end moves what one peer sends, however large it is",
-                 absl::StrCat("set helpers to -1: that is ", fitting));
+                 absl::StrCat("pollers=auto starts ", PollerCount(ServerConfig(), cpus)));
   }
 }
 
@@ -79,30 +58,28 @@ std::string NearCpus(const Host& host) {
 void PollerNuma(const Host& host, Report* report) {
   if (!host.Exists("/sys/devices/system/node/node1")) return;
   const std::string nearest = NearCpus(host);
-  const auto near = PollerCpus(nearest);
-  const auto pinned = PollerCpus(host.config().poller_cpus);
-  if (!near.ok() || near->empty() || !pinned.ok()) return;
-  const std::string action = absl::StrCat("choose poller_cpus from ", nearest);
+  const auto near = ParseCpus(nearest);
+  const auto plan = PollerPlan::Parse(host.config().pollers);
+  if (!near.ok() || near->empty() || !plan.ok()) return;
+  const std::string action = absl::StrCat("set pollers=cpus:LIST, with processors of ", nearest);
   const std::string means = "each completion and each copy crosses from one NUMA node to another";
-  if (pinned->empty()) {
-    report->Note("poller_cpus is empty on a machine of several NUMA nodes",
+  if (plan->cpus.empty()) {
+    report->Note("pollers are not bound to processors, on a machine of several NUMA nodes",
                  "where the system puts a poller far from the NIC or GPU, " + means, action);
     return;
   }
   std::vector<int> far;
-  for (const int cpu : *pinned) {
+  for (const int cpu : plan->cpus) {
     if (std::count(near->begin(), near->end(), cpu) == 0) far.push_back(cpu);
   }
   if (far.empty()) return;
-  report->Warn(absl::StrCat("poller_cpus names ", absl::StrJoin(far, ","),
+  report->Warn(absl::StrCat("pollers names ", absl::StrJoin(far, ","),
                             ", on another NUMA node than the NIC or GPU"),
                means, action);
 }
 
 }  // namespace
 
-std::vector<Check> PollerChecks() {
-  return {{"pollers", Pollers}, {"helpers", Helpers}, {"poller-numa", PollerNuma}};
-}
+std::vector<Check> PollerChecks() { return {{"pollers", Pollers}, {"poller-numa", PollerNuma}}; }
 
 }  // namespace tryst

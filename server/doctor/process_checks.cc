@@ -93,8 +93,9 @@ void Governor(const Host& host, Report* report) {
 
 void Crc32c(const Host& host, Report* report) {
   if (host.calls().has_crc32c_instruction()) return;
-  report->Warn("this CPU has no CRC32C instruction", "digests cost more than the copy they guard",
-               "use another machine, or turn payload digests off where the link has its own");
+  report->Warn(
+      "this CPU has no CRC32C instruction", "digests cost more than the copy they guard",
+      "use another machine, or set certificates or a token: what is encrypted has no digests");
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/doctor/checks.h"
-#include "server/free_with.h"
-#include "server/security.h"
+#include "server/security/free_with.h"
+#include "server/security/security.h"
 
 namespace tryst {
 namespace {
@@ -196,10 +196,10 @@ void EncryptOff(const Host& host, Report* report) {
 void NicInTheClear(const Host& host, Report* report) {
   const ServerConfig& config = host.config();
   const bool named = config.nic == "ibv" || absl::StartsWith(config.nic, "ofi:");
-  if (!named || !Encrypts(config) || config.nic_trusted_network) return;
+  if (!named || !Encrypts(config) || config.encrypt == "trusted_nic") return;
   report->Fault(absl::StrCat("nic=", config.nic, " encrypts nothing, and encrypt is on"),
                 "the server will not start",
-                "nic=soft; or, if nobody else is on that network, nic_trusted_network=true");
+                "nic=soft; or, if nobody else is on that network, encrypt=trusted_nic");
 }
 
 void Limits(const Host& host, Report* report) {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/log.h"
-#include "server/test_certificates.h"
+#include "server/security/test_certificates.h"
 
 namespace tryst {
 namespace {

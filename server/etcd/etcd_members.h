@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/etcd/etcd_client.h"
-#include "server/member.h"
-#include "server/membership.h"
+#include "server/members/member.h"
+#include "server/members/membership.h"
 
 namespace tryst {
 

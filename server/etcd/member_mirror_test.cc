@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "server/etcd/etcd_members.h"
 #include "server/etcd/member_record.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 
 namespace tryst {
 namespace {

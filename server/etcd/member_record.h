@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/member.h"
+#include "server/members/member.h"
 
 namespace tryst {
 

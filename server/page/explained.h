@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "server/member.h"
+#include "server/members/member.h"
 
 namespace tryst {
 

@@ -20,8 +20,8 @@
 #include "base/read_file.h"
 #include "server/cli/ask_workers.h"
 #include "server/page/job_watch.h"
-#include "server/status_page.h"
-#include "server/stop_signals.h"
+#include "server/process/stop_signals.h"
+#include "server/status/status_page.h"
 
 namespace tryst {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
+#include "server/members/peer_calls.h"
 #include "server/page/explained.h"
-#include "server/peer_calls.h"
 
 namespace tryst {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/trace/trace_dump.h"
-#include "server/member.h"
+#include "server/members/member.h"
 #include "server/peer_client.h"
 
 namespace tryst {

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "proto/transport.pb.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "server/server.h"
 #include "tests/attack/insider.h"
 #include "tests/attack/process_use.h"

@@ -50,7 +50,7 @@ void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
   config.protocol = "grpc";
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
-  config.keep_for = absl::Hours(1);  // On a machine as slow as may be.
+  config.patience = absl::Hours(1);  // On a machine as slow as may be.
   config.token_file = absl::StrCat(testing::TempDir(), "/requests.token");
   std::ofstream(config.token_file) << kToken << "\n";
   config.encrypt = "off";  // The test reads the answers.

@@ -44,7 +44,7 @@ ServerConfig WiredPair::Config(const std::string& job, const std::string& here, 
   config.listen = absl::StrCat(kListen, ":", port);
   config.advertise = absl::StrCat(here, ":", port);
   config.nic_listen = absl::StrCat(kListen, ":", nic);
-  config.pollers = 1;  // One port for the NIC.
+  config.pollers = "1";  // One port for the NIC.
   config.open_cluster = true;
   config.patience = absl::Seconds(20);
   config.stop_deadline = absl::Seconds(3);

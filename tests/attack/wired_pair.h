@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "server/security/test_certificates.h"
 #include "server/server.h"
-#include "server/test_certificates.h"
 #include "tests/attack/wire_tap.h"
 
 namespace tryst {

@@ -101,7 +101,7 @@ TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
 TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
   constexpr uint64_t kCapBytes = 8 * kBytes;
   WorkerPairOptions options = SoftPair();
-  options.adjust = [](TransportsOptions* pool) { pool->landing_cap_bytes = kCapBytes; };
+  options.adjust = [](TransportsOptions* pool) { pool->landing_bytes = kCapBytes; };
   WorkerPair pair(options);
   const TensorKey key = WorkerPair::Key("kept");
   std::deque<Tensor> kept;

@@ -581,7 +581,7 @@ TEST_P(ChannelContractTest, CallbacksRunOnTheGivenExecutor) {
 }
 
 TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
-  const uint64_t cap = GetParam().landing_cap_bytes;
+  const uint64_t cap = GetParam().landing_bytes;
   if (cap == 0) GTEST_SKIP() << "this back end has no landing cap";
   // Asks for four times the cap at once; drops each tensor when it has arrived.
   const int64_t elements = static_cast<int64_t>(cap / 8 / sizeof(float));

@@ -61,7 +61,7 @@ class ChannelWorld {
 struct ChannelContract {
   std::string name;
   std::function<std::unique_ptr<ChannelWorld>()> open;
-  uint64_t landing_cap_bytes = 0;  // 0: there is no cap.
+  uint64_t landing_bytes = 0;  // 0: there is no cap.
   // The tests that this back end cannot pass: name, reason.
   std::vector<std::pair<std::string, std::string>> skips;
 };

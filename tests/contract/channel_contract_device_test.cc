@@ -60,7 +60,7 @@ struct Way {
 ChannelContract Contract(const char* name, const Way& way) {
   ChannelContract contract;
   contract.name = name;
-  contract.landing_cap_bytes = kCapBytes;
+  contract.landing_bytes = kCapBytes;
   if (way.shared) {
     const char* const no_wire = "shared memory has no wire to break";
     contract.skips = {
@@ -89,7 +89,7 @@ ChannelContract Contract(const char* name, const Way& way) {
     };
     if (way.shared) options.end_of_a_life = absl::StatusCode::kUnavailable;
     options.adjust = [way](TransportsOptions* pool) {
-      pool->landing_cap_bytes = kCapBytes;
+      pool->landing_bytes = kCapBytes;
       if (!way.shared) return;
       ArenaOptions arena;
       arena.cap_bytes = 64 << 20;

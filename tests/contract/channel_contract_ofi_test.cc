@@ -13,7 +13,7 @@ ChannelContract Contract(const char* name, const char* provider,
                          std::function<void(TransportsOptions*)> adjust) {
   ChannelContract contract;
   contract.name = name;
-  contract.landing_cap_bytes = kCapBytes;
+  contract.landing_bytes = kCapBytes;
   contract.open = [provider, adjust] {
     PoolWorldOptions options;
     options.open_nic = [provider] {
@@ -24,7 +24,7 @@ ChannelContract Contract(const char* name, const char* provider,
       return *std::move(nic);
     };
     options.adjust = [adjust](TransportsOptions* pool) {
-      pool->landing_cap_bytes = kCapBytes;
+      pool->landing_bytes = kCapBytes;
       adjust(pool);
     };
     return OpenPoolWorld(options);

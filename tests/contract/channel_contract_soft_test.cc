@@ -13,7 +13,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
                          int paths = 1, bool renews_keys = true, int pollers = 1, int helpers = 0) {
   ChannelContract contract;
   contract.name = name;
-  contract.landing_cap_bytes = kCapBytes;
+  contract.landing_bytes = kCapBytes;
   contract.open = [adjust, paths, renews_keys, pollers, helpers] {
     PoolWorldOptions options;
     options.paths = paths;
@@ -27,7 +27,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
       return *std::move(nic);
     };
     options.adjust = [adjust](TransportsOptions* pool) {
-      pool->landing_cap_bytes = kCapBytes;
+      pool->landing_bytes = kCapBytes;
       adjust(pool);
     };
     return OpenPoolWorld(options);

@@ -11,8 +11,8 @@
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/signing/caller.h"
-#include "server/membership.h"
-#include "server/transport_service.h"
+#include "server/members/membership.h"
+#include "server/services/transport_service.h"
 
 namespace tryst {
 

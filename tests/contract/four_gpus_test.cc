@@ -23,6 +23,7 @@
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "server/server.h"
+#include "server/server_parts.h"
 
 namespace tryst {
 namespace {
@@ -72,16 +73,19 @@ std::unique_ptr<Server> Start(int task, const std::vector<const Gpu*>& gpus,
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
   config.nic = "soft";
-  config.gpu_chunk_bytes = 64 << 10;
   config.join = join;
   ServerBuilder builder;
   builder.SetEnvironment({});
   for (const Gpu* gpu : gpus) builder.UseGpu(gpu);
-  auto server = builder.Build(config);
-  EXPECT_TRUE(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
+  absl::StatusOr<ServerParts> parts = builder.Prepare(config);
+  EXPECT_TRUE(parts.ok()) << parts.status();
+  // So that tensors have several chunks.
+  parts->inner.devices.engine.slot_bytes = 64 << 10;
+  parts->inner.devices.source.chunk_bytes = 64 << 10;
+  std::unique_ptr<Server> server = MakeServer(*std::move(parts));
+  const absl::Status started = server->Start();
   EXPECT_TRUE(started.ok()) << started;
-  return *std::move(server);
+  return server;
 }
 
 struct End {

@@ -14,7 +14,7 @@
 #include "channel/transports.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/cut_proxy.h"
-#include "server/membership.h"
+#include "server/members/membership.h"
 #include "tests/contract/fetch_host.h"
 
 namespace tryst {

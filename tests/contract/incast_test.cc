@@ -34,7 +34,7 @@ class IncastTest : public ::testing::Test {
     options.producers = kProducers;
     options.open_nic = std::move(open_nic);
     options.adjust = [cap_bytes](TransportsOptions* pool) {
-      pool->landing_cap_bytes = cap_bytes;
+      pool->landing_bytes = cap_bytes;
       pool->link.digests = false;
       // All ends take turns on one thread, so each waits while another works.
       pool->silence_ms = 20'000;

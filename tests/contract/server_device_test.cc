@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "server/open_nics.h"
 #include "server/server.h"
+#include "server/server_parts.h"
 #include "tests/contract/dma_buf_nic.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -28,7 +29,8 @@ struct Way {
   const char* name;
   const char* protocol;
   const char* shm;
-  const char* gpu_ways;
+  bool cuda_ipc;
+  bool direct;
   const char* said;     // What Explain() says of the large tensor.
   const char* counted;  // The name of its counter in Stats().
 };
@@ -80,9 +82,6 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
     config.open_cluster = true;
     config.nic = "soft";
     config.shm = GetParam().shm;
-    config.gpu_ways = GetParam().gpu_ways;
-    config.gpu_chunk_bytes = 64 << 10;
-    config.gpu_slots = 4;
     config.join = join;
     ServerBuilder builder;
     builder.SetEnvironment({}).UseGpu(gpu);
@@ -93,11 +92,17 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
       return std::vector<NicPath>{{"rdma/soft", std::make_shared<DmaBufNic>(*std::move(soft))}};
     };
     builder.AddProtocol("grpc+direct", OverNics(open));
-    auto server = builder.Build(config);
-    EXPECT_TRUE(server.ok()) << server.status();
-    const absl::Status started = (*server)->Start();
+    absl::StatusOr<ServerParts> parts = builder.Prepare(config);
+    EXPECT_TRUE(parts.ok()) << parts.status();
+    DeviceProxyOptions* const devices = &parts->inner.devices;
+    devices->source.offer_ipc = devices->fetcher.use_ipc = GetParam().cuda_ipc;
+    devices->source.offer_direct = devices->fetcher.use_direct = GetParam().direct;
+    devices->engine.slot_bytes = devices->source.chunk_bytes = 64 << 10;
+    devices->engine.serve_slots = devices->engine.fetch_slots = 4;
+    std::unique_ptr<Server> server = MakeServer(*std::move(parts));
+    const absl::Status started = server->Start();
     EXPECT_TRUE(started.ok()) << started;
-    return *std::move(server);
+    return server;
   }
 
   void Bring(uint64_t bytes, int64_t step) {
@@ -131,15 +136,14 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
 };
 
 const Way kWays[] = {
-    {"Grpc", "grpc", "off", "staged", " 1 staged in chunks, 1 inside", "gpu_by_staging"},
-    {"Soft", "grpc+verbs", "off", "staged", " 1 staged in chunks, 1 inside", "gpu_by_staging"},
-    {"Shm", "grpc+verbs", "on", "staged", "staged in shared memory", "gpu_by_staging"},
-    {"DirectFails", "grpc+verbs", "off", "direct",
+    {"Grpc", "grpc", "off", false, false, " 1 staged in chunks, 1 inside", "gpu_by_staging"},
+    {"Soft", "grpc+verbs", "off", false, false, " 1 staged in chunks, 1 inside", "gpu_by_staging"},
+    {"Shm", "grpc+verbs", "on", false, false, "staged in shared memory", "gpu_by_staging"},
+    {"DirectFails", "grpc+verbs", "off", false, true,
      "not by rdma + GPUDirect: the NIC soft does not reach", "gpu_by_staging"},
-    {"Direct", "grpc+direct", "off", "direct", "rdma + GPUDirect, a test read the right bytes",
+    {"Direct", "grpc+direct", "off", false, true, "rdma + GPUDirect, a test read the right bytes",
      "gpu_by_direct"},
-    {"InPlace", "grpc+verbs", "on", "cuda_ipc,direct", "cuda_ipc, it is this process",
-     "gpu_by_cuda_ipc"},
+    {"InPlace", "grpc+verbs", "on", true, true, "cuda_ipc, it is this process", "gpu_by_cuda_ipc"},
 };
 INSTANTIATE_TEST_SUITE_P(, ServerDeviceTest, testing::ValuesIn(kWays),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -158,22 +162,6 @@ TEST_P(ServerDeviceTest, DeviceTensorsGoTheWayThatIsAllowedAndProved) {
   EXPECT_EQ(stats.at("gpu_fetches"), 2);
   EXPECT_EQ(stats.at("gpu_fetched_bytes"), (1 << 20) + 200);
   EXPECT_EQ(producer_->gpu(1), nullptr) << "not its GPU";
-}
-
-TEST(ServerDevices, SettingsThatAreNone) {
-  auto driver = *CudaDriver::Load("gpu/libfake_cuda.so");
-  auto gpu = *Gpu::Open(driver.get(), 0);
-  ServerConfig config;
-  config.insecure = true;
-  config.listen = "127.0.0.1:0";
-  config.open_cluster = true;
-  config.job = "worker";
-  config.protocol = "grpc";
-  config.gpu_ways = "cuda_ipc,teleport";
-  auto server = *ServerBuilder().SetEnvironment({}).UseGpu(gpu.get()).Build(config);
-  const absl::Status started = server->Start();
-  EXPECT_TRUE(absl::IsInvalidArgument(started)) << started;
-  EXPECT_THAT(std::string(started.message()), HasSubstr("teleport"));
 }
 
 }  // namespace

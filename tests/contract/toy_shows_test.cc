@@ -8,8 +8,8 @@
 #include "absl/strings/str_split.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
-#include "server/insight.h"
 #include "server/server.h"
+#include "server/status/insight.h"
 #include "tests/toy/toy_transport.h"
 
 namespace tryst {

@@ -60,8 +60,7 @@ class Cluster {
         With({"--insecure", absl::StrCat("--job=", job), absl::StrCat("--task=", task),
               absl::StrCat("--cluster_spec=", spec_), absl::StrCat("--peers=", peers)},
              With(IsSlow() ? std::vector<std::string>{"--patience=60s", "--largest=80000",
-                                                      "--pause=400ms", "--longest=100s",
-                                                      "--callback_threads=1"}
+                                                      "--pause=400ms", "--longest=100s"}
                            : std::vector<std::string>{"--patience=5s"},
                   path_.flags)));
   }

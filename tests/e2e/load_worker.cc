@@ -23,9 +23,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
-#include "server/lean_heap.h"
+#include "server/process/lean_heap.h"
+#include "server/process/stop_signals.h"
 #include "server/server.h"
-#include "server/stop_signals.h"
 #include "tests/history/history_file.h"
 
 namespace tryst {

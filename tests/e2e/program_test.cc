@@ -21,7 +21,7 @@
 #include "gtest/gtest.h"
 #include "server/cut_proxy.h"
 #include "server/npy.h"
-#include "server/test_certificates.h"
+#include "server/security/test_certificates.h"
 #include "tests/e2e/free_port.h"
 #include "tests/e2e/process.h"
 
@@ -362,10 +362,10 @@ TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
     rename((file + ".new").c_str(), file.c_str());
   };
   write(1);  // Nobody listens.
-  Process sink("server/tryst",
-               {"recv", "w", TempFile("moved.npy"), absl::StrCat("--from=", kSource), "--insecure",
-                "--job=dst", "--listen=127.0.0.1:0", "--nic=soft", "--resolver=file",
-                absl::StrCat("--cluster_file=", file)});
+  Process sink(
+      "server/tryst",
+      {"recv", "w", TempFile("moved.npy"), absl::StrCat("--from=", kSource), "--insecure",
+       "--job=dst", "--listen=127.0.0.1:0", "--nic=soft", absl::StrCat("--resolver=file:", file)});
   sink.Address();
   const std::string npy = WriteFloats("moves.npy", 4, 1);
   const int port = FreePort();
@@ -431,7 +431,7 @@ TEST(Processes, ADaemonIsStoppedByNoSignalButTwo) {
   };
   write("");
   Process daemon("server/trystd", {"--insecure", "--job=src", "--listen=127.0.0.1:0", "--nic=soft",
-                                   "--resolver=file", "--cluster_file=" + file});
+                                   "--resolver=file:" + file});
   daemon.Address();
   for (int signal : {SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE}) daemon.Signal(signal);
   write(R"(, "1": "127.0.0.1:7")");

@@ -19,8 +19,9 @@
 #include "channel/ops/verify_traces.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
-#include "server/insight.h"
 #include "server/server.h"
+#include "server/server_parts.h"
+#include "server/status/insight.h"
 #include "tests/e2e/process.h"
 #include "tests/e2e/tested_paths.h"
 
@@ -36,17 +37,19 @@ std::unique_ptr<Server> StartServer(const TestedPath& path, const std::string& j
                                     const std::string& join) {
   std::vector<std::string> flags =
       With({"--insecure", "--open_cluster", "--listen=127.0.0.1:0", "--trace_sample_every=1",
-            "--trace_records=65536", "--landing_bytes=8MiB", absl::StrCat("--job=", job)},
+            "--landing_bytes=8MiB", absl::StrCat("--job=", job)},
            path.flags);
   if (!join.empty()) flags.push_back(absl::StrCat("--join=", join));
   std::vector<std::string> rest;
   auto config = LoadConfig(flags, {}, &rest);
   EXPECT_TRUE(config.ok()) << config.status();
-  auto server = ServerBuilder().Build(*config);
-  EXPECT_TRUE(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
+  absl::StatusOr<ServerParts> parts = ServerBuilder().Prepare(*config);
+  EXPECT_TRUE(parts.ok()) << parts.status();
+  parts->inner.trace.records = 65536;  // All that is moved here.
+  std::unique_ptr<Server> server = MakeServer(*std::move(parts));
+  const absl::Status started = server->Start();
   EXPECT_TRUE(started.ok()) << started;
-  return *std::move(server);
+  return server;
 }
 
 Tensor Some(std::mt19937* random) {

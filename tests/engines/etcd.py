@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--resolver=etcd against three real etcd-servers, each on a host of its own that can be cut off.
+"""--resolver=etcd:... against three real etcd-servers, each on a host of its own that can be cut off.
 
   etcd.py PEER TRYST [--rounds=N]    PEER is //tests/versions:peer; needs root, Debian's etcd-server and
                                      etcd-client; N times a leader is killed or a server cut off (4)
@@ -125,7 +125,7 @@ class Peer:
         with open(os.path.join(folder, "%s%d.log" % (job, task)), "a") as log:
             self.process = subprocess.Popen(
                 [PROGRAM, "--insecure", "--nic=soft", "--job=" + job, "--task=%d" % task, "--listen=127.0.0.1:0",
-                 "--resolver=etcd", "--etcd_endpoints=" + etcd, "--etcd_lease=" + lease,
+                 "--resolver=etcd:" + etcd, "--patience=" + lease,
                  "--status_listen=" + self.page, *flags],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         self.address = self.answer("serving").split()[2]
@@ -329,8 +329,8 @@ class SecureEtcdTest(unittest.TestCase):
 
     def peer(self, job, password, tls=True):
         with open(self.at(job + ".password"), "w") as file:
-            file.write(password + "\n")
-        flags = ["--etcd_user=tryst", "--etcd_password_file=" + self.at(job + ".password")]
+            file.write("tryst:%s\n" % password)
+        flags = ["--etcd_password_file=" + self.at(job + ".password")]
         if tls:
             flags += ["--etcd_ca_file=" + self.at("ca.crt"), "--etcd_certificate_file=" + self.at("worker.crt"),
                       "--etcd_key_file=" + self.at("worker.key")]

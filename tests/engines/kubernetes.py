@@ -44,8 +44,8 @@ class Pod:
         with open(os.path.join(folder, pod + ".log"), "a") as log:
             self.process = subprocess.Popen(
                 hosts.command(host, "unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', own, PROGRAM, "--insecure", "--insecure_anywhere", "--nic=soft", "--shm=off",
-                              "--listen=0.0.0.0:%d" % PORT, "--resolver=kubernetes", "--cluster_jobs=ps=1,worker=1",
-                              "--kubernetes_service=" + SERVICE, "--base_port=%d" % PORT, *flags),
+                              "--listen=0.0.0.0:%d" % PORT, "--resolver=kubernetes:%s:%d" % (SERVICE, PORT),
+                              "--cluster_spec=ps=1,worker=1", *flags),
                 env=dict(os.environ, HOSTNAME=pod), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         self.answer("serving")
 

@@ -38,8 +38,8 @@ class MpirunTest(unittest.TestCase):
             process = subprocess.Popen(
                 ["mpirun", "--oversubscribe", "--bind-to", "none", *words, "-np", str(RANKS), PROGRAM, "--role=task",
                  "--servers=2", "--workers=%d" % (RANKS - 2), "--seconds=%d" % seconds, "--folder=" + self.folder,
-                 "--patience=5s", "--cluster=mpi", "--resolver=mpi", "--cluster_jobs=ps=2,worker=*",
-                 "--base_port=%d" % BASE_PORT, "--listen=", "--token_file=" + token],
+                 "--patience=5s", "--cluster=mpi", "--resolver=mpi:%d" % BASE_PORT, "--cluster_spec=ps=2,worker=*",
+                 "--listen=", "--token_file=" + token],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         return process

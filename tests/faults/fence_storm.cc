@@ -37,7 +37,7 @@ class FenceStorm {
       pool->stripe_bytes = 32 << 10;
       pool->link.digests = options.digests;
       pool->link.queue_pairs = options.queue_pairs;
-      pool->landing_cap_bytes = 256 << 20;
+      pool->landing_bytes = 256 << 20;
     };
     pair_ = std::make_unique<WorkerPair>(pair);
   }

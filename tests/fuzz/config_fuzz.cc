@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "server/cluster_spec.h"
 #include "server/config.h"
+#include "server/members/cluster_spec.h"
 
 namespace {
 

@@ -24,7 +24,7 @@ std::unique_ptr<Nic> OpenDevice(const char* variable) {
 ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust) {
   ChannelContract contract;
   contract.name = name;
-  contract.landing_cap_bytes = kCapBytes;
+  contract.landing_bytes = kCapBytes;
   contract.open = [adjust] {
     PoolWorldOptions options;
     // Opens the producer's NIC first, then the consumer's. A producer that restarts opens its own.
@@ -33,7 +33,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
       return OpenDevice((*opened)++ == 1 ? "TRYST_NIC_B" : "TRYST_NIC_A");
     };
     options.adjust = [adjust](TransportsOptions* pool) {
-      pool->landing_cap_bytes = kCapBytes;
+      pool->landing_bytes = kCapBytes;
       adjust(pool);
     };
     return OpenPoolWorld(options);

@@ -25,7 +25,7 @@ std::unique_ptr<Nic> OpenProvider(const char* variable) {
 ChannelContract Contract() {
   ChannelContract contract;
   contract.name = "Default";
-  contract.landing_cap_bytes = kCapBytes;
+  contract.landing_bytes = kCapBytes;
   contract.open = [] {
     PoolWorldOptions options;
     // The producer's first, then the consumer's; a producer that starts anew has its own.
@@ -33,7 +33,7 @@ ChannelContract Contract() {
     options.open_nic = [opened] {
       return OpenProvider((*opened)++ == 1 ? "TRYST_HOST_B" : "TRYST_HOST_A");
     };
-    options.adjust = [](TransportsOptions* pool) { pool->landing_cap_bytes = kCapBytes; };
+    options.adjust = [](TransportsOptions* pool) { pool->landing_bytes = kCapBytes; };
     return OpenPoolWorld(options);
   };
   return contract;

@@ -129,7 +129,7 @@ std::vector<Row> Rows() {
   // The size of a key's last tensor is remembered, so only its first one is requested twice.
   const auto small_landings = [](TransportsOptions* pool) {
     pool->link.digests = false;
-    pool->landing_bytes = 16'384;
+    pool->offered_bytes = 16'384;
   };
   rows.push_back(MakeRow("LargerThanTheLandingSizeAsLastTime", 100'000, false, small_landings));
   rows.back().messages = 3;
@@ -170,7 +170,7 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   NicTally tally;
   const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
     pool->link.digests = false;
-    pool->landing_bytes = 16'384;
+    pool->offered_bytes = 16'384;
   });
   const TensorKey key = WorkerPair::Key("larger");
   CountedFetch fetch;

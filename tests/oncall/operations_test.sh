@@ -54,7 +54,7 @@ for job in ps worker; do
 done
 start() { # FOLDER
   # shellcheck disable=SC2086
-  "$trystd" --config="$1/trystd.conf" --reload_period=1s --status_listen=127.0.0.1:0 >"$1/out" 2>"$1/log" &
+  "$trystd" --config="$1/trystd.conf" --status_listen=127.0.0.1:0 >"$1/out" 2>"$1/log" &
   echo $! >"$1/pid"
   for _ in {1..200}; do
     if grep -q ^serving "$1/out"; then return; fi
@@ -95,6 +95,7 @@ before=$(openssl x509 -in ps0/tls.crt -noout -serial)
 rm -f ps0/tls.key
 certify ps0 ps
 [[ $(openssl x509 -in ps0/tls.crt -noout -serial) != "$before" ]] || fail "the certificate is the old one"
+kill -HUP "$(<ps0/pid)"
 sleep 2.5
 expect "incarnation" "$tryst" ping "$ps" "${as_worker[@]}"
 # A worker that comes back is another incarnation, and its peer has seen that.

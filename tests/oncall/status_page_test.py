@@ -240,7 +240,7 @@ class StatusPage(unittest.TestCase):
         self.assertEqual(get(place, "/metrics")[0], 200)
         for connection in held:
             connection.close()
-        for listen, why in (("0.0.0.0:0", "status_anywhere"), ("nonsense", "host:port"),
+        for listen, why in (("0.0.0.0:0", "status_token_file"), ("nonsense", "host:port"),
                             ("example.org:1", "not an IP address")):
             done = subprocess.run([PUPPET, "--insecure", "--open_cluster", "--job=x", "--nic=soft",
                                    "--listen=127.0.0.1:0", "--status_listen=" + listen],

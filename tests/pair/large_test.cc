@@ -61,7 +61,7 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
   options.open_nic = [] { return *OpenSoftNic(SoftNicOptions()); };
   options.adjust = [](TransportsOptions* pool) {
     pool->link.queue_pairs = 3;
-    pool->landing_cap_bytes = kRoom;
+    pool->landing_bytes = kRoom;
     pool->silence_ms = 60'000;  // So that a slow machine does not matter.
     pool->link.stall_ms = 60'000;
   };

@@ -28,7 +28,6 @@ constexpr int kAtOnce = 5;          // Producers that live and die at the same t
 constexpr int kKeys = 200;          // Received from each producer: many times the slots.
 constexpr int64_t kSentKeys = 150;  // How many of them the producer sends, if it lives long enough.
 constexpr int64_t kElements[] = {1, 500, 40'000, 500'000};
-const std::vector<std::string> kFewSlots = {"--slots=32", "--max_asked=32", "--spin_us=0"};
 
 absl::Duration Patience() { return absl::Milliseconds(TestFlag("patience_ms", 2000)); }
 absl::Duration Margin() { return kSlowness * absl::Milliseconds(TestFlag("margin_ms", 3000)); }
@@ -137,7 +136,7 @@ bool KillMany(const TestedPath& path, Toll* toll) {
   const int64_t kills = TestFlag("kills", kAtOnce);
   std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
   const PromisePair pair(
-      path, With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
+      path, With({kFewSlotsFlag}, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
       kAtOnce);
   for (int64_t done = 0; done < kills;) {
     std::vector<std::unique_ptr<OtherEnd>> others;
@@ -201,7 +200,8 @@ TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
   const absl::Duration patience =
       GetParam().name == std::string("Grpc") ? absl::Seconds(9) : Patience();
   const PromisePair pair(
-      GetParam(), With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(patience))}));
+      GetParam(),
+      With({kFewSlotsFlag}, {absl::StrCat("--patience=", absl::FormatDuration(patience))}));
   auto other = pair.Start("drip", {{"step", 1}, {"keys", kSentKeys}, {"seed", 7}});
   ASSERT_TRUE(other->AwaitReady());
   auto step = pair.self().Step(1);
@@ -258,7 +258,8 @@ int Fetch(const Worker& self, const Numbers& numbers, WireLine* line) {
 TEST_P(Ends, AConsumerThatWasStoppedGetsWhatItWaitsFor) {
   SKIP_IF_KNOWN();
   const PromisePair pair(
-      GetParam(), With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}));
+      GetParam(),
+      With({kFewSlotsFlag}, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}));
   const int64_t incarnation = static_cast<int64_t>(pair.self().server->incarnation());
   auto other = pair.Start("fetch", {{"keys", kKeys}, {"incarnation", incarnation}});
   ASSERT_TRUE(other->AwaitReady());
@@ -327,7 +328,7 @@ void KillAndReturn(const PromisePair& pair, int64_t step_id, uint64_t seed) {
 TEST_P(Ends, AProducerThatReturnsEndsTheReceivesOfItsFormerLife) {
   SKIP_IF_KNOWN();
   std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
-  const PromisePair pair(GetParam(), With(kFewSlots, {"--patience=30s"}));
+  const PromisePair pair(GetParam(), With({kFewSlotsFlag}, {"--patience=30s"}));
   for (int64_t i = 1; i <= TestFlag("returns", 3) && !HasFailure(); ++i) {
     KillAndReturn(pair, i, random());
   }

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(, Memory, testing::ValuesIn(TestedPaths()),
                          [](const auto& info) { return info.param.name; });
 
 // A dozen seconds after the step is over: the names of keys stay for ten, and free pages of the
-// heap until the next look (grpc_idle).
+// heap until the next look, every ten seconds.
 TEST_P(Memory, ReceivesThatEndedLeaveNearlyNothing) {
   SKIP_IF_KNOWN();
   const int64_t count = TestFlag("receives", 100'000);
@@ -63,7 +63,7 @@ TEST_P(Memory, ReceivesThatEndedLeaveNearlyNothing) {
   // shared memory a consumer that does nothing ends the link.
   const bool remembers = std::string(GetParam().path) == "over rdma/soft";
   const int64_t most_left_there = most_left + (remembers ? 65'536 * 280 : 0);
-  const PromisePair pair(GetParam(), {"--grpc_idle=2s"});
+  const PromisePair pair(GetParam());
   auto other = pair.Start("say memory");
   ASSERT_TRUE(other->AwaitReady());
   const auto others = [&] {

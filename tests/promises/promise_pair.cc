@@ -16,11 +16,16 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "server/server_parts.h"
 #include "tests/e2e/free_port.h"
 #include "tests/promises/known.h"
 
 namespace tryst {
 namespace {
+
+// The name of kFewSlotsFlag.
+constexpr char kFew[] = "few_slots";
+constexpr uint32_t kFewSlots = 32;
 
 Numbers& Flags() {
   static Numbers flags;
@@ -29,15 +34,22 @@ Numbers& Flags() {
 
 std::unique_ptr<Server> StartServer(const std::vector<std::string>& flags, std::string* value) {
   std::vector<std::string> rest;
-  std::map<std::string, std::string> own = {{"role", ""}, {"numbers", ""}};
+  std::map<std::string, std::string> own = {{"role", ""}, {"numbers", ""}, {kFew, ""}};
   auto config = LoadConfig(flags, ProcessEnvironment(), &rest, &own);
   TRYST_CHECK(config.ok()) << config.status();
   if (value != nullptr) *value = own["numbers"];
-  auto server = ServerBuilder().Build(*config);
-  TRYST_CHECK(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
+  absl::StatusOr<ServerParts> parts = ServerBuilder().Prepare(*config);
+  TRYST_CHECK(parts.ok()) << parts.status();
+  if (!own[kFew].empty()) {
+    parts->inner.transports.link.slots = kFewSlots;
+    parts->inner.transports.shm.sizes.slots = 2 * kFewSlots;
+    parts->inner.grpc.max_asked = kFewSlots;
+    parts->inner.poller.spin_us = 0;
+  }
+  std::unique_ptr<Server> server = MakeServer(*std::move(parts));
+  const absl::Status started = server->Start();
   TRYST_CHECK(started.ok()) << started;
-  return *std::move(server);
+  return server;
 }
 
 Numbers ParseNumbers(const std::string& text) {

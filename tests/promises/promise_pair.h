@@ -65,6 +65,10 @@ class OtherEnd {
   std::unique_ptr<Process> process_;
 };
 
+// Beside the server's flags: an end with 32 slots on every path, so that few keys wait for one, and
+// pollers that do not spin.
+inline constexpr char kFewSlotsFlag[] = "--few_slots=1";
+
 // This process as one worker, and as many others as the test starts.
 class PromisePair {
  public:

@@ -278,7 +278,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   pool_options_.link.watch = &watch_;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
-  load.many = !load.cancel_storm && pool_options_.landing_cap_bytes > (4 << 20);
+  load.many = !load.cancel_storm && pool_options_.landing_bytes > (4 << 20);
   if (Chance(25)) nic_ports_ = 2;
   if (options.paths > 1) DrawPaths();
   for (int i = 0; i < options.workers; ++i) {
@@ -303,8 +303,8 @@ TransportsOptions Cluster::DrawPoolOptions() {
   pool.link.retry_count = 3;
   pool.stripe_bytes = 32 << 10;
   pool.write_bytes = Chance(30) ? 8 << 10 : 16 << 20;
-  pool.landing_bytes = Chance(50) ? 16 << 10 : 256 << 10;
-  pool.landing_cap_bytes = Chance(30) && !storm ? 768 << 10 : 64 << 20;
+  pool.offered_bytes = Chance(50) ? 16 << 10 : 256 << 10;
+  pool.landing_bytes = Chance(30) && !storm ? 768 << 10 : 64 << 20;
   pool.eager_bytes = Chance(30) || storm ? 64 : 8192;
   pool.retain_ms = 100'000;
   pool.standing_ms = Chance(30) ? 3 : 30'000;

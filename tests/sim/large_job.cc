@@ -502,8 +502,8 @@ TransportsOptions LargeJobTransports() {
   options.link.send_depth = 32;
   options.link.digests = false;
   options.eager_bytes = 2048;
-  options.landing_bytes = 64 << 10;
-  options.landing_cap_bytes = 4 << 20;
+  options.offered_bytes = 64 << 10;
+  options.landing_bytes = 4 << 20;
   return options;
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "server/announcer.h"
-#include "server/heartbeat.h"
+#include "server/members/announcer.h"
+#include "server/members/heartbeat.h"
 #include "verbs/sim/sim_random.h"
 #include "verbs/sim/sim_world.h"
 

@@ -227,7 +227,7 @@ class Pair:
 
 
 class SmallerMessages(Pair):
-    """The producer grants messages of 8,192 bytes, as workers before 0.1.0 did; the consumer asks for its own."""
+    """The producer grants messages of 8,192 bytes; the consumer asks for its own. 0.2.0 takes that as a setting."""
     path = "rdma/soft"
     producer_flags = ("--message_bytes=8192",)
 
@@ -242,8 +242,9 @@ def pairs():
         for path in PATHS:
             name = "%s_to_%s_over_%s" % (producer.capitalize(), consumer, path.split("/")[-1])
             yield type(name, (Pair, unittest.TestCase), dict(who, path=path, __module__=__name__))
-        name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
-        yield type(name, (SmallerMessages, unittest.TestCase), dict(who, __module__=__name__))
+        if producer == "old":
+            name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
+            yield type(name, (SmallerMessages, unittest.TestCase), dict(who, __module__=__name__))
     for producer, consumer in ways:
         for security in ("tls", "token"):
             for path in PATHS:

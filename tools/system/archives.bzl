@@ -5,20 +5,16 @@ linker, which looks tens of thousands of names up in 55 libraries (docs/BENCHMAR
 zlib and c-ares stay shared, so that security updates of the system reach a program as they did.
 """
 
-_NAMES = ["grpc++_reflection", "grpc++", "grpc", "gpr", "upb", "address_sorting", "re2", "protobuf"]
+_NAMES = ["grpc++", "grpc", "gpr", "upb", "address_sorting", "re2", "protobuf"]
 
 # Names enough of each library that a link without one of the archives fails.
 _TRIAL = """
 #include <string>
 namespace grpc {
 std::string Version();
-namespace reflection {
-void InitProtoReflectionServerBuilderPlugin();
-}
 }
 extern "C" void* grpc_ssl_credentials_create(const char*, void*, const void*, void*);
 int main() {
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   return grpc_ssl_credentials_create(nullptr, nullptr, nullptr, nullptr) != nullptr && grpc::Version().empty();
 }
 """

@@ -1,0 +1,91 @@
+#include "server/members/announcer.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "rendezvous/virtual_alarms.h"
+#include "server/members/membership.h"
+
+namespace tryst {
+namespace {
+
+// Keeps every call until the test answers it.
+class HeldCalls final : public HeartbeatCalls {
+ public:
+  struct Call {
+    std::string worker;
+    HeartbeatWord word;
+    HeardFn done;
+  };
+  void StartHeartbeat(const std::string& worker, const Member&, HeartbeatWord word, absl::Duration,
+                      const std::string&, HeardFn done) override {
+    made.push_back(worker);
+    if (answers_at_once) return std::move(done)(absl::UnavailableError("it is dead"));
+    out.push_back({worker, word, std::move(done)});
+  }
+  void Fail(size_t which) {
+    HeardFn done = std::move(out[which].done);
+    out.erase(out.begin() + static_cast<std::ptrdiff_t>(which));
+    std::move(done)(absl::UnavailableError("it is dead"));
+  }
+
+  std::vector<std::string> made;
+  std::vector<Call> out;
+  bool answers_at_once = false;
+};
+
+class AnnouncerTest : public testing::Test {
+ protected:
+  AnnouncerTest() {
+    for (int task = 0; task < kMembers; ++task) {
+      members_.Set(absl::StrCat("/job:dead/replica:0/task:", task), "127.0.0.1:1");
+    }
+  }
+
+  static constexpr int kMembers = 5000;
+  static constexpr char kNew[] = "/job:new/replica:0/task:0";
+  Membership members_{true, nullptr};
+  HeldCalls calls_;
+  VirtualAlarms alarms_;
+  Announcer announcer_{
+      {"/job:ps/replica:0/task:0", "127.0.0.1:2", 7}, &members_, &calls_, &alarms_};
+};
+
+TEST_F(AnnouncerTest, CallsAFewOfThousandsOfDeadMembersAtOnce) {
+  announcer_.Start();
+  EXPECT_EQ(calls_.out.size(), 256u);
+  for (int i = 0; i < kMembers; ++i) {
+    ASSERT_FALSE(calls_.out.empty()) << i;
+    calls_.Fail(calls_.out.size() / 2);
+    ASSERT_LE(calls_.out.size(), 256u);
+  }
+  EXPECT_EQ(calls_.made.size(), static_cast<size_t>(kMembers));
+  alarms_.AdvanceBy(absl::Seconds(2));  // Those that are called again.
+  EXPECT_EQ(calls_.out.size(), 256u);
+  // One answers, and names a member that nobody has called yet: it does not wait for the dead.
+  Heard heard;
+  heard.self.worker = calls_.out[0].worker;
+  heard.members.push_back({kNew, "127.0.0.1:3", 9});
+  HeardFn done = std::move(calls_.out[0].done);
+  calls_.out.erase(calls_.out.begin());
+  std::move(done)(std::move(heard));
+  EXPECT_EQ(calls_.made.back(), kNew);
+  // Nothing more is called, and nobody is waited for longer than it takes.
+  const size_t made = calls_.made.size();
+  announcer_.Leave(absl::ZeroDuration());  // It has no time to say goodbye to any.
+  while (!calls_.out.empty()) calls_.Fail(0);
+  EXPECT_EQ(calls_.made.size(), made);
+}
+
+TEST_F(AnnouncerTest, CallsThatEndAtOnceEndOneAfterTheOther) {
+  calls_.answers_at_once = true;
+  announcer_.Start();
+  EXPECT_EQ(calls_.made.size(), static_cast<size_t>(kMembers));
+}
+
+}  // namespace
+}  // namespace tryst

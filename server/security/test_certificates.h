@@ -1,0 +1,28 @@
+#ifndef TRYST_SERVER_SECURITY_TEST_CERTIFICATES_H_
+#define TRYST_SERVER_SECURITY_TEST_CERTIFICATES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace tryst {
+
+// For tests: a new certificate authority.
+class TestAuthority {
+ public:
+  TestAuthority();
+  ~TestAuthority();
+
+  // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, and replaces each in one
+  // step. The certificate names `uri` and is valid for `lasts_s` seconds from now; below 0 it has
+  // expired.
+  void Write(const std::string& folder, const std::string& uri, int64_t lasts_s = 86400) const;
+
+ private:
+  struct Pair;
+  const std::unique_ptr<Pair> ca_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_SECURITY_TEST_CERTIFICATES_H_

@@ -1,0 +1,131 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/status/insight.h"
+
+// Prints a worker's counters in Prometheus's text format.
+namespace tryst {
+namespace {
+
+std::string Label(absl::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+class Page {
+ public:
+  void Family(absl::string_view name, absl::string_view type, absl::string_view help) {
+    absl::StrAppend(&text_, "# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+  }
+  void Sample(absl::string_view name, absl::string_view labels, absl::string_view value) {
+    absl::StrAppend(&text_, name, labels.empty() ? "" : "{", labels, labels.empty() ? "" : "}", " ",
+                    value, "\n");
+  }
+  std::string Take() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string Seconds(uint64_t ns) { return absl::StrFormat("%.9g", static_cast<double>(ns) / 1e9); }
+
+struct TrackSample {
+  std::string labels;
+  TraceTrack::Counts counts;
+};
+
+void AddHistogram(const TrackSample& sample, Page* page) {
+  // These differ by a factor of four, which is enough for a graph.
+  for (int bits = 11; bits < 34; bits += 2) {
+    const uint64_t ns = uint64_t{1} << bits;
+    page->Sample("tryst_operation_seconds_bucket",
+                 absl::StrCat(sample.labels, ",le=\"", Seconds(ns), "\""),
+                 absl::StrCat(sample.counts.TookLessThan(ns)));
+  }
+  const uint64_t seen = sample.counts.TookLessThan(UINT64_MAX);
+  page->Sample("tryst_operation_seconds_bucket", absl::StrCat(sample.labels, ",le=\"+Inf\""),
+               absl::StrCat(seen));
+  page->Sample("tryst_operation_seconds_sum", sample.labels, Seconds(sample.counts.total_ns));
+  page->Sample("tryst_operation_seconds_count", sample.labels, absl::StrCat(seen));
+}
+
+void AddTracks(const std::vector<TrackSample>& samples, Page* page) {
+  page->Family("tryst_operations_total", "counter", "Fetches and serves that have ended.");
+  for (const TrackSample& sample : samples) {
+    page->Sample("tryst_operations_total", absl::StrCat(sample.labels, ",result=\"ok\""),
+                 absl::StrCat(sample.counts.ended_ok));
+    page->Sample("tryst_operations_total", absl::StrCat(sample.labels, ",result=\"failed\""),
+                 absl::StrCat(sample.counts.ended_failed));
+  }
+  page->Family("tryst_bytes_total", "counter", "Tensor bytes of those.");
+  for (const TrackSample& sample : samples) {
+    page->Sample("tryst_bytes_total", sample.labels, absl::StrCat(sample.counts.bytes));
+  }
+  page->Family("tryst_operation_seconds", "histogram",
+               "What each took from its first to its last moment.");
+  for (const TrackSample& sample : samples) AddHistogram(sample, page);
+  page->Family("tryst_waited_seconds_total", "counter",
+               "What operations spent their time waiting for.");
+  for (const TrackSample& sample : samples) {
+    for (size_t i = 1; i < kWaitsForCount; ++i) {
+      if (sample.counts.waited_ns[i] == 0) continue;
+      page->Sample(
+          "tryst_waited_seconds_total",
+          absl::StrCat(sample.labels, ",for=\"", WaitsForName(static_cast<WaitsFor>(i)), "\""),
+          Seconds(sample.counts.waited_ns[i]));
+    }
+  }
+}
+
+}  // namespace
+
+std::string Insight::Metrics() const {
+  Page page;
+  page.Family("tryst_worker", "gauge", "1, with the names of this life of the worker.");
+  page.Sample("tryst_worker",
+              absl::StrFormat("worker=\"%s\",incarnation=\"%016x\",protocol=\"%s\"",
+                              Label(parts_.worker), parts_.incarnation, Label(parts_.protocol)),
+              "1");
+  page.Family("tryst_up_seconds", "gauge", "Since this life began.");
+  page.Sample("tryst_up_seconds", "",
+              Seconds(static_cast<uint64_t>(parts_.clock->NowNs() - started_ns_)));
+  const Counters counters = AllCounters();
+  for (const auto& [name, counter] : counters.all()) {
+    const std::string full = absl::StrCat("tryst_", name, counter.is_gauge ? "" : "_total");
+    page.Family(full, counter.is_gauge ? "gauge" : "counter", "See docs/OPERATIONS.md.");
+    page.Sample(full, "", absl::StrCat(counter.value));
+  }
+  std::vector<TrackSample> samples;
+  Trace::Counts counts;
+  for (const Trace* trace : parts_.traces) {
+    for (const TraceTrack* track : trace->Tracks()) {
+      TrackSample sample{absl::StrFormat("role=\"%s\",peer=\"%s\",path=\"%s\"",
+                                         track->role == TraceRole::kFetch ? "fetch" : "serve",
+                                         Label(track->peer), Label(track->path)),
+                         track->counts()};
+      const bool used = sample.counts.ended_ok + sample.counts.ended_failed > 0;
+      if (used || !track->peer.empty()) samples.push_back(std::move(sample));
+    }
+    counts.ended += trace->counts().ended;
+    counts.overwritten += trace->counts().overwritten;
+    counts.passed_over += trace->counts().passed_over;
+  }
+  AddTracks(samples, &page);
+  page.Family("tryst_trace_overwritten_total", "counter",
+              "Traces that newer ones took the place of.");
+  page.Sample("tryst_trace_overwritten_total", "", absl::StrCat(counts.overwritten));
+  page.Family("tryst_trace_passed_over_total", "counter", "Operations that sampling left out.");
+  page.Sample("tryst_trace_passed_over_total", "", absl::StrCat(counts.passed_over));
+  return std::move(page).Take();
+}
+
+}  // namespace tryst
