@@ -84,18 +84,6 @@ class WordGraph {
     Reach(next, then);
   }
 
-  // It got room, or a digest was wrong, and its next request has not left yet.
-  static bool IsToBeAskedFor(FetchState state, WaitsFor word) {
-    return state == FetchState::kAsked &&
-           (word == WaitsFor::kLandingRoom || word == WaitsFor::kParts);
-  }
-  // Whether it follows from what the peer has been asked for.
-  static bool NeedsRequest(FetchEvent event) {
-    return event <= FetchEvent::kGone || event == FetchEvent::kNoRoom ||
-           event == FetchEvent::kRetry || event == FetchEvent::kCopy ||
-           event == FetchEvent::kComplete || event == FetchEvent::kAheadDone;
-  }
-
   void Explore() {
     while (!todo_.empty()) {
       const auto [state, word] = todo_.back();
@@ -104,17 +92,19 @@ class WordGraph {
       for (size_t i = 0; i < kFetchEventCount; ++i) {
         const auto event = static_cast<FetchEvent>(i);
         const FetchRow* row = FindFetchRow(state, event);
-        if (row == nullptr || (IsToBeAskedFor(state, word) && NeedsRequest(event))) continue;
+        if (row == nullptr) continue;
         const WaitsFor then = WordOf(event, *row);
         Step(word, row->next, then == WaitsFor::kNothing ? word : then);
-        // The next fetch of its key, which waits in line, takes its place as it is.
+        // The fetch ends, and the next one of its key, which waits in line, takes its place.
         if (event == FetchEvent::kHandOver) {
+          Step(word, FetchState::kEnding, WaitsFor::kExecutor);
           Step(WaitsFor::kSlot, state, word);
           Step(WaitsFor::kConnection, state, word);
         }
       }
       // Its caller is answered before the peer's last word or the drain, and then it goes on.
-      if (state == FetchState::kLeaving || state == FetchState::kFenced) {
+      if (state == FetchState::kLeaving || state == FetchState::kLeft ||
+          state == FetchState::kFencedLeaving) {
         Step(word, state, WaitsFor::kExecutor);
       }
     }
