@@ -238,6 +238,14 @@ class HostileRdmaProducerTest : public ::testing::Test {
         link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
     link_->FlushSoon();
   }
+  // That it has nothing more of a request that was given up.
+  void SayGone(const Scripted::Asked& asked) {
+    wire::Record record;
+    record.type = wire::RecordType::kGone;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    Say(record);
+  }
   // That a part has come. It carries no byte.
   void SayPart(uint16_t generation, size_t lane = 0) {
     link_->Write(lane, {page_->address(), 0, page_->local_key()}, 0, 0, true,
@@ -636,28 +644,9 @@ TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
 
 class TooLargeTest : public HostileRdmaProducerTest {
  protected:
-  void Announce(uint64_t bytes) {
-    const Scripted::Asked asked = scripted_.LastRequest();
-    wire::Record record;
-    record.type = wire::RecordType::kNeedDestination;
-    record.slot = asked.slot;
-    record.generation = asked.generation;
-    wire::TensorMeta meta;
-    meta.dtype = static_cast<uint8_t>(DType::kUint8);
-    meta.rank = 1;
-    meta.bytes = bytes;
-    meta.dims[0] = static_cast<int64_t>(bytes);
-    ASSERT_TRUE(
-        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
-    link_->FlushSoon();
+  void AnnounceLast(uint64_t bytes) {
+    Announce(scripted_.LastRequest(), bytes);
     for (int i = 0; i < 10; ++i) Settle();
-  }
-  void SayGone(const Scripted::Asked& asked) {
-    wire::Record record;
-    record.type = wire::RecordType::kGone;
-    record.slot = asked.slot;
-    record.generation = asked.generation;
-    Say(record);
   }
 };
 
@@ -666,7 +655,7 @@ TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheLinkBreaks) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
   const Scripted::Asked asked = scripted_.LastRequest();
-  Announce(2 << 20);
+  AnnounceLast(2 << 20);
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
   EXPECT_TRUE(too_large_.empty());
   BreakLink();
@@ -683,7 +672,7 @@ TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheLinkBreaks) {
 TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheProducerHasForgottenIt) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
-  Announce(2 << 20);
+  AnnounceLast(2 << 20);
   BreakLink();
   Answer(1, 6);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
@@ -697,7 +686,7 @@ TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
   args.cancellation = &cancellation;
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
-  Announce(2 << 20);
+  AnnounceLast(2 << 20);
   link_->Break(absl::UnavailableError("cut"));
   for (int i = 0; i < 20'000 && channel_->counters().breaks == 0; ++i) Settle();
   ASSERT_EQ(channel_->counters().breaks, 1u);
@@ -721,7 +710,7 @@ TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
   const Fetched* const next = Fetch("a");
   Answer(1, 5);
   const Scripted::Asked asked = scripted_.LastRequest();
-  Announce(kLarge);
+  AnnounceLast(kLarge);
   EXPECT_TRUE(channel_->waits_for_room());
   cancellation.StartCancel();
   for (int i = 0; i < 10; ++i) Settle();
@@ -1085,11 +1074,7 @@ TEST_F(OwingRdmaProducerTest, WhoAnnouncesTenGibibytesIsLeftWithThatFetch) {
   announces_bytes_ = uint64_t{10} << 30;
   Fetch("a");
   Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kCancel) > 0; });
-  wire::Record record;
-  record.type = wire::RecordType::kGone;
-  record.slot = scripted_.LastRequest().slot;
-  record.generation = scripted_.LastRequest().generation;
-  Say(record);
+  SayGone(scripted_.LastRequest());
   ASSERT_EQ(too_large_.size(), 1u);
   left_ = std::exchange(too_large_, {});
 }
