@@ -41,16 +41,6 @@ class LinkedLine {
     first_ = one;
     ++size_;
   }
-  // Puts `now` in the place of `old`. Does nothing if `old` is not in the line. REQUIRES: `now` is
-  // in no line.
-  void Replace(T* old, T* now) {
-    LineLink<T>& link = old->*link_;
-    if (link.line != this) return;
-    (link.previous != nullptr ? (link.previous->*link_).next : first_) = now;
-    (link.next != nullptr ? (link.next->*link_).previous : last_) = now;
-    now->*link_ = link;
-    link = LineLink<T>();
-  }
   T* PopFront() {
     T* const one = first_;
     Remove(one);
