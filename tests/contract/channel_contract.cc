@@ -11,10 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
 #include "base/clock.h"
 #include "rendezvous/derived_status.h"
+#include "tests/pair/moment.h"
 
 namespace tryst {
 namespace {
@@ -275,7 +274,7 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
     }
     if (i % 2 == 0) Send(1, keys[i], Numbers(elements_of(i), static_cast<float>(i)));
   }
-  absl::Notification ended;
+  Moment ended;
   absl::Status first_error;
   std::vector<Received> got;
   Args args;
@@ -284,12 +283,12 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
                                 [&](const absl::Status& first, absl::Span<Received> results) {
                                   first_error = first;
                                   for (Received& result : results) got.push_back(result);
-                                  ended.Notify();
+                                  ended.Come();
                                 });
   for (size_t i = 1; i < kKeys; i += 2) {
     Send(1, keys[i], Numbers(elements_of(i), static_cast<float>(i)));
   }
-  ASSERT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  ASSERT_TRUE(ended.Wait(std::chrono::seconds(20)));
   EXPECT_EQ(first_error.code(), absl::StatusCode::kInvalidArgument) << first_error;
   for (size_t i = 0; i < kKeys; ++i) {
     if (i % 4 == 3) {

@@ -394,6 +394,9 @@ CLOCKS = (r"steady_clock::now|system_clock::now|high_resolution_clock|\bclock_ge
 FORBIDDEN = [
     (r"absl::(Mutex|MutexLock|CondVar|ReaderMutexLock)\b", ".", r"$^",
      "ThreadSanitizer cannot see it: base/mutex.h (docs/decisions/0001-mutex.md)"),
+    (r"absl::(Notification|BlockingCounter|Barrier)\b", ".",
+     r"(server|examples|tests/versions)/.*",  # Beside gRPC, which ThreadSanitizer cannot judge.
+     "ThreadSanitizer cannot see it: tests/pair/moment.h"),
     (r"std::(mutex|lock_guard|unique_lock|scoped_lock|shared_mutex|condition_variable\w*)\b", ".",
      r"base/mutex\.h|plugins/tensorflow/.*",  # Built with TensorFlow's Abseil, not with ours.
      "clang cannot prove it: base/mutex.h (docs/decisions/0001-mutex.md)"),

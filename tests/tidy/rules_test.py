@@ -263,6 +263,7 @@ class RulesTest(unittest.TestCase):
         for code, piece in [("absl::MutexLock lock(&mu);", "absl::MutexLock"),
                             ("std::lock_guard<std::mutex> lock(mu);", "std::lock_guard"),
                             ("void F(std::string_view s);", "std::string_view"),
+                            ("absl::Notification done;", "absl::Notification"),
                             ("throw 1;", "throw"),
                             ("assert(n > 0);", "assert("),
                             ("thread.detach();", ".detach()"),
@@ -281,6 +282,7 @@ class RulesTest(unittest.TestCase):
                                          'cc_library(name = "world", testonly = True, srcs = ["world.cc"])\n',
                      "gpu/driver.h": "#ifndef TRYST_GPU_DRIVER_H_\n#define TRYST_GPU_DRIVER_H_\n#endif\n",
                      "verbs/soft/a_test.cc": "auto t = time(nullptr);\n", "verbs/soft/world.cc": "throw 1;\n",
+                     "server/a_test.cc": "absl::Notification done;\n",
                      "verbs/nic.cc": "if (p == nullptr) throw std::bad_alloc();\nstatic_assert(true);\n"})
 
     def test_machine_paths(self):
