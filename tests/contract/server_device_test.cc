@@ -164,5 +164,36 @@ TEST_P(ServerDeviceTest, DeviceTensorsGoTheWayThatIsAllowedAndProved) {
   EXPECT_EQ(producer_->gpu(1), nullptr) << "not its GPU";
 }
 
+// A tensor for oneself is shared and not copied, so only its stream says when its bytes are there.
+TEST_P(ServerDeviceTest, UnderTheCpusNameATensorForOneselfWaitsForItsStream) {
+  constexpr uint64_t kBytes = 4096;
+  producer_ = Start("ps", gpus_[0].get(), "");
+  const Gpu& gpu = *gpus_.front();
+  const uint64_t busy_bytes = fake_ != nullptr ? uint64_t{1} << 20 : uint64_t{2} << 30;
+  auto busy = *DeviceMemory::Allocate(&gpu, busy_bytes);
+  const std::string device = absl::StrCat(producer_->worker(), "/device:CPU:0");
+  const TensorKey key = *TensorKey::Parse(
+      absl::StrFormat("%s;%016x;%s;own;0:0", device, producer_->incarnation(), device));
+  for (int64_t step = 1; step <= 20; ++step) {
+    auto tensor = *producer_->gpu(0)->Allocate(DType::kUint8, {kBytes}, nullptr);
+    Put(gpu, tensor, std::string(kBytes, 'a'));
+    auto stream = *gpu.MakeStream();
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(gpu.calls().cuMemsetD8Async(busy.address(), 1, busy_bytes, stream.get()), 0);
+    }
+    ASSERT_EQ(gpu.calls().cuMemsetD8Async(AddressOf(tensor.data()), 'b', kBytes, stream.get()), 0);
+    Args send;
+    send.device_context = *GpuContext::Make(producer_->gpu(0), stream.get());
+    auto steps = *producer_->steps()->StartStep(step);
+    ASSERT_TRUE(steps->Send(key, send, tensor, false).ok());
+    auto got = steps->Recv(key, Args(), absl::Seconds(20));
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_TRUE(got->tensor.SharesBytesWith(tensor));
+    EXPECT_TRUE(Get(gpu, got->tensor) == std::string(kBytes, 'b')) << "its stream was at work";
+    ASSERT_TRUE(gpu.WaitFor(stream.get()).ok());
+    producer_->steps()->CleanupStep(step);
+  }
+}
+
 }  // namespace
 }  // namespace tryst
