@@ -1,6 +1,9 @@
 #include "base/mutex.h"
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -65,6 +68,112 @@ TEST(MutexTest, TryLockFailsWhileHeld) {
   EXPECT_TRUE(TryLockElsewhere(&mu));
 }
 
+// Whoever leaves last destroys it, while the one who let him in may still be in Unlock().
+TEST(MutexTest, IsDestroyedByTheLastWhoHeldIt) {
+  struct Shared {
+    Mutex mu;
+    int left ABSL_GUARDED_BY(mu) = 2;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    auto* shared = new Shared;
+    const auto leave = [shared] {
+      shared->mu.Lock();
+      const bool last = --shared->left == 0;
+      shared->mu.Unlock();
+      if (last) delete shared;
+    };
+    std::thread other(leave);
+    leave();
+    other.join();
+  }
+}
+
+TEST(MutexTest, WaitingForItLeavesErrnoAsItWas) {
+  Mutex mu;
+  std::atomic<bool> asleep{false};
+  std::thread waiting([&] {
+    errno = 77;
+    asleep = true;
+    MutexLock lock(&mu);
+    EXPECT_EQ(errno, 77);
+  });
+  {
+    MutexLock lock(&mu);
+    while (!asleep) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    errno = 78;
+  }
+  EXPECT_EQ(errno, 78);
+  waiting.join();
+  CondVar never;
+  MutexLock lock(&mu);
+  errno = 79;
+  EXPECT_TRUE(never.WaitUntil(&mu, std::chrono::steady_clock::now()));
+  EXPECT_EQ(errno, 79);
+}
+
+// Every notification that is needed comes: else both sleep. Half of them are made without the
+// mutex.
+TEST(CondVarTest, LosesNoNotification) {
+  constexpr int kRounds = 20'000;
+  Mutex mu;
+  CondVar changed[2];
+  int turn = 0;
+  const auto play = [&](int me) {
+    for (int round = 0; round < kRounds; ++round) {
+      mu.Lock();
+      while (turn != me) changed[me].Wait(&mu);
+      turn = 1 - me;
+      if (round % 2 == 0) changed[1 - me].NotifyOne();
+      mu.Unlock();
+      if (round % 2 != 0) changed[1 - me].NotifyOne();
+    }
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+  EXPECT_EQ(turn, 0);
+}
+
+// Threads of one kind share one variable: each notification wakes one of them at least.
+TEST(CondVarTest, WakesOneForEachItem) {
+  constexpr int kItems = 20'000;
+  Mutex mu;
+  CondVar more;
+  int items = 0, taken = 0;
+  bool over = false;
+  std::vector<std::thread> takers;
+  for (int i = 0; i < 3; ++i) {
+    takers.emplace_back([&] {
+      MutexLock lock(&mu);
+      for (;;) {
+        while (items == 0 && !over) more.Wait(&mu);
+        if (items == 0) return;
+        --items;
+        ++taken;
+      }
+    });
+  }
+  for (int i = 0; i < kItems; ++i) {
+    MutexLock lock(&mu);
+    ++items;
+    more.NotifyOne();
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (bool all = false; !all && std::chrono::steady_clock::now() < until;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    MutexLock lock(&mu);
+    all = taken == kItems;
+  }
+  {
+    MutexLock lock(&mu);
+    EXPECT_EQ(taken, kItems) << "an item lies there, and all takers sleep";
+    over = true;
+    more.NotifyAll();
+  }
+  for (std::thread& taker : takers) taker.join();
+}
+
 TEST(CondVarTest, WakesAllWhoWait) {
   Counter counter;
   std::vector<std::thread> waiting;
@@ -86,6 +195,13 @@ TEST(CondVarTest, WaitUntilSaysWhenTheTimeHasComeAndHoldsTheMutex) {
     EXPECT_FALSE(TryLockElsewhere(&mu));
   }
   EXPECT_TRUE(TryLockElsewhere(&mu));
+}
+
+TEST(CondVarTest, ATimeBeforeTheMachineStartedHasCome) {
+  Mutex mu;
+  CondVar never;
+  MutexLock lock(&mu);
+  EXPECT_TRUE(never.WaitUntil(&mu, std::chrono::steady_clock::time_point::min()));
 }
 
 TEST(CondVarTest, WaitUntilReturnsEarlyWhenNotified) {

@@ -1,9 +1,10 @@
 // Makes the pulls that bench/instructions.py counts under callgrind. Both ends are in this process.
 //
-//   instructions shm|shm_many|rdma|rdma_many|grpc PULLS
+//   instructions shm|shm_early|shm_many|rdma|rdma_early|rdma_many|grpc PULLS
 //
 // shm, rdma   pulls of 8 bytes, one after the other; this thread turns both ends. rdma uses a NIC
 //             whose own work is not counted
+// *_early     each tensor is sent when its pull waits for it at the producer
 // *_many      64 keys in each RecvManyAsync; PULLS counts keys
 // grpc        two servers in this process, with their threads
 
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -32,15 +34,22 @@ namespace {
 constexpr int kMany = 64;
 constexpr int kWarmUp = 64 * kMany;  // Until both are connected and all tables have grown.
 
-void PullByTurns(bool nic, bool many, int pulls) {
+enum class Order { kSent, kEarly, kMany };
+
+void PullByTurns(bool nic, Order order, int pulls) {
   TurnedPairOptions options;
   options.keys = kMany;
   if (nic) options.open_nic = OpenInstantNic;
   TurnedPair pair(options);
-  const auto pull = [&pair, many](int count) {
+  const bool many = order == Order::kMany;
+  const auto pull = [&pair, order, many](int count) {
     for (int i = 0; i < count; ++i) {
+      if (order == Order::kEarly) {
+        pair.Ask(i % kMany);
+        pair.Answer();
+      }
       pair.Send(i % kMany);
-      if (!many) pair.Ask(i % kMany);
+      if (order == Order::kSent) pair.Ask(i % kMany);
       if (many && (i + 1) % kMany != 0) continue;
       if (many) pair.AskMany(0, kMany);
       pair.Answer();
@@ -100,16 +109,21 @@ void PullByGrpc(int pulls) {
 }
 
 int Run(const std::string& what, int pulls) {
-  const bool many = what == "shm_many" || what == "rdma_many";
   if (what == "grpc") {
     PullByGrpc(pulls);
-  } else if (many || what == "shm" || what == "rdma") {
-    PullByTurns(what[0] == 'r', many, pulls / kMany * kMany);
-  } else {
-    fprintf(stderr, "instructions: no such path: %s\n", what.c_str());
-    return 2;
+    return 0;
   }
-  return 0;
+  for (const std::string path : {"shm", "rdma"}) {
+    for (const auto& [ending, order] :
+         {std::pair("", Order::kSent), std::pair("_early", Order::kEarly),
+          std::pair("_many", Order::kMany)}) {
+      if (what != path + ending) continue;
+      PullByTurns(path == "rdma", order, pulls / kMany * kMany);
+      return 0;
+    }
+  }
+  fprintf(stderr, "instructions: no such path: %s\n", what.c_str());
+  return 2;
 }
 
 }  // namespace

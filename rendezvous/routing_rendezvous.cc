@@ -154,10 +154,8 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
   }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
-  } else if (!ProducedHere(key) && args.destination.shape().rank() > TensorShape::kMaxRank) {
+  } else if (!ProducedHere(key)) {  // Its destination has more dimensions than a wire can describe.
     FetchInto(key, args, std::move(done));
-  } else if (!ProducedHere(key)) {
-    Fetch(key, args, std::move(done));
   } else if (NeedsHandover(key, args)) {
     local_.RecvAsync(key, args, CopyToReceiver(key, std::move(done)));
   } else {

@@ -6,7 +6,7 @@ namespace tryst {
 
 FetchKey* FetchKeys::Intern(const TensorKey& key) {
   const uint32_t noted = key.note();
-  if (noted < by_id_.size() && by_id_[noted] != nullptr && by_id_[noted]->key.SharesTextWith(key)) {
+  if (noted < by_id_.size() && by_id_[noted]->key.SharesTextWith(key)) {
     return by_id_[noted];
   }
   FetchKey* entry = Find(key);
@@ -38,7 +38,7 @@ void FetchKeys::GiveId(FetchKey* entry) {
   const uint32_t id = next_id_++;
   if (id >= by_id_.size()) {
     by_id_.push_back(nullptr);
-  } else if (by_id_[id] != nullptr) {
+  } else {
     LoseId(by_id_[id]);
   }
   by_id_[id] = entry;
@@ -47,7 +47,6 @@ void FetchKeys::GiveId(FetchKey* entry) {
 }
 
 void FetchKeys::LoseId(FetchKey* entry) {
-  by_id_[entry->id] = nullptr;
   entry->id = FetchKey::kNoId;
   if (!entry->asks.empty()) return;
   keys_.erase(entry->key);
@@ -56,9 +55,7 @@ void FetchKeys::LoseId(FetchKey* entry) {
 }
 
 void FetchKeys::ForgetIds() {
-  for (FetchKey* entry : by_id_) {
-    if (entry != nullptr) LoseId(entry);
-  }
+  for (FetchKey* entry : by_id_) LoseId(entry);
   by_id_.clear();
   next_id_ = 0;
   lap_bytes_ = 0;

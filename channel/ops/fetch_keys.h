@@ -68,7 +68,7 @@ class FetchKeys {
   std::deque<FetchKey> all_;  // All keys ever; their addresses do not change.
   std::vector<FetchKey*> free_;
   absl::flat_hash_map<TensorKey, FetchKey*> keys_;
-  std::vector<FetchKey*> by_id_;
+  std::vector<FetchKey*> by_id_;  // Every number below its size is a key's.
   uint32_t next_id_ = 0;
   uint64_t lap_bytes_ = 0;  // The bytes of texts that got a number since 0 was last given.
 };

@@ -325,12 +325,13 @@ void ServeSlots::OnReplayed() {
 void ServeSlots::StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known) {
   ++counters_->requests;
   op->span.Begin(WaitsFor::kLocalSend, poller_->now_ns());
-  if (request.ticket == 0 && takes_.Here(op->step, known, &taken_)) {
-    op->key = known->key;
-    return KeepOutcome(op, &taken_);
-  }
+  const bool looks = request.ticket == 0;
+  const bool here = looks && takes_.Here(op->step, known, &taken_);
   op->key = known->key;
-  if (!takes_.Unpark(request.ticket, op->step, op->key, op)) takes_.Start(op->step, op->key, op);
+  if (here) return KeepOutcome(op, &taken_);
+  if (!takes_.Unpark(request.ticket, op->step, op->key, op)) {
+    takes_.Start(op->step, op->key, op, looks);
+  }
   if (request.may_park) Park(op, request.ticket);
 }
 

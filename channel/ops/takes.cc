@@ -25,10 +25,10 @@ ServeTake* Takes::New(int64_t step, const TensorKey& key) {
   return take;
 }
 
-void Takes::Start(int64_t step, const TensorKey& key, TakingOp* op) {
+void Takes::Start(int64_t step, const TensorKey& key, TakingOp* op, bool looked) {
   ServeTake* take = op->take = New(step, key);
   take->op = op;
-  Ask(take);
+  Ask(take, looked);
 }
 
 // The usual case: the tensor is here, and no callback is needed.
@@ -39,12 +39,12 @@ bool Takes::TakeHere(ServeTake* take) {
   return true;
 }
 
-void Takes::Ask(ServeTake* take) {
+void Takes::Ask(ServeTake* take, bool looked) {
   if (MustWait(take->key)) {
     TRYST_REACHED("rare: a take waits until one of its key has gone back");
     return deferred_.push_back(take);
   }
-  if (TakeHere(take)) return OnTaken(take);
+  if (!looked && TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
   if (take->key.dst().worker != consumer_) {
     take->End(
@@ -110,7 +110,7 @@ void Takes::OnTaken(ServeTake* take) {
   if (std::exchange(take->dropped, false)) {
     const auto dropping = dropping_.find(take->key);
     if (--dropping->second == 0) dropping_.erase(dropping);
-    for (ServeTake* waiting : std::exchange(deferred_, {})) Ask(waiting);
+    for (ServeTake* waiting : std::exchange(deferred_, {})) Ask(waiting, /*looked=*/false);
   }
   Free(take);
   if (idle()) user_->OnTakesIdle();
@@ -126,7 +126,12 @@ void Takes::Free(ServeTake* take) {
   take->op = nullptr;
   take->ticket = 0;
   take->here = false;
-  take->taken = Taken();
+  Taken* const taken = &take->taken;  // What of it was not moved on.
+  if (taken->tensor.valid()) taken->tensor.Reset();
+  taken->is_dead = false;
+  taken->send_args.DropReferences();
+  taken->send_args.alloc_attrs = AllocatorAttributes();
+  taken->turn = 0;
   free_.push_back(take);
   if (takes_.size() > kMostIdleObjects && idle() && !idle_timer_.is_set()) {
     poller_->SetTimer(&idle_timer_, poller_->now_ns() + kIdleForNs);
@@ -214,7 +219,7 @@ bool Takes::Waits(uint64_t ticket, int64_t step, const TensorKey& key) {
   take->epoch = epoch_;
   take->since_ns = poller_->now_ns();
   parked_.emplace(ticket, take);
-  Ask(take);
+  Ask(take, /*looked=*/false);
   return true;
 }
 

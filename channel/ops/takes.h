@@ -46,7 +46,11 @@ class ServeTake final : public PollerTask {
     status = std::move(its_status);
     taken.tensor = std::move(tensor);
     taken.is_dead = is_dead;
-    taken.send_args = send_args;
+    // There is nothing else in them (rendezvous.h).
+    if (send_args.device_context != nullptr) {
+      taken.send_args.device_context = send_args.device_context;
+    }
+    taken.send_args.alloc_attrs = send_args.alloc_attrs;
     // The call that starts the take checks `ended` itself, so nobody needs to be told.
     const bool looks = poller_->OnThread() && in_call_;
     if (looks) ended_in_call_ = true;
@@ -108,7 +112,8 @@ class Takes final : private ServeTakeOwner {
   }
 
   // Takes for `op`. The hello has authenticated the consumer, so it gets only tensors meant for it.
-  void Start(int64_t step, const TensorKey& key, TakingOp* op);
+  // `looked`: Here() has just found nothing.
+  void Start(int64_t step, const TensorKey& key, TakingOp* op, bool looked = false);
   // Whether a take of `key` must wait until a dropped one has ended.
   bool MustWait(const TensorKey& key) const {
     return !dropping_.empty() && dropping_.contains(key);
@@ -151,7 +156,7 @@ class Takes final : private ServeTakeOwner {
  private:
   ServeTake* New(int64_t step, const TensorKey& key);
   bool TakeHere(ServeTake* take);
-  void Ask(ServeTake* take);
+  void Ask(ServeTake* take, bool looked);
   void LetGo(ServeTake* take);
   void GiveBack(ServeTake* take);
   void End(ServeTake* take, TakingOp* op);

@@ -54,10 +54,11 @@ class NoUser final : public TakesUser {
     last = take->status;
   }
   void OnHere() override {}
-  void OnTakesIdle() override {}
+  void OnTakesIdle() override { ++idle; }
 
  public:
   std::vector<Tensor> met;
+  int idle = 0;
   absl::Status last;
 };
 
@@ -142,6 +143,57 @@ class SlowTakesTest : public TakesTest {
   Slow slow_;
   Takes takes_{&poller_, &slow_, &user_, kConsumer, kMostParked, &given_back_};
 };
+
+// Nearly every take ends so: without a callback.
+TEST_F(TakesTest, WhatIsHereEndsTheTakeInTheSameCall) {
+  struct Quick final : TensorSource {
+    void Take(int64_t, const TensorKey&, const Args&, DoneFn) override {
+      ADD_FAILURE() << "the tensor is here";
+    }
+    bool TakeHere(int64_t, TensorKey*, Place*, Taken* taken) override {
+      taken->tensor = tensor;
+      return true;
+    }
+    bool MayTake(const TensorKey&) const override { return true; }
+    void GiveBack(int64_t, const TensorKey&, Taken) override {}
+    const Tensor tensor = *Tensor::Allocate(DType::kInt64, {});
+  } quick;
+  Takes takes(&poller_, &quick, &user_, kConsumer, kMostParked, &given_back_);
+  takes.SetEpoch(1);
+  TakingOp op;
+  takes.Start(0, key_, &op);
+  EXPECT_EQ(op.take, nullptr);
+  ASSERT_EQ(user_.met.size(), 1u);
+  EXPECT_TRUE(user_.met[0].SharesBytesWith(quick.tensor));
+  ASSERT_TRUE(takes.Waits(9, 0, key_));
+  EXPECT_TRUE(takes.has_here());
+  EXPECT_TRUE(takes.Unpark(9, 0, key_, &op));
+  EXPECT_EQ(user_.met.size(), 2u);
+  EXPECT_TRUE(takes.idle());
+}
+
+TEST_F(SlowTakesTest, TheLastTakeToEndSaysThatAllAreIdle) {
+  TakingOp first, second;
+  takes_.Start(0, key_, &first);
+  takes_.Start(0, other_, &second);
+  slow_.Meet(0, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.idle, 0);
+  slow_.Meet(1, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.idle, 1);
+}
+
+// One that waits without a slot, too, may meet its tensor while it is dropped.
+TEST_F(SlowTakesTest, ATicketThatIsDroppedHoldsUpTheNextTakeOfItsKeyUntilItHasEnded) {
+  ASSERT_TRUE(takes_.Waits(7, 0, key_));
+  EXPECT_EQ(takes_.DropTickets({7}), 1u);
+  EXPECT_TRUE(takes_.MustWait(key_));
+  slow_.Meet(0, One());
+  poller_.Turn();
+  EXPECT_EQ(slow_.back.size(), 1u);
+  EXPECT_FALSE(takes_.MustWait(key_));
+}
 
 // It meets its tensor on another thread while it is let go of.
 TEST_F(SlowTakesTest, WhatATakeMeetsWhileItIsDroppedGoesBackBeforeTheNextAsks) {
@@ -254,6 +306,18 @@ TEST_F(SlowTakesTest, WhatWaitsWithoutASlotHasWaitedSinceItsRequestCame) {
   EXPECT_EQ(waiting[0].step, 3);
   EXPECT_EQ(takes_.DropTickets({7}), 1u);
   slow_.Meet(0, One());
+  poller_.Turn();
+  // One of a consumer that says so again over a new link: since then, as far as we know.
+  clock_.now_ns += 1'000'000;
+  poller_.Turn();
+  ASSERT_TRUE(takes_.Waits(8, 3, other_));
+  LiveOps again(1);
+  takes_.ListOps(LiveOp(), &again);
+  const std::vector<LiveOp> said = again.Take();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].span.since_ns(), poller_.now_ns());
+  EXPECT_EQ(takes_.DropTickets({8}), 1u);
+  slow_.Meet(1, One());
   poller_.Turn();
   EXPECT_TRUE(takes_.idle());
 }
