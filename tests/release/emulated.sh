@@ -81,19 +81,19 @@ if [[ $with_tensorflow == --tensorflow ]]; then
     skip "TensorFlow" "it cannot be had from PyPI: $(tail -n 1 "$work/log")"
   fi
 fi
-mkdir "$work/sdk"
-tar -xzf "$sdk" -C "$work/sdk" --strip-components=1
+tar -xzf "$sdk" -C "$work"
+sdk=$(echo "$work"/tryst-c-*)
 for program in pull push batch; do
-  aarch64-linux-gnu-gcc -std=c99 -D_POSIX_C_SOURCE=200809L -I"$work/sdk/include" "examples/c/$program.c" "$work/sdk/lib/libtryst.so.1" \
-    -Wl,-rpath,"$work/sdk/lib" -o "$work/$program"
+  aarch64-linux-gnu-gcc -std=c99 -D_POSIX_C_SOURCE=200809L -I"$sdk/include" "examples/c/$program.c" "$sdk/lib/libtryst.so.1" \
+    -Wl,-rpath,"$sdk/lib" -o "$work/$program"
   check "the example $program" "${emulator[@]}" "$work/$program"
 done
 if ((failed == 0)); then
-  note() { tests/release/tried.py note "$1" "$2" "\`./run test --emulated${with_tensorflow:+ $with_tensorflow}\`"; }
-  note "aarch64 under qemu-user" "$(qemu-aarch64-static --version | sed -nE '1s/.*version ([0-9.]+).*/\1/p')"
+  note() { tests/release/tried.py note "$1" "$2" "\`./run test --emulated$3\`"; }
+  note "aarch64 under qemu-user" "$(qemu-aarch64-static --version | sed -nE '1s/.*version ([0-9.]+).*/\1/p')" ""
   for package in "${noted[@]}"; do
     version=$(basename "$work/site/$package"-*.dist-info .dist-info)
-    note "$package" "${version#*-}"
+    if [[ $package == tensorflow ]]; then note "$package" "${version#*-}" " --tensorflow"; else note "$package" "${version#*-}" ""; fi
   done
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
