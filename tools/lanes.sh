@@ -32,6 +32,7 @@ mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rende
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
 python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray
+release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
 attack     | 4      |  4 | -      | //tests/attack:attack //tests/e2e:load_worker                             | attack --minutes 2 --seed=@SEED

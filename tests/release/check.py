@@ -2,7 +2,8 @@
 """check.py FOLDER PUBLIC_KEY: what `./run release` made fits together, as who takes it would check it.
 
 The signature is that key's and of these checksums; provenance and bills of materials name each artefact with its digest; a bill of
-materials says which OpenSSL, zlib and libmicrohttpd are inside, and the bytes of the library say the same.
+materials says which OpenSSL, zlib and libmicrohttpd are inside, and the bytes of the library say the same. Nothing tells the folder in
+which it was made: made in another, it would have other bytes.
 """
 import hashlib
 import json
@@ -31,6 +32,15 @@ def verified(signed):
         signers.flush()
         return subprocess.run(["ssh-keygen", "-Y", "verify", "-f", signers.name, "-I", "us", "-n", "tryst-release", "-s",
                                FOLDER / "SHA256SUMS.sig"], input=signed, capture_output=True).returncode == 0
+
+
+def contents(path):
+    """(name, bytes) of each file of a wheel or an archive."""
+    if path.suffix == ".whl":
+        archive = zipfile.ZipFile(path)
+        return [(name, archive.read(name)) for name in archive.namelist()]
+    archive = tarfile.open(path)
+    return [(member.name, archive.extractfile(member).read()) for member in archive if member.isfile()]
 
 
 class Release(unittest.TestCase):
@@ -79,13 +89,38 @@ class Release(unittest.TestCase):
 
     def test_licences_go_with_what_is_inside(self):
         for path in ARTEFACTS:
-            if path.suffix == ".whl":
-                names = zipfile.ZipFile(path).namelist()
-            else:
-                names = tarfile.open(path).getnames()
+            names = [name for name, _ in contents(path)]
             self.assertTrue(any(name.endswith("/LICENSE") for name in names), path.name)
             if not re.search("docs|cpp", path.name):  # These have nothing of others inside.
                 self.assertTrue(any(name.endswith("/THIRD_PARTY") for name in names), path.name)
+
+    def test_nothing_tells_where_it_was_made(self):
+        folders = [str(path).encode() for path in {ROOT, pathlib.Path.home() / ".cache", pathlib.Path(tempfile.gettempdir()) / "tmp."}]
+        for path in ARTEFACTS:
+            for name, data in contents(path):
+                for folder in folders + [b"/execroot/", b"/sandbox/"]:
+                    self.assertFalse(folder in data, f"{path.name}: {name} has {folder}")
+
+    def test_no_library_asks_for_a_glibc_after_2_28(self):
+        looked = 0
+        for path in ARTEFACTS:
+            for name, data in contents(path) if "-cpp-" not in path.name else []:  # That one is for the system that made it.
+                if re.search(r"\.so(\.\d)?$", name):
+                    with tempfile.NamedTemporaryFile() as file:
+                        file.write(data)
+                        file.flush()
+                        said = subprocess.run(["readelf", "-VW", file.name], check=True, capture_output=True, text=True).stdout
+                    versions = [tuple(map(int, version.split("."))) for version in re.findall(r"Name: GLIBC_([0-9.]+)", said)]
+                    self.assertTrue(versions, name)
+                    self.assertLessEqual(max(versions), (2, 28), f"{path.name}: {name}")
+                    looked += 1
+        self.assertEqual(looked, 4 * sum(path.suffix == ".whl" for path in ARTEFACTS))  # Two in a wheel, an SDK's, a plug-in.
+
+    def test_a_wheel_has_16_mb_at_most(self):
+        for path in ARTEFACTS:
+            if path.suffix == ".whl":
+                self.assertLessEqual(path.stat().st_size, 16_000_000, path.name)
+                self.assertIn("manylinux_2_28", path.name)
 
     def test_the_notes_are_the_changelogs(self):
         notes = (FOLDER / "NOTES.md").read_text().splitlines()
