@@ -37,7 +37,7 @@ bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst ben
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
 attack     | 4      |  4 | -      | //tests/attack:attack //tests/e2e:load_worker                             | attack --minutes 2 --seed=@SEED
 fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/oncall tests/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/oncall/...
-locks      | 6      | 10 | -      | //... run tools                                                           | lint --locks
+locks      | 6      | 12 | -      | //... run tools                                                           | lint --locks
 tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow tests/tensorflow examples/tensorflow | test --tensorflow
 '
 
