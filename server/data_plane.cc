@@ -54,6 +54,7 @@ TransportsOptions TransportsFrom(const ServerParts& server, const LinkOptions& l
   options.shm.apart = !config.allow.empty();
   options.shm.max_consumers = peers;
   options.shm.patience_ms = patience_ms;
+  options.shm.retain_ms = options.retain_ms;
   return options;
 }
 

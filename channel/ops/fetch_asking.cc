@@ -60,6 +60,10 @@ bool FetchOps::SayAll() {
   const auto tell = [this](absl::Span<const uint64_t> tickets) {
     return words_->SendUnwanted(tickets);
   };
+  if (words_->tell_replayed) {
+    if (!words_->SendReplayed()) return false;
+    words_->tell_replayed = false;
+  }
   if (!words_->SayOwn() || !tickets_.TellUnwanted(words_->most_tickets(), tell)) return false;
   for (LinkedLine<FetchAsk>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
     if (slots_.free() == 0 || !words_->HasRoom(*line->front())) break;

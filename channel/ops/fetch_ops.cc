@@ -158,16 +158,14 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
   if (ahead) OnEndAhead(ask);
   switch (action) {
     case FetchAction::kReport:
-    case FetchAction::kRefuse:
-      if (action == FetchAction::kRefuse) Refuse(ask);
-      if (action == FetchAction::kReport) DropTicket(ask);
+      DropTicket(ask);
       lines_.queued.Remove(ask);
       DropMemory(ask);
       return Finish(ask, why, Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kCancel:
       OnLeaves(ask, from);
       StartLeaving(ask, why);
-      if (ask->front != nullptr && ops_options_.leave_ns > 0) {
+      if (ask->front != nullptr && ops_options_.leave_ns > 0 && open()) {
         return poller_->SetTimer(ask->front, now_ns() + ops_options_.leave_ns);
       }
       break;

@@ -2,6 +2,7 @@
 #define TRYST_CHANNEL_OPS_FETCH_OPS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,10 @@ struct FetchOpsOptions {
   // not have to. 0: not at all.
   int64_t leave_ns = 0;
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
+  int64_t retain_ms = 60'000;              // How long the producer waits for us without a link.
+  std::function<void()> on_refused;        // The peer has no such path; may call TakeWaiting().
+  // The path is left (give_up_ms); gets all fetches that wait, in order.
+  std::function<void(std::vector<WaitingFetch>)> on_left;
 };
 
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,

@@ -1,5 +1,3 @@
-#include "channel/ops/fetch_ops.h"
-
 #include <limits>
 #include <memory>
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/slot_watch.h"
 #include "channel/trace/trace.h"
 #include "gmock/gmock.h"
@@ -26,17 +25,17 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr char kPeer[] = "/job:p/replica:0/task:0";
 
-TensorKey Key(const std::string& edge) {
-  return TensorKeyPrefix::Make(absl::StrCat(kPeer, "/device:CPU:0"), 1,
+TensorKey Key(const std::string& edge, uint64_t incarnation = 1) {
+  return TensorKeyPrefix::Make(absl::StrCat(kPeer, "/device:CPU:0"), incarnation,
                                "/job:c/replica:0/task:0/device:CPU:0", edge)
       ->At(0, 0);
 }
 
 // Writes down what it is asked to say, and hears what the test says.
-class WrittenFetches final : public FetchOps, private FetchWords, private PollerFlush {
+class WrittenFetches final : public FetchSession, private FetchWords, private PollerFlush {
  public:
   WrittenFetches(Poller* poller, FetchOpsOptions options)
-      : FetchOps(poller, nullptr, std::move(options), &counts) {
+      : FetchSession(poller, nullptr, std::move(options), &counts) {
     words_ = this;
   }
   ~WrittenFetches() override { poller()->ForgetFlush(this); }
@@ -46,32 +45,27 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
     slots_.Reset(slots);
     FlushSoon();
   }
-  // As shared memory has it: what was asked for goes back into the line, in its order.
+  // The link breaks and has drained.
   void Unlink() {
     connector_.SetState(Connector::State::kIdle);
     connector_.why = absl::UnavailableError("cut");
-    const std::vector<FetchAsk*> asked = Asked();
-    ForgetWords();
-    for (auto at = asked.rbegin(); at != asked.rend(); ++at) {
-      FetchAsk* const ask = *at;
-      DropMemory(ask);
-      DropTicket(ask);
-      ask->parks = Parks::kNo;
-      if (Advance(ask, FetchEvent::kUnlinked) == FetchAction::kAskAgain) {
-        if (ask->has_slot()) slots_.Free(ask);
-        ask->said = true;
-        lines_.queued.PushFront(ask);
-      } else {
-        FinishLeaving(ask);
-      }
-    }
-    slots_.Reset(0);
+    BreakAsks();
+    DrainAsks();
   }
+  // There is another one, of this life and session.
+  void Resume(uint64_t incarnation = 1, uint64_t session = 1) {
+    MeetPeer(incarnation, session);
+    connector_.Begin(Connector::State::kOpen);
+    Replay();
+    FlushSoon();
+  }
+  std::vector<WaitingFetch> TakeAllOut() { return TakeAll(); }
   void Close(absl::Status why) override {
     closed_ = why;
     connector_.SetState(Connector::State::kClosed);
     EndAll(why);
   }
+  void Forget() { ForgetLeaving(); }
   std::string Explain() const override { return ExplainOut(); }
 
   // ---- What the peer says ----
@@ -121,6 +115,7 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   absl::Status may_fill;
   int dropped_memory = 0;
   int dropped_asks = 0;
+  int links_over = 0;
   int dropped_keys = 0;
   int waits = 0;
   int no_slots = 0;
@@ -153,6 +148,7 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   bool SendWaits(FetchAsk* ask) override {
     return Say(absl::StrCat("waits ", ask->ticket, " ", ask->of->key.edge()));
   }
+  bool SendReplayed() override { return Say("replayed"); }
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override {
     return Say(absl::StrCat("unwanted ", absl::StrJoin(tickets, " ")));
   }
@@ -161,6 +157,10 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   void Flush() override {
     if (open()) SayAll();
   }
+
+  // ---- FetchSession ----
+  void Connect() override {}
+  void OnLinkOver(FetchAsk*) override { ++links_over; }
 
   // ---- FetchTransport ----
   FetchAsk* MakeAsk() override { return blocks_.emplace_back(std::make_unique<FetchAsk>()).get(); }
@@ -180,7 +180,6 @@ class WrittenFetches final : public FetchOps, private FetchWords, private Poller
   void DropMemory(FetchAsk*) override { ++dropped_memory; }
   bool MayPass(const FetchAsk&, const FetchOp&) const override { return passes_memory; }
   void OnLeaves(FetchAsk*, FetchState from) override { left.push_back(from); }
-  void Refuse(FetchAsk* ask) override { said.push_back(absl::StrCat("refused ", ask->slot)); }
   uint64_t BytesOf(const FetchAsk&) const override { return 64; }
 
   std::vector<std::unique_ptr<FetchAsk>> blocks_;
@@ -233,6 +232,7 @@ class FetchOpsTest : public testing::Test {
     fetches_->may_be_written = false;
     fetches_->Unlink();
     fetches_->Close(absl::CancelledError("the test is over"));
+    fetches_->Forget();
     for (int i = 0; i < 5; ++i) poller_.Turn();
     EXPECT_EQ(fetches_->live(), 0u) << fetches_->Explain();
     EXPECT_TRUE(fetches_->Drained());
@@ -241,9 +241,15 @@ class FetchOpsTest : public testing::Test {
 
   std::shared_ptr<Ended> Fetch(const std::string& edge, const Args& args = Args(),
                                int64_t step = 1) {
+    return FetchKeyed(Key(edge), args, step);
+  }
+  std::shared_ptr<Ended> FetchOf(uint64_t incarnation, const std::string& edge) {
+    return FetchKeyed(Key(edge, incarnation), Args(), 1);
+  }
+  std::shared_ptr<Ended> FetchKeyed(const TensorKey& key, const Args& args, int64_t step) {
     auto ended = std::make_shared<Ended>();
     fetches_->Fetch(
-        step, Key(edge), args,
+        step, key, args,
         [ended](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
           ++ended->times;
           ended->status = std::move(status);
@@ -560,11 +566,12 @@ TEST_F(FetchOpsTest, WhatIsOutEndsAsItsStateSays) {
   EXPECT_EQ(copied->times + waiting->times, 0);
   fetches_->AbortStep(1, absl::AbortedError("over"));
   EXPECT_EQ(copied->times, 0) << "it walks through a list";
-  EXPECT_THAT(Said(), ElementsAre("refused 0", "cancel 1.0"));
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "cancel 1.0"));
   EXPECT_EQ(copied->status, MarkDerived(absl::AbortedError("over")));
   EXPECT_EQ(waiting->status, MarkDerived(absl::AbortedError("over")));
-  EXPECT_EQ(fetches_->dropped_memory, 1);
-  EXPECT_EQ(fetches_->slots().free(), 1u);
+  EXPECT_THAT(fetches_->left, ElementsAre(FetchState::kCopying, FetchState::kWaitingRoom));
+  EXPECT_EQ(fetches_->slots().free(), 0u);
+  fetches_->SayGone(0);
   fetches_->SayGone(1);
 }
 
@@ -958,16 +965,21 @@ TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
   fetches_->Unlink();
   EXPECT_FALSE(fetches_->HasWords()) << "nothing is to be said over the next one";
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
-  fetches_->Open(4);
-  EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 b", "ask 2.0 c", "ask 3.0 d"))
-      << "by no ticket, and without a crowd";
-  EXPECT_EQ(fetches_->counts.replays, 4u);
+  EXPECT_EQ(fetches_->links_over, 2);
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("waits 1 a", "waits 2 b", "ask 1.1 c", "ask 0.1 d", "replayed"))
+      << "under their slots and tickets, and without a crowd";
+  EXPECT_EQ(fetches_->counts.replays, 2u);
   EXPECT_FALSE(fetches_->At(0)->said);
-  for (size_t slot = 0; slot < 4; ++slot) fetches_->SayTensor(slot);
+  for (int turn = 0; turn < 2; ++turn) {
+    for (size_t slot = 0; slot < 2; ++slot) fetches_->SayTensor(slot);
+    if (turn == 0) fetches_->OnHere({1, 2});
+    (void)Said();
+  }
   EXPECT_EQ(a->times + b->times + c->times + d->times, 4);
 }
 
-TEST_F(FetchOpsTest, ACancelThatWasNotSaidEndsWithTheLink) {
+TEST_F(FetchOpsTest, ACancelThatALinkHasLostIsSaidOverTheNext) {
   fetches_->Open(1);
   fetches_->may_be_written = true;
   const auto a = Fetch("a");
@@ -978,11 +990,41 @@ TEST_F(FetchOpsTest, ACancelThatWasNotSaidEndsWithTheLink) {
   EXPECT_EQ(a->times, 0);
   fetches_->Unlink();
   poller_.Turn();
-  EXPECT_EQ(a->times, 1);
-  EXPECT_EQ(fetches_->live(), 0u);
+  EXPECT_EQ(a->times, 1) << "no byte lands any more";
   fetches_->room = 100'000;
-  fetches_->Open(1);
-  EXPECT_THAT(Said(), IsEmpty());
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "replayed"));
+  fetches_->SayGone(0);
+  EXPECT_EQ(fetches_->live(), 0u);
+}
+
+// What was asked of a life ends with it; what names another goes on.
+TEST_F(FetchOpsTest, AnotherLifeOrSessionEndsWhatWasAsked) {
+  for (const bool restarts : {true, false}) {
+    fetches_->Open(2);
+    fetches_->Resume();
+    const auto asked = Fetch("a"), parked = Fetch("b"), line = Fetch("c");
+    const auto next = FetchOf(2, "next");
+    (void)Said();
+    fetches_->AskToPark(fetches_->At(0));
+    (void)Said();
+    fetches_->SayParked(0);
+    (void)Said();
+    fetches_->Unlink();
+    fetches_->Resume(restarts ? 2 : 1, restarts ? 1 : 2);
+    const std::vector<std::string> said = Said();
+    for (const auto& one : {asked, parked}) {
+      EXPECT_EQ(one->times, 1);
+      EXPECT_EQ(one->status.code(),
+                restarts ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable)
+          << one->status;
+    }
+    EXPECT_EQ(line->times, 1) << "it was asked for when a slot was free";
+    EXPECT_EQ(next->times, 0);
+    EXPECT_THAT(said, testing::Contains(testing::HasSubstr("next")));
+    End();
+    Make();
+  }
 }
 
 TEST_F(FetchOpsTest, OneThatIsAskedAgainIsCancelledByWord) {
@@ -991,12 +1033,13 @@ TEST_F(FetchOpsTest, OneThatIsAskedAgainIsCancelledByWord) {
   (void)Said();
   fetches_->Unlink();
   fetches_->sends_requests = false;
-  fetches_->Open(1);
+  fetches_->Resume();
   poller_.Turn();
   ASSERT_EQ(fetches_->At(0)->state, FetchState::kInSlot);
   fetches_->sends_requests = true;
   fetches_->AbortStep(1, absl::AbortedError("over"));
-  EXPECT_THAT(Said(), ElementsAre("cancel 0.0")) << "the peer may still serve the earlier request";
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "replayed"))
+      << "the peer may still serve the earlier request";
   fetches_->SayGone(0);
 }
 
@@ -1308,7 +1351,7 @@ TEST_F(FetchOpsTest, ATraceHasWhatCameOfEach) {
   fetches_->SayTensor(0, *Tensor::Allocate(DType::kInt64, {4}));
   fetches_->SayFailed(1, absl::NotFoundError("none"));
   fetches_->Unlink();
-  std::vector<WaitingFetch> taken = fetches_->TakeWaiting();
+  std::vector<WaitingFetch> taken = fetches_->TakeAllOut();
   ASSERT_EQ(taken.size(), 1u);
   std::vector<TraceRecord> records = trace.Records();
   ASSERT_EQ(records.size(), 2u) << "what moves is the other path's";

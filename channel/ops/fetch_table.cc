@@ -64,7 +64,7 @@ constexpr Entry kEntries[] = {
     {State::kHere, Event::kEnd, State::kEnding, Action::kReport},
     {State::kWaitingRoom, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kParts, Event::kEnd, State::kLeaving, Action::kCancel},
-    {State::kCopying, Event::kEnd, State::kEnding, Action::kRefuse},
+    {State::kCopying, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kAhead, Event::kEnd, State::kLeaving, Action::kCancel},
     {State::kLeaving, Event::kEnd, State::kLeaving, Action::kNothing},
     {State::kLeft, Event::kEnd, State::kLeft, Action::kNothing},
@@ -87,6 +87,7 @@ constexpr Entry kEntries[] = {
     {State::kAsked, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kWaitingRoom, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kParts, Event::kBroken, State::kFenced, Action::kAskAgain},
+    {State::kCopying, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kAhead, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kLeaving, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
     {State::kLeft, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
@@ -95,11 +96,8 @@ constexpr Entry kEntries[] = {
     {State::kInSlot, Event::kDrained, State::kInSlot, Action::kNothing},
 
     {State::kInSlot, Event::kUnlinked, State::kQueued, Action::kAskAgain},
-    {State::kAsked, Event::kUnlinked, State::kQueued, Action::kAskAgain},
     {State::kParked, Event::kUnlinked, State::kQueued, Action::kAskAgain},
     {State::kHere, Event::kUnlinked, State::kQueued, Action::kAskAgain},
-    {State::kCopying, Event::kUnlinked, State::kQueued, Action::kAskAgain},
-    {State::kLeaving, Event::kUnlinked, State::kLeaving, Action::kLastWord},
 };
 
 constexpr FetchRows MakeRows() {
@@ -146,8 +144,8 @@ const char* FetchStateName(FetchState state) {
       "came before it was asked for",
       "waits for the peer's last word after a cancel",
       "has that word and waits for the last parts",
-      "waits for a broken queue pair to drain",
-      "waits for a broken queue pair to drain and is given up",
+      "waits for a broken link to drain",
+      "waits for a broken link to drain and is given up",
       "has had the peer's last word",
   };
   static_assert(std::size(kNames) == kFetchStateCount, "one is missing");
@@ -174,9 +172,9 @@ const char* FetchEventName(FetchEvent event) {
       "it is to end early",
       "it is to end early and was asked for before a break",
       "its fetch ends and the next of its key takes over",
-      "the queue pair breaks",
-      "the queue pair has drained",
-      "the link ends",
+      "the link breaks",
+      "the link has drained",
+      "the life that was asked is over",
   };
   static_assert(std::size(kNames) == kFetchEventCount, "one is missing");
   return kNames[static_cast<size_t>(event)];
@@ -208,8 +206,6 @@ const char* FetchActionName(FetchAction action) {
       return "report it";
     case FetchAction::kCancel:
       return "say CANCEL";
-    case FetchAction::kRefuse:
-      return "report it and say REFUSED";
     case FetchAction::kKeep:
       return "keep it for its fetch";
     case FetchAction::kRemember:

@@ -28,7 +28,7 @@ enum class FetchState : uint8_t {
   kAhead,
   kLeaving,        // Waits for the answer to our CANCEL, the peer's last word on the slot.
   kLeft,           // Has that answer, and waits for parts that may still land.
-  kFenced,         // Waits for the broken queue pair to drain, to be requested again.
+  kFenced,         // Waits for the broken link to drain, to be requested again.
   kFencedLeaving,  // Waits for that, too, and is given up.
   kEnding,         // Has had the peer's last word.
 };
@@ -56,9 +56,9 @@ enum class FetchEvent : uint8_t {
   kEnd,        // It was cancelled, refused, aborted or closed, or its deadline has passed.
   kEndAsked,   // As kEnd, and the peer may still serve an earlier request of it.
   kHandOver,   // Its fetch ends, and the next one of its key takes over.
-  kBroken,     // The connection broke; the NIC may still write the destination.
-  kDrained,    // The NIC can no longer write it.
-  kUnlinked,   // The connection ended, and no NIC can write our memory.
+  kBroken,     // The link broke; a NIC may still write the destination.
+  kDrained,    // No byte of that link can land any more.
+  kUnlinked,   // The life that was asked is over, and it is to be asked of another.
 };
 inline constexpr size_t kFetchEventCount = static_cast<size_t>(FetchEvent::kUnlinked) + 1;
 const char* FetchEventName(FetchEvent event);
@@ -76,7 +76,6 @@ enum class FetchAction : uint8_t {
   kLastWord,   // End it: the peer will say nothing more of it.
   kReport,     // End it; the peer need not know, or learns it by the ticket.
   kCancel,     // Tell the peer, and wait for its answer.
-  kRefuse,     // End it; the peer gets back what it had sent.
   kKeep,       // Keep it until it is fetched.
   kRemember,   // Give it up once the queue pair has drained.
   kPass,       // Let the next fetch have it.

@@ -33,7 +33,6 @@ class FetchTransport {
   virtual bool MayPass(const FetchAsk& ask, const FetchOp& next) const = 0;
   virtual void OnEndAhead(FetchAsk*) {}            // It was asked for ahead, and is given up.
   virtual void OnLeaves(FetchAsk*, FetchState) {}  // Until then it was in that state.
-  virtual void Refuse(FetchAsk*) {}                // What came for it goes back.
   // Behind "not received in time".
   virtual std::string WhyLate(const FetchOp&) const { return ""; }
   virtual uint64_t BytesOf(const FetchAsk&) const { return 0; }  // As far as is known.

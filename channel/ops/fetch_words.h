@@ -19,12 +19,15 @@ class FetchWords {
   virtual bool SendRequest(FetchAsk* ask, bool may_park) = 0;
   virtual bool SendCancel(const FetchAsk& ask) = 0;
   virtual bool SendPark(const FetchAsk& ask) = 0;
-  virtual bool SendWaits(FetchAsk*) { return true; }
+  virtual bool SendWaits(FetchAsk* ask) = 0;
   virtual bool SendUnwanted(absl::Span<const uint64_t> tickets) = 0;
+  virtual bool SendReplayed() = 0;
   virtual bool SayOwn() { return true; }  // Sends what concerns no single fetch.
   virtual size_t most_tickets() const = 0;
   // Whether requests leave within the call of Fetch().
   virtual bool AsksAtOnce() const { return false; }
+
+  bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
 
  protected:
   ~FetchWords() = default;

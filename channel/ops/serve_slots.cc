@@ -84,7 +84,9 @@ void ServeSlots::Disconnect() {
   takes_.SetEpoch(0);
   words_.clear();
   for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kTaking && op.state != ServeState::kFree) {
+    if (op.state == ServeState::kStaging || op.state == ServeState::kInParts) {
+      Unlinked(&op);
+    } else if (op.state != ServeState::kTaking && op.state != ServeState::kFree) {
       op.span.Enter(WaitsFor::kConsumer, poller_->now_ns());
     }
   }
@@ -273,24 +275,13 @@ void ServeSlots::Park(ServeOp* op, uint64_t ticket) {
 absl::Status ServeSlots::OnWaits(uint64_t ticket, int64_t step, uint32_t key) {
   const ToldKey* known = keys_.Find(key);
   if (known == nullptr) return Broke("it waits for a key that it never named");
+  if (ticket == 0) return Broke("it waits under no ticket");
   if (takes_.Waits(ticket, step, known->key)) return absl::OkStatus();
   return Broke("more of its fetches wait without a slot than it may have");
 }
 
 void ServeSlots::OnUnwanted(absl::Span<const uint64_t> tickets) {
   counters_->cancelled += takes_.DropTickets(tickets);
-}
-
-absl::Status ServeSlots::OnRefused(uint16_t slot, uint32_t generation) {
-  ServeOp* op = nullptr;
-  const absl::Status found =
-      OnSlot(slot, "it refuses the tensor of a slot that does not exist", &op);
-  if (!found.ok()) return found;
-  const ServeRow* row = op->generation == generation ? Hear(*op, ServeEvent::kRefuse) : nullptr;
-  if (row == nullptr) return OutOfPlace(op->state, ServeEvent::kRefuse, slot);
-  TRYST_REACHED("shm: a tensor is refused");
-  Finish(op, *row);
-  return absl::OkStatus();
 }
 
 absl::Status ServeSlots::OnRead(uint16_t slot, uint32_t generation, bool failed) {

@@ -107,7 +107,6 @@ class ServeSlots final : private TakesUser {
   absl::Status OnPark(uint16_t slot, uint32_t generation, uint64_t ticket);
   absl::Status OnWaits(uint64_t ticket, int64_t step, uint32_t key);
   void OnUnwanted(absl::Span<const uint64_t> tickets);
-  absl::Status OnRefused(uint16_t slot, uint32_t generation);
   absl::Status OnRead(uint16_t slot, uint32_t generation, bool failed);
   // It has repeated all requests that it still wants; the others it has received or given up.
   void OnReplayed();
@@ -115,7 +114,6 @@ class ServeSlots final : private TakesUser {
 
   // ---- What the wire has done with an answer ----
   void Said(ServeOp* op) { Advance(op, ServeEvent::kSay, WaitsFor::kAcceptance); }
-  void SaidError(ServeOp* op) { End(op, ServeEvent::kSayError); }
   void AskedRoom(ServeOp* op) { Advance(op, ServeEvent::kAskRoom, WaitsFor::kDestination); }
   void Lent(ServeOp* op) { Advance(op, ServeEvent::kLend, WaitsFor::kAcceptance); }
   void Stages(ServeOp* op) { Advance(op, ServeEvent::kStage, WaitsFor::kCopy); }
@@ -133,21 +131,16 @@ class ServeSlots final : private TakesUser {
   void SayGone(uint16_t slot, uint32_t generation) { words_.Gone(slot, generation); }
 
   // ---- The end of a link, or of all ----
+  // The link by which it was being sent is over: it is here, to be asked for again.
+  void Unlinked(ServeOp* op) { Advance(op, ServeEvent::kUnlinked, WaitsFor::kConsumer); }
   // Takes first: what is given back must not be met by another of them.
   void DropTakes();
-  // Whether the consumer has been sent the answer of `op`.
-  static bool Answered(const ServeOp& op) {
-    return op.state == ServeState::kSent || op.state == ServeState::kPulled;
-  }
   // Ends those that are not free and that `which` chooses.
   template <typename Which>
   void EndThose(ServeEvent event, Which which) {
     for (ServeOp& op : ops_) {
       if (op.state != ServeState::kFree && which(op)) End(&op, event);
     }
-  }
-  void EndUnanswered() {
-    EndThose(ServeEvent::kLeft, [](const ServeOp& op) { return !Answered(op); });
   }
   void EndAll() {
     EndThose(ServeEvent::kLeft, [](const ServeOp&) { return true; });
@@ -156,6 +149,10 @@ class ServeSlots final : private TakesUser {
 
   bool takes_idle() const { return takes_.idle(); }
   size_t told_keys() const { return keys_.size(); }
+  // Whether the consumer has been sent the answer of `op`.
+  static bool Answered(const ServeOp& op) {
+    return op.state == ServeState::kSent || op.state == ServeState::kPulled;
+  }
   std::string Explain(absl::string_view before, absl::string_view between) const;
   void ListOps(LiveOps* ops) const;
 
@@ -212,8 +209,7 @@ class ServeSlots final : private TakesUser {
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
   void KeepOutcome(ServeOp* op, Taken* taken);
   // The consumer may have given it up, and an answer that crossed the replay would be requested,
-  // and sent, twice. And while a link ends, a take may meet a tensor that another request gave
-  // back: who still reads there must not get it, out of turn.
+  // and sent, twice.
   void AnswerIfAsked(ServeOp* op) {
     if (connected_ && op->asked_epoch == epoch_) return wire_->Answer(op);
     NoteNotAsked();

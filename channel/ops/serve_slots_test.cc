@@ -392,24 +392,20 @@ TEST_F(ServeSlotsTest, ParkChangesNothingWhereAnAnswerIsDue) {
   }
 }
 
-TEST_F(ServeSlotsTest, ARefusalAndAReadAreHeardWhereTheyCanBe) {
+TEST_F(ServeSlotsTest, AReadIsHeardWhereItCanBe) {
   uint32_t generation = 0;
   for (const ServeState state : kHeld) {
     SCOPED_TRACE(ServeStateName(state));
     shelf_.back.clear();
     Bring(state, ++generation);
-    const bool answered = state == ServeState::kPulled || state == ServeState::kSent;
-    EXPECT_TRUE(absl::IsDataLoss(slots_.OnRefused(0, generation + 1)));
     EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(0, generation + 1, false)));
-    EXPECT_EQ(slots_.OnRefused(0, generation).ok(), answered);
-    EXPECT_EQ(shelf_.back.size(), answered ? 1u : 0u);
-    if (!answered) {
+    if (state != ServeState::kPulled) {
       EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(0, generation, true)));
-      ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
-      if (state == ServeState::kTaking) Meet();
     }
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+    if (state == ServeState::kTaking) Meet();
+    EXPECT_EQ(shelf_.back.size(), 1u);
   }
-  EXPECT_TRUE(absl::IsDataLoss(slots_.OnRefused(2, 1)));
   EXPECT_TRUE(absl::IsDataLoss(slots_.OnRead(2, 1, false)));
   shelf_.back.clear();
   Bring(ServeState::kPulled, 50);
@@ -423,24 +419,26 @@ TEST_F(ServeSlotsTest, ARefusalAndAReadAreHeardWhereTheyCanBe) {
   EXPECT_TRUE(shelf_.back.empty());
 }
 
-TEST_F(ServeSlotsTest, TheEndOfALinkKeepsWhatWasAnswered) {
+// What is lent stays so: the consumer may read it still.
+TEST_F(ServeSlotsTest, TheEndOfALinkKeepsAllAndWhatItSentIsHereAgain) {
   uint32_t generation = 0;
   for (const ServeState state : kHeld) {
     SCOPED_TRACE(ServeStateName(state));
-    const bool answered = state == ServeState::kPulled || state == ServeState::kSent;
-    for (const bool accepted : {false, true}) {
-      shelf_.back.clear();
-      Bring(state, ++generation);
-      slots_.DropTakes();
-      slots_.EndUnanswered();
-      EXPECT_EQ(op_->state, answered ? state : ServeState::kFree);
-      if (answered) {
-        slots_.End(op_, accepted ? ServeEvent::kAccepted : ServeEvent::kNotAccepted);
-      }
-      if (state == ServeState::kTaking) Meet();
-      EXPECT_EQ(shelf_.back.size(), answered && accepted ? 0u : 1u);
-      Connect(1);
+    shelf_.back.clear();
+    Bring(state, ++generation);
+    slots_.Disconnect();
+    const bool was_sent = state == ServeState::kStaging || state == ServeState::kInParts;
+    EXPECT_EQ(op_->state, was_sent ? ServeState::kReady : state);
+    if (state == ServeState::kPulled) {
+      slots_.Unlinked(op_);
+      EXPECT_EQ(op_->state, ServeState::kReady);
     }
+    EXPECT_TRUE(shelf_.back.empty());
+    Connect(generation + 1);
+    slots_.OnReplayed();
+    EXPECT_EQ(op_->state, ServeState::kFree);
+    if (state == ServeState::kTaking) Meet();
+    EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
   }
 }
 
@@ -450,7 +448,9 @@ TEST_F(ServeSlotsTest, WhatCannotBeSentGoesBackAndTheErrorStays) {
   EXPECT_EQ(shelf_.back, Words{Back()});
   EXPECT_TRUE(absl::IsUnimplemented(op_->status));
   EXPECT_EQ(op_->state, ServeState::kReady);
-  slots_.SaidError(op_);
+  slots_.Said(op_);
+  EXPECT_EQ(op_->state, ServeState::kSent);
+  slots_.OnAccepted(op_);
   EXPECT_EQ(op_->state, ServeState::kFree);
   EXPECT_TRUE(op_->status.ok());
   EXPECT_EQ(shelf_.back.size(), 1u);
@@ -519,8 +519,10 @@ TEST(ServeTableTest, EachStateIsLeftByItsRows) {
   for (size_t s = 0; s < kServeStateCount; ++s) {
     const auto state = static_cast<ServeState>(s);
     const bool held = state != ServeState::kFree;
-    // Whoever leaves ends what is held, and a cancel does.
-    EXPECT_EQ(FindServeRow(state, ServeEvent::kLeft) != nullptr, held) << ServeStateName(state);
+    // Whoever leaves ends what is held, and a cancel does. A loan ends before that.
+    EXPECT_EQ(FindServeRow(state, ServeEvent::kLeft) != nullptr,
+              held && state != ServeState::kPulled)
+        << ServeStateName(state);
     EXPECT_EQ(FindServeRow(state, ServeEvent::kCancel) != nullptr, held) << ServeStateName(state);
     EXPECT_NE(FindServeRow(state, ServeEvent::kLateCancel), nullptr);
     EXPECT_NE(FindServeRow(state, ServeEvent::kPark), nullptr);

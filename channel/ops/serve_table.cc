@@ -63,10 +63,6 @@ constexpr ServeEntry kServeEntries[] = {
      "who cancels accepts nothing that comes later"},
     {ServeState::kSent, ServeEvent::kCancel, ServeState::kFree, ServeAction::kGiveBack,
      "who cancels accepts nothing that comes later"},
-    {ServeState::kPulled, ServeEvent::kRefuse, ServeState::kFree, ServeAction::kGiveBack,
-     "another fetch of its key may want it"},
-    {ServeState::kSent, ServeEvent::kRefuse, ServeState::kFree, ServeAction::kGiveBack,
-     "another fetch of its key may want it"},
     {ServeState::kPulled, ServeEvent::kRead, ServeState::kFree, ServeAction::kLetGo,
      "the consumer has it"},
     {ServeState::kPulled, ServeEvent::kNotRead, ServeState::kReady, ServeAction::kAnswer,
@@ -74,15 +70,13 @@ constexpr ServeEntry kServeEntries[] = {
     {ServeState::kSent, ServeEvent::kAccepted, ServeState::kFree, ServeAction::kLetGo,
      "the consumer has it"},
     {ServeState::kPulled, ServeEvent::kAccepted, ServeState::kFree, ServeAction::kLetGo,
-     "the consumer had read it before the link ended"},
+     "the consumer had taken the loan before the link ended"},
     {ServeState::kTaking, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
      "it is asked elsewhere"},
     {ServeState::kReady, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
      "it is asked elsewhere"},
     {ServeState::kNeedsDestination, ServeEvent::kNotAccepted, ServeState::kFree,
      ServeAction::kGiveBack, "it is asked elsewhere"},
-    {ServeState::kPulled, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
-     "it is asked elsewhere"},
     {ServeState::kSent, ServeEvent::kNotAccepted, ServeState::kFree, ServeAction::kGiveBack,
      "it is asked elsewhere"},
 
@@ -104,8 +98,6 @@ constexpr ServeEntry kServeEntries[] = {
      "nobody has had it"},
     {ServeState::kInParts, ServeEvent::kLeft, ServeState::kFree, ServeAction::kGiveBack,
      "nobody has had it"},
-    {ServeState::kPulled, ServeEvent::kLeft, ServeState::kFree, ServeAction::kLetGo,
-     "it may have been accepted, and nobody is left to say so"},
     {ServeState::kSent, ServeEvent::kLeft, ServeState::kFree, ServeAction::kLetGo,
      "it may have been accepted, and nobody is left to say so"},
 
@@ -127,8 +119,12 @@ constexpr ServeEntry kServeEntries[] = {
      "it is kept, since the answer may be lost or refused"},
     {ServeState::kInParts, ServeEvent::kSay, ServeState::kSent, ServeAction::kNothing,
      "it is kept, since it may be refused"},
-    {ServeState::kReady, ServeEvent::kSayError, ServeState::kFree, ServeAction::kLetGo,
-     "shared memory loses no answer, and an error goes to nobody else"},
+    {ServeState::kStaging, ServeEvent::kUnlinked, ServeState::kReady, ServeAction::kNothing,
+     "the copy was for that link"},
+    {ServeState::kInParts, ServeEvent::kUnlinked, ServeState::kReady, ServeAction::kNothing,
+     "the consumer has a part of it at most"},
+    {ServeState::kPulled, ServeEvent::kUnlinked, ServeState::kReady, ServeAction::kNothing,
+     "the loan has ended, and the consumer had not taken it"},
 };
 
 // What changes nothing, in any state that has no other row for it.
@@ -203,11 +199,10 @@ const char* ServeEventName(ServeEvent event) {
       "PARK",
       "CANCEL",
       "CANCEL of a generation that is over",
-      "REFUSED",
       "PULLED",
       "PULLED, with failure",
       "that it was accepted",
-      "that it was not accepted, of a link that is over",
+      "that it was not accepted, in a farewell or goodbye",
       "REPLAYED, without its name",
       "that the consumer has gone, or we end the channel",
       "the tensor is met, or an error",
@@ -218,7 +213,7 @@ const char* ServeEventName(ServeEvent event) {
       "a first part is sent",
       "the consumer is told where to read it",
       "the answer is sent",
-      "an error is sent that nobody accepts",
+      "the link is over by which it was being sent",
   };
   static_assert(std::size(kNames) == kServeEventCount, "one is missing");
   return kNames[static_cast<size_t>(event)];

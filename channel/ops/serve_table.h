@@ -35,11 +35,10 @@ enum class ServeEvent : uint8_t {
   kPark,
   kCancel,
   kLateCancel,  // A cancel of a use that has ended.
-  kRefuse,      // The consumer cannot use what it was sent.
   kRead,        // The consumer has read the bytes,
   kNotRead,     // or could not read them.
   kAccepted,
-  kNotAccepted,  // Said of a link that is over.
+  kNotAccepted,  // Said in a farewell or goodbye.
   kUnnamed,      // After a break it has named all that it still wants, and not this.
   // What happens here.
   kLeft,      // The consumer has gone, or this channel ends.
@@ -50,10 +49,10 @@ enum class ServeEvent : uint8_t {
   kStaged,    // and ends.
   kPart,      // Its first part is sent.
   kLend,      // The consumer is told where to read it.
-  kSay,       // All of the answer is sent.
-  kSayError,  // An error is sent that nobody has to accept.
+  kSay,       // All of the answer is sent, or an error.
+  kUnlinked,  // The link is over by which it was being sent.
 };
-inline constexpr size_t kServeEventCount = static_cast<size_t>(ServeEvent::kSayError) + 1;
+inline constexpr size_t kServeEventCount = static_cast<size_t>(ServeEvent::kUnlinked) + 1;
 const char* ServeEventName(ServeEvent event);
 
 enum class ServeAction : uint8_t {

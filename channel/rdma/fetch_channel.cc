@@ -7,8 +7,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 
-// The calls of FetchChannel's users. fetch_connection.cc has the connection, fetch_leaving.cc its
-// end.
+// The calls of FetchChannel's users. fetch_connection.cc has the connection.
 namespace tryst {
 namespace {
 
@@ -41,6 +40,9 @@ FetchOpsOptions OpsOptions(const FetchChannelOptions& options) {
   ops.max_keys_bytes = wire::kKeysLapBytes;
   ops.max_parked = options.max_parked;
   ops.max_tensor_bytes = options.max_tensor_bytes;
+  ops.retain_ms = options.retain_ms;
+  ops.on_refused = options.on_refused;
+  ops.on_left = options.on_left;
   return ops;
 }
 
@@ -53,7 +55,7 @@ FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
 
 FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
                            FetchChannelOptions options)
-    : FetchOps(hub->poller(), bootstrap, OpsOptions(options), &counters_),
+    : FetchSession(hub->poller(), bootstrap, OpsOptions(options), &counters_),
       hub_(hub),
       options_(std::move(options)),
       destinations_(this, landings, &options_),

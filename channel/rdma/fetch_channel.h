@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/ops/fetch_ops.h"
 #include "channel/ops/fetch_owed.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_ask.h"
@@ -33,7 +33,7 @@ namespace tryst {
 //
 // Owns every destination from the request until the producer's last word on its slot,
 // or until the queue pair that could write it has drained.
-class FetchChannel final : public FetchOps,
+class FetchChannel final : public FetchSession,
                            private MessageLink::Owner,
                            private FetchReceiver::User {
  public:
@@ -45,8 +45,6 @@ class FetchChannel final : public FetchOps,
   bool Drained() const override;
   std::string Explain() const override;
   void View(PathView* view) const override;
-  void RetryNow() override;
-  void Probe() override;
   // When the path is no longer in use, standing receives go back to the producer, too: the fetches
   // that they foresaw come by another path, and would wait for them.
   void AskAhead(bool in_use) override { standing_.AskAhead(in_use); }
@@ -62,18 +60,16 @@ class FetchChannel final : public FetchOps,
   const FetchCounters& counters() const { return counters_; }
 
  private:
-  using State = Connector::State;
   static constexpr int64_t kSoonNs = 1'000'000;
 
   // Connecting (fetch_connection.cc).
-  void GoIdle();
-  void Connect();
+  void Connect() override;
+  void OnIdle() override { silence_.Stop(); }
+  void OnRetryLater(const absl::Status& why) override;
+  void OnPeerSpoke() override { silence_.NoteWord(); }
   void OnHelloAnswer(absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
-  void RetryLater(const absl::Status& why);
   bool AskForLess(const absl::Status& refusal);
-  void OnConnectTimer() override;
-  void ReplayAsked();
 
   // How long the peer may be silent.
   void OnHeard() override;
@@ -89,14 +85,8 @@ class FetchChannel final : public FetchOps,
   // The end of a link.
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
-  void EndAsked(const absl::Status& why, uint64_t new_incarnation = 0);
-  void ForgetLeaving();
-
-  // The end of the path (fetch_leaving.cc).
-  void Leave();
-  void OnFarewellAnswer(absl::StatusOr<Hello> answer);
-  std::vector<WaitingFetch> TakeAll();
-  void MoveAway(RdmaAsk* ask) override;
+  void OnLinkOver(FetchAsk* ask) override;
+  void MoveAway(FetchAsk* ask) override;
 
   // What the link's owner must do for it.
   void OnFlush() override {
@@ -145,11 +135,7 @@ class FetchChannel final : public FetchOps,
   StandingReceives standing_;
   FetchReceiver receiver_;
   PagedBlocks<RdmaAsk> ask_blocks_;
-  uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
-  bool leave_next_ = false;     // After this pause the channel sends a farewell, not another hello.
-  bool probing_ = false;        // It connected only to see whether the path works.
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
-  int64_t broken_since_ns_ = 0;
   PeerSilence silence_;
   FetchOwed owed_;
   MemberTimer<FetchChannel> heartbeat_timer_;

@@ -22,13 +22,6 @@ constexpr uint64_t kWrittenInATurn = 1 << 20;
 
 }  // namespace
 
-void FetchChannel::GoIdle() {
-  probing_ = false;
-  connector_.NoteWorking();  // No fetch waits, so nothing fails.
-  connector_.SetState(State::kIdle);
-  silence_.Stop();
-}
-
 void FetchChannel::Connect() {
   connector_.Begin(State::kHello);
   sender_.epoch = connector_.epoch();
@@ -52,17 +45,7 @@ void FetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
   // The peer may know its queue pairs, but nothing was requested through them.
   sender_.link.reset();
   if (AskForLess(used)) return Connect();
-  RetryLater(used);
-  if (IsFinal(used)) {
-    // Fail refused fetches now, not at their deadline.
-    EndAll(used);
-    ForgetLeaving();
-  } else if (IsPathRefusal(used) && options_.on_refused) {
-    // Requests to an earlier life of the peer cannot be served by another path, either.
-    for (FetchAsk* ask : Asked()) EndAsk(ask, used);
-    ForgetLeaving();
-    options_.on_refused();
-  }
+  FailAttempt(used);
 }
 
 // An older producer, or one with smaller settings, refuses messages of our size. It is asked once
@@ -89,78 +72,21 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   const absl::Status connected = sender_.link->Connect(answer);
   if (!connected.ok()) return connected;
 
-  if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
-    TRYST_REACHED("sim: the producer was restarted");
-    EndAsked(Restarted(options_.peer, peer_incarnation_, answer.incarnation), answer.incarnation);
-    keys_.ForgetIds();
-  } else if (sender_.session != 0 && parameters->session != sender_.session) {
-    TRYST_REACHED("sim: the producer has another session");
-    EndAsked(absl::UnavailableError(absl::StrCat(
-        options_.peer, " has given up the fetches from before the connection broke: ask again")));
-  }
-  peer_incarnation_ = answer.incarnation;
-  sender_.session = parameters->session;
+  MeetPeer(answer.incarnation, parameters->session);
+  sender_.session = session_;
   connector_.SetState(State::kOpen);
   silence_.Stop();
   owed_.Begin();
   connector_.why = absl::OkStatus();
   ++counters_.epochs;
-  ReplayAsked();
+  Replay();
   sender_.ping_due = probing_;
   poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
   sender_.link->FlushSoon();
   return absl::OkStatus();
 }
 
-// Ends requests that the old incarnation can no longer serve. A request that names the new
-// incarnation goes on: its fetch heard of the new one before this channel did.
-void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
-  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
-    if (ask == nullptr || !ask->said) continue;
-    ask->said = false;
-    ask->ticket = 0;
-    ask->parks = Parks::kNo;
-    if (ask->of->key.src_incarnation() != new_incarnation) EndAsk(ask, why);
-  }
-  for (FetchAsk* ask : Asked()) {
-    if (ask->has_slot()) continue;
-    if (ask->of->key.src_incarnation() != new_incarnation) {
-      TRYST_REACHED("sim: a fetch without a slot ends with its producer");
-      EndAsk(ask, why);
-      continue;
-    }
-    DropTicket(ask);
-    Advance(ask, FetchEvent::kUnlinked);
-    lines_.queued.Push(ask);
-  }
-  ForgetLeaving();
-}
-
-// Call it without a link. The producer that would answer the cancels is gone, with everything that
-// it had taken for us.
-void FetchChannel::ForgetLeaving() {
-  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
-    if (ask == nullptr || ask->state != FetchState::kLeaving) continue;
-    if (ask->moves) {
-      MoveAway(RdmaAsk::Of(ask));
-    } else {
-      FinishLeaving(ask);
-    }
-  }
-}
-
-void FetchChannel::ReplayAsked() {
-  sender_.tell_replayed = true;
-  for (FetchAsk* ask : Asked()) SendSoon(ask);
-}
-
-void FetchChannel::RetryLater(const absl::Status& why) {
-  connector_.why = why;
-  connector_.NoteFailing(now_ns());
-  // Farewells and hellos alternate, because the path may work again, or the peer may be down and
-  // unable to answer a farewell.
-  leave_next_ = !leave_next_ && connector_.Unusable();
-  connector_.Pause();
+void FetchChannel::OnRetryLater(const absl::Status& why) {
   silence_.OnAttemptFailed();
   // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
   // than who is silent, also those that were made since: they have waited for this attempt.
@@ -177,23 +103,6 @@ void FetchChannel::OnPeerLost() {
   if (open() || connector_.state() == State::kClosed) return;
   TRYST_REACHED("rare: the producer is without a word for too long");
   EndAll(NotAnswered(options_.peer, options_.path, options_.patience_ms, connector_.why));
-}
-
-void FetchChannel::RetryNow() {
-  if (connector_.state() != State::kBackoff) return;
-  connector_.StopWaiting();
-  OnConnectTimer();
-}
-
-void FetchChannel::OnConnectTimer() {
-  // No caller waits for fetches that are leaving, and the producer keeps their tensors only for
-  // this time.
-  if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) {
-    TRYST_REACHED("rare: the producer keeps nothing for us any more");
-    ForgetLeaving();
-  }
-  if (asks_.live() > 0) return leave_next_ ? Leave() : Connect();
-  GoIdle();
 }
 
 // A fetch waits for the peer. If it is the first, the peer's silence counts from now.
@@ -280,7 +189,6 @@ absl::Status FetchChannel::Overdue() {
 
 void FetchChannel::OnBroken(const absl::Status& why) {
   ++counters_.breaks;
-  broken_since_ns_ = now_ns();
   connector_.why = why;
   if (connector_.state() != State::kClosed) {
     // The loss of an idle connection is not logged, because a producer that stops causes it, too.
@@ -297,42 +205,23 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
   }
   poller_->CancelTimer(&heartbeat_timer_);
-  sender_.ping_due = sender_.ping_out = sender_.tell_replayed = false;
+  sender_.ping_due = sender_.ping_out = false;
   standing_.DropAll(why);
-  ForgetWords();
-  for (FetchAsk* base : slots_.all()) {
-    RdmaAsk* ask = RdmaAsk::Of(base);
-    if (ask == nullptr) continue;
-    destinations_.StopWaiting(ask);
-    if (ask->parks == Parks::kAllowed) ask->parks = Parks::kNo;
-    ask->announced = false;
-    ask->parts_seen = 0;
-    ask->lanes_seen = 0;
-    if (Advance(ask, FetchEvent::kBroken) == FetchAction::kAskAgain) {
-      ask->Enter(WaitsFor::kDrain, now_ns());
-    }
-  }
+  BreakAsks();
+}
+
+void FetchChannel::OnLinkOver(FetchAsk* base) {
+  RdmaAsk* const ask = RdmaAsk::Of(base);
+  destinations_.StopWaiting(ask);
+  ask->announced = false;
+  ask->parts_seen = 0;
+  ask->lanes_seen = 0;
+  ask->meta.stripes = 0;
 }
 
 void FetchChannel::OnDrained() {
   sender_.link.reset();
-  // No byte of the old epoch can land any more.
-  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
-    if (ask == nullptr) continue;
-    if (ask->state == FetchState::kFencedLeaving) {
-      TRYST_REACHED("sim: a fetch has ended before its queue pair has drained");
-      destinations_.Drop(RdmaAsk::Of(ask));
-      RdmaAsk::Of(ask)->meta.stripes = 0;
-      // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
-      Advance(ask, FetchEvent::kDrained);
-      // One that moves to another path does so when the peer has nothing of it any more.
-      if (ask->front != nullptr && !ask->moves) ReportFront(ask, ask->front->end_status);
-    } else if (ask->state == FetchState::kFenced) {
-      Advance(ask, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
-      ask->Enter(WaitsFor::kConnection, now_ns());
-      ask->said = true;
-    }
-  }
+  DrainAsks();
   if (connector_.state() == State::kClosed) return ForgetLeaving();
   if (asks_.live() == 0) {
     GoIdle();
@@ -341,6 +230,33 @@ void FetchChannel::OnDrained() {
   } else {
     RetryLater(connector_.why);
   }
+}
+
+// Those behind it go along: asked for here, the first of them would get the tensor that this one is
+// to get on the other path.
+void FetchChannel::MoveAway(FetchAsk* ask) {
+  TRYST_REACHED("rare: a tensor is too large for the landing memory");
+  std::vector<WaitingFetch> taken;
+  TakeOut(ask, &taken);
+  options_.on_too_large(std::move(taken));
+}
+
+void FetchChannel::OnHeard() {
+  silence_.NoteWord();
+  owed_.NoteWord();
+  if (!owed_.works()) return;
+  connector_.back_off()->Reset();
+  connector_.NoteWorking();
+  if (!probing_) return;
+  probing_ = false;
+  if (options_.on_usable) options_.on_usable();
+}
+
+void FetchChannel::OnPong() {
+  owed_.NoteAnswer();
+  OnHeard();
+  // The more it may have under way to us, the more often it is asked; see Overdue().
+  if (owed_.IsLate()) poller_->SetTimer(&heartbeat_timer_, now_ns() + kSoonNs);
 }
 
 }  // namespace tryst

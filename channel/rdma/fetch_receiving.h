@@ -28,7 +28,7 @@ class FetchReceiver {
     virtual void OnBrought() = 0;  // Some of a tensor has come, or a failure in its place.
     // The producer no longer holds the request, and the tensor is too large for this path: another
     // path brings it.
-    virtual void MoveAway(RdmaAsk* ask) = 0;
+    virtual void MoveAway(FetchAsk* ask) = 0;
 
    protected:
     ~User() = default;

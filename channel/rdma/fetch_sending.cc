@@ -10,14 +10,15 @@ void FetchSender::FlushSoon() {
   if (link != nullptr) link->FlushSoon();
 }
 
-bool FetchSender::SayOwn() {
+bool FetchSender::SendReplayed() {
   wire::Record record;
-  if (tell_replayed) {
-    record.type = wire::RecordType::kReplayed;
-    if (!link->Send(record)) return false;
-    tell_replayed = false;
-  }
+  record.type = wire::RecordType::kReplayed;
+  return link->Send(record);
+}
+
+bool FetchSender::SayOwn() {
   if (ping_due) {
+    wire::Record record;
     record.type = wire::RecordType::kPing;
     if (!link->Send(record)) return false;
     link->SignalMessage();

@@ -23,7 +23,6 @@ class FetchSender final : public FetchWords {
   std::unique_ptr<MessageLink> link;  // Null: there is none.
   uint64_t epoch = 0;                 // Its hello has it.
   uint64_t session = 0;               // The peer's.
-  bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
   bool ping_due = false;
   bool ping_out = false;  // The peer has not answered one that was sent.
 
@@ -37,6 +36,7 @@ class FetchSender final : public FetchWords {
   bool SendPark(const FetchAsk& ask) override;
   bool SendWaits(FetchAsk* ask) override;
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
+  bool SendReplayed() override;
   bool SayOwn() override;
   size_t most_tickets() const override { return wire::kMaxTickets; }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "channel/rdma/serve_channel.h"
 
 namespace tryst {
 
@@ -12,7 +13,9 @@ RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<Sh
       nic_(std::move(nic)),
       options_(options),
       seed_(context.seed),
-      consumers_(&context_, &nic_->path(), &options_) {}
+      consumers_(&context_, options_.max_consumers, [this](const Hello& hello, uint64_t session) {
+        return MakeSession(hello, session);
+      }) {}
 
 RdmaTransport::~RdmaTransport() {
   nic_->Remove(this);
@@ -120,7 +123,27 @@ void RdmaTransport::Maintain() {
 // ---- Serving ----
 
 void RdmaTransport::OnHello(const Hello& hello, HelloDone done) {
-  consumers_.OnHello(hub_.get(), hello, std::move(done));
+  if (hello.queue_pairs.empty()) {
+    return consumers_.OnFarewell(hello, hello.parameters, std::move(done));
+  }
+  consumers_.OnHello(hello, std::move(done));
+}
+
+std::unique_ptr<ServeSession> RdmaTransport::MakeSession(const Hello& hello, uint64_t session) {
+  ServeChannelOptions options;
+  options.link = options_.link;
+  options.link.digests &= nic_->path().digests;
+  options.path = name();
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.eager_bytes = options_.eager_bytes;
+  options.stripe_bytes = options_.stripe_bytes;
+  options.write_bytes = options_.write_bytes;
+  options.retain_ms = options_.retain_ms;
+  options.max_parked = options_.max_waiting;
+  options.trace = context_.trace;
+  return std::make_unique<ServeChannel>(hub_.get(), context_.source, std::move(options), hello,
+                                        session);
 }
 
 void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {

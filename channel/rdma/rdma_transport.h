@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "channel/rdma/consumers.h"
+#include "channel/ops/consumers.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/rdma_options.h"
@@ -65,6 +65,7 @@ class RdmaTransport final : public Transport, private SharedNic::User {
   void TellWanted() override { wanted_task_.Post(); }
   void TellEvent(const NicEvent& event) override;
   void OnRoom();
+  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
   void DropStanding();
   void OnNicEvent(const NicEvent& event);
 

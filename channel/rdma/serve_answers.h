@@ -6,28 +6,23 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "channel/ops/serve_session.h"
 #include "channel/ops/serve_slots.h"
 #include "channel/ops/slot_array.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_source.h"
 #include "channel/rdma/wire.h"
-#include "channel/trace/trace.h"
 
 namespace tryst {
 
-struct ServeChannelOptions {
+struct ServeChannelOptions : ServeSessionOptions {
   LinkOptions link;  // Our sizes bound those that a consumer asks for.
-  std::string path;
-  std::string self;
-  uint64_t self_incarnation = 0;
   // Up to this size a tensor travels inside the message, if it fits.
   uint64_t eager_bytes = 8192;
   uint64_t stripe_bytes = 1 << 20;  // From this size on a tensor uses every queue pair.
   // The most that one work writes, so that completions show progress.
   uint64_t write_bytes = 16 << 20;
-  Trace* trace = nullptr;           // The poller's; may be null.
-  int64_t retain_ms = 60'000;       // How long we wait for a consumer whose link broke.
   uint32_t max_parked = 1'000'000;  // Requests of the consumer that may wait here without a slot.
 };
 

@@ -32,7 +32,6 @@ class ShmAsk final : public FetchAsk {
   Tensor from;
   uint64_t from_address = 0;
   bool pulls = false;
-  uint32_t cell = 0;  // The cell of the reply ring that answered it.
   uint64_t position = 0;
   uint64_t bytes = 0;
   uint32_t digest = 0;  // The digest that the producer sent,

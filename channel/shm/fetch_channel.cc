@@ -22,6 +22,11 @@ void ShmFetchChannel::OnWaits(FetchOp* op) {
 
 void ShmFetchChannel::DropMemory(FetchAsk* ask) { ShmAsk::Of(ask)->DropTensor(); }
 
+void ShmFetchChannel::OnLeaves(FetchAsk* ask, FetchState from) {
+  if (from == FetchState::kCopying) receiver_.StopCopy(ShmAsk::Of(ask));
+  DropMemory(ask);
+}
+
 uint64_t ShmFetchChannel::BytesOf(const FetchAsk& ask) const {
   return ask.state == FetchState::kCopying ? ShmAsk::Of(ask).bytes : 0;
 }
@@ -42,7 +47,11 @@ bool ShmFetchChannel::PollLink() {
     if (connector_.state() != State::kOpen) return true;  // A callback may have closed us, too.
   }
   const bool copied = receiver_.copies();
-  if (copied) receiver_.RunCopy();
+  if (copied) {
+    const absl::Status good = receiver_.RunCopy();
+    if (!good.ok()) Break(good, Then::kForget);  // The session has ended.
+    if (connector_.state() != State::kOpen) return true;
+  }
   // A producer may wait for the room in its ring, and we may have waited for some in ours.
   if (cells > 0 || SomebodyWaits() || HasWords() || !link_.words.empty()) link_.FlushSoon();
   return cells > 0 || copied;
@@ -60,8 +69,6 @@ void ShmFetchChannel::Flush() {
   if (!open()) return;
   if (probing_) NoteWords();
   if (link_.SayWords()) SayAll();
-  // Behind the refusals and the cancels.
-  if (link_.words.empty() && !HasWords()) link_.TellAccepted(receiver_.accepted());
   link_.WakeProducer();
 }
 

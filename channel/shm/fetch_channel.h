@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
-#include "channel/ops/fetch_ops.h"
 #include "channel/ops/fetch_owed.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
@@ -31,12 +31,12 @@ namespace tryst {
 // the next life wait for it, for at most patience_ms. A process that was stopped, and is silent for
 // patience_ms, is treated as if it had ended.
 //
-// When either side ends the link for another reason, the two agree on what was accepted, and the
-// rest is requested again, in its order, over a new link. Delivered views stay readable whatever
+// When either side ends the link for another reason, the session goes on over a new link, and what
+// was not accepted is requested again, in its order. Delivered views stay readable whatever
 // happens.
 //
 // Only this process writes our memory, so a caller's destination is free as soon as `done` runs.
-class ShmFetchChannel final : public FetchOps,
+class ShmFetchChannel final : public FetchSession,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
                               private ShmReceiver::User,
@@ -49,7 +49,6 @@ class ShmFetchChannel final : public FetchOps,
   bool FetchesInCallbacks() const override { return true; }
   void Close(absl::Status why) override;
   std::string Explain() const override;
-  void Probe() override;
 
   ShmFetchCounters counters() const {
     ShmFetchCounters now = counters_;
@@ -59,7 +58,6 @@ class ShmFetchChannel final : public FetchOps,
   bool connected() const { return open(); }
 
  private:
-  using State = Connector::State;
   static constexpr int kCellsPerTurn = 128;
   static constexpr int kPacketsPerLook = 8;
   static constexpr uint8_t kMisansweredMost = 3;  // Wrong answers after which a fetch fails.
@@ -67,11 +65,12 @@ class ShmFetchChannel final : public FetchOps,
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
 
   // Connecting (fetch_connection.cc).
-  void Connect();
+  void Connect() override;
+  void OnIdle() override { poller_->CancelTimer(&patience_timer_); }
+  std::string FarewellParameters(const std::string& farewell) const override;
   void OnHelloAnswer(absl::StatusOr<Hello> answer);
   absl::Status Join(const Hello& answer);
   void FailConnect(const absl::Status& why);
-  bool Unusable();
   void OnConnectTimer() override;
   void OnPatienceTimer();
   void WaitPatiently(int64_t since_ns);
@@ -84,6 +83,7 @@ class ShmFetchChannel final : public FetchOps,
   absl::Status ReadSocketFor(uint32_t segment) override;
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
+  absl::Status UseSlots(uint32_t slots);
   void OnProducerGone();
   bool Watched(uint32_t* cells) const override;
   void AskForSign() override;
@@ -95,17 +95,16 @@ class ShmFetchChannel final : public FetchOps,
   void NoteOpen();
 
   // The end of a link.
-  // What becomes of the fetches that are under way then.
+  // What becomes of the fetches that are under way then. Those for the producer's next life wait.
   enum class Then {
     kAskAgain,
-    kEndThem,  // The producer's life is over. Fetches for its next life wait.
-    kEndAll,   // As kEndThem, and there will be no other link.
+    kGiveUp,  // They end, and are given up when it is met again.
+    kForget,  // They end, since its life is over.
   };
   void Break(const absl::Status& why, Then then = Then::kAskAgain);
-  void EndLink(const absl::Status& why, Then then);
-  void Unlink(FetchAsk* ask);
-  void EndAskedOf(uint64_t former_incarnation);
-  void DropLink();
+  void EndLink(const absl::Status& why, shm_wire::LinkEnd how);
+  void OnLinkOver(FetchAsk* ask) override { DropMemory(ask); }
+  void DropLink(shm_wire::LinkEnd how);
 
   // Turns.
   bool PollLink() override;
@@ -121,9 +120,8 @@ class ShmFetchChannel final : public FetchOps,
   void DropKeys() override;
   absl::Status MayFill(const Tensor& destination) const override;
   void OnWaits(FetchOp* op) override;
-  void Refuse(FetchAsk* ask) override { receiver_.Refuse(ShmAsk::Of(ask)); }
   void DropMemory(FetchAsk* ask) override;
-  void OnLeaves(FetchAsk* ask, FetchState) override { DropMemory(ask); }
+  void OnLeaves(FetchAsk* ask, FetchState from) override;
   // A tensor of which parts have arrived lies in the memory of the fetch in front.
   bool MayPass(const FetchAsk& ask, const FetchOp&) const override {
     return !ShmAsk::Of(ask).into.valid();
@@ -137,14 +135,9 @@ class ShmFetchChannel final : public FetchOps,
   FetchOwed owed_;
   uint32_t cells_seen_ = 0;        // What owed_ knows of: cells of this link,
   uint64_t brought_seen_ = 0;      // and tensors and parts of all links.
-  uint64_t peer_incarnation_ = 0;  // The producer's, on this link.
   uint64_t gone_incarnation_ = 0;  // The life whose process has ended, if no new one has answered.
   MemberTimer<ShmFetchChannel> patience_timer_;  // Set while a fetch waits for a link.
-  int64_t lost_ns_ = 0;      // When the last link ended on which the producer had said something.
-  bool probing_ = false;     // The link is to show that the path works.
-  bool leave_next_ = false;  // The next answer to a hello settles what was asked, and is not used.
-  int64_t attempt_ns_ = 0;   // When this attempt to connect began.
-  bool answered_ = false;    // This attempt's hello was answered, so the producer is up.
+  int64_t lost_ns_ = 0;  // When the last link ended on which the producer had said something.
 };
 
 }  // namespace tryst

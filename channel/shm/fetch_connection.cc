@@ -32,13 +32,16 @@ FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
   ops.max_parked = std::min(options.max_waiting, shm_wire::kMaxParked);
   ops.leave_ns = options.leave_ms * 1'000'000;
   ops.max_tensor_bytes = options.max_tensor_bytes;
+  ops.retain_ms = options.retain_ms;
+  ops.on_refused = options.on_refused;
+  ops.on_left = options.on_left;
   return ops;
 }
 
 }  // namespace
 
 ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options)
-    : FetchOps(hub->poller(), bootstrap, OpsOptions(options), &counters_),
+    : FetchSession(hub->poller(), bootstrap, OpsOptions(options), &counters_),
       link_(hub, std::move(options), this, this, &counters_),
       receiver_(this, &link_, connector_.back_off(), this),
       owed_(poller_,
@@ -55,8 +58,6 @@ ShmFetchChannel::~ShmFetchChannel() {
 void ShmFetchChannel::Connect() {
   connector_.Begin(State::kHello);
   link_.epoch = connector_.epoch();
-  answered_ = false;
-  attempt_ns_ = now_ns();
   shm_wire::Offer offer;
   offer.boot_id = link_.hub->host().boot_id;
   offer.network_space = link_.hub->host().network_space;
@@ -67,18 +68,13 @@ void ShmFetchChannel::Connect() {
   connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
 }
 
-void ShmFetchChannel::Probe() {
-  if (connector_.state() == State::kIdle || connector_.state() == State::kBackoff) {
-    probing_ = true;
-    leave_next_ = false;
-    connector_.StopWaiting();
-    Connect();
-  }
+std::string ShmFetchChannel::FarewellParameters(const std::string& farewell) const {
+  shm_wire::Offer offer;
+  offer.farewell = farewell;
+  return shm_wire::EncodeOffer(offer);
 }
 
 void ShmFetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
-  // A producer that has no room for us is up, too.
-  answered_ = answer.ok() || absl::IsResourceExhausted(answer.status());
   const absl::Status joined = answer.ok() ? Join(*answer) : answer.status();
   if (!joined.ok()) FailConnect(joined);
 }
@@ -86,14 +82,11 @@ void ShmFetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
 absl::Status ShmFetchChannel::Join(const Hello& answer) {
   const absl::Status ours = connector_.CheckAnswer(answer);
   if (!ours.ok()) return ours;
-  if (peer_incarnation_ != answer.incarnation) {
-    EndAskedOf(std::exchange(peer_incarnation_, answer.incarnation));
-    keys_.ForgetIds();  // Numbers given in an earlier life are never used again.
-  }
-  gone_incarnation_ = 0;
-  if (leave_next_) return absl::UnavailableError(connector_.why.message());
   auto invitation = shm_wire::DecodeInvitation(answer.parameters);
   if (!invitation.ok()) return invitation.status();
+  MeetPeer(answer.incarnation, invitation->session);
+  link_.session = session_;
+  gone_incarnation_ = 0;
   auto socket = LocalSocket::Connect(invitation->socket);
   if (!socket.ok()) return socket.status();
   link_.socket = *std::move(socket);
@@ -113,9 +106,7 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
 
 // An attempt has failed: tries again later, or gives up.
 void ShmFetchChannel::FailConnect(const absl::Status& why) {
-  DropLink();
-  connector_.why = why;
-  connector_.Pause();
+  DropLink(shm_wire::kNotEnded);
   if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
     EndWaiting(
         absl::UnavailableError(absl::StrFormat(
@@ -123,39 +114,14 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
             link_.options.peer, gone_incarnation_, why.message())),
         [this](const FetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
   }
-  if (IsFinal(why)) {
-    // Fail refused fetches now, not at their deadline.
-    EndAll(why);
-  } else if (IsPathRefusal(why) && link_.options.on_refused) {
-    link_.options.on_refused();
-  } else if (Unusable()) {
-    TRYST_REACHED("rare: shared memory is left, though its producer answers hellos");
-    leave_next_ = false;
-    connector_.NoteWorking();
-    link_.options.on_left(TakeWaiting());
-  }
-}
-
-// If its hellos are answered, the path fails and not the producer. Nothing is requested now, and an
-// answer to a hello means that all earlier requests are settled.
-bool ShmFetchChannel::Unusable() {
-  if (!answered_ || asks_.live() == 0) {
-    leave_next_ = false;
-    connector_.NoteWorking();
-    return false;
-  }
-  connector_.NoteFailing(attempt_ns_);
-  return connector_.Unusable();
+  FailAttempt(why);
 }
 
 void ShmFetchChannel::OnConnectTimer() {
-  if (connector_.state() == State::kJoining) {
-    return FailConnect(absl::UnavailableError(
-        "the producer offered shared memory and did not answer on its local socket in time"));
-  }
-  if (connector_.state() != State::kBackoff) return;
-  if (asks_.live() > 0) return Connect();
-  connector_.SetState(State::kIdle);
+  if (connector_.state() != State::kJoining) return FetchSession::OnConnectTimer();
+  connector_.NoteFailing(connector_.since_ns());  // It was up then.
+  FailConnect(absl::UnavailableError(
+      "the producer offered shared memory and did not answer on its local socket in time"));
 }
 
 // ---- Patience ----
@@ -250,7 +216,8 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   if (!opened.ok()) return opened;
   if (link_.producer_process.valid()) link_.hub->Watch(link_.producer_process.get(), this);
 
-  slots_.Reset(packet.sizes.slots);
+  const absl::Status usable = UseSlots(packet.sizes.slots);
+  if (!usable.ok()) return usable;
   receiver_.Reset();
   connector_.StopWaiting();
   poller_->CancelTimer(&patience_timer_);
@@ -260,6 +227,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   ++counters_.links;
   owed_.Begin();
   cells_seen_ = 0;
+  Replay();
   if (probing_) {
     AskForSign();
   } else {
@@ -267,6 +235,26 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   }
   link_.FlushSoon();
   if (probing_ || asks_.live() > 0) link_.watch.Watch();
+  return absl::OkStatus();
+}
+
+// How many slots there are is the session's: what is held for us is named by them.
+absl::Status ShmFetchChannel::UseSlots(uint32_t slots) {
+  if (slots_.size() == slots) return absl::OkStatus();
+  std::vector<FetchAsk*> held;
+  for (FetchAsk* ask : Asked()) {
+    if (!ask->has_slot()) continue;
+    if (ask->said || ask->leaves())
+      return absl::DataLossError(
+          "the producer broke the protocol: it changes the number of slots of a session");
+    held.push_back(ask);
+  }
+  for (; !held.empty(); held.pop_back()) {
+    Advance(held.back(), FetchEvent::kUnlinked);
+    slots_.Free(held.back());
+    lines_.queued.PushFront(held.back());
+  }
+  slots_.Reset(slots);
   return absl::OkStatus();
 }
 
@@ -338,7 +326,7 @@ void ShmFetchChannel::OnSilent(int64_t silent_ms) {
   Break(absl::UnavailableError(
             absl::StrCat(link_.options.peer, " has sent nothing over shared memory for ", silent_ms,
                          " ms (patience), though its process is there: it is stopped or hangs")),
-        Then::kEndThem);
+        Then::kGiveUp);
 }
 
 // What the producer answered before its end is in the ring and counts.
@@ -354,26 +342,26 @@ void ShmFetchChannel::OnProducerGone() {
   if (connector_.state() != State::kOpen) return;
   // The kernel closes the socket of a process that has ended without a message.
   const shm_wire::LinkHeader& header = *link_.held->view().header;
-  const bool waits = header.producer_left.load(std::memory_order_acquire) != 0 &&
-                     header.settlement.load(std::memory_order_acquire) != shm_wire::kNotKept;
-  while (connector_.state() == State::kOpen && receiver_.copies()) {
-    if (receiver_.pulls_next() && !waits) {
-      receiver_.ForgetNextCopy();  // It would read memory that may belong to another process now.
-    } else {
-      receiver_.RunCopy();
-    }
-  }
-  if (connector_.state() != State::kOpen) return;
-  if (waits) {
+  const uint32_t end = header.producer_left.load(std::memory_order_acquire);
+  if (end == shm_wire::kKept) {
     return Break(absl::UnavailableError(absl::StrCat(
         link_.options.peer, " has ended the shared memory and expects a new connection")));
   }
+  while (connector_.state() == State::kOpen && receiver_.copies()) {
+    // It may be the memory of another process now.
+    if (receiver_.pulls_next()) {
+      receiver_.ForgetNextCopy();
+    } else {
+      (void)receiver_.RunCopy();
+    }
+  }
+  if (connector_.state() != State::kOpen) return;
   gone_incarnation_ = peer_incarnation_;
   Break(
       absl::UnavailableError(absl::StrFormat(
           "%s (incarnation %016x) has ended its shared memory: its process is gone or is stopping",
           link_.options.peer, peer_incarnation_)),
-      Then::kEndThem);
+      Then::kForget);
 }
 
 void ShmFetchChannel::Break(const absl::Status& why, Then then) {
@@ -386,99 +374,64 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
     TRYST_LOG(Warning) << link_.options.self << " no longer shares memory with "
                        << link_.options.peer << ": " << why.message();
   }
-  if (!link_.Settle(slots_) && then == Then::kAskAgain) then = Then::kEndThem;
-  EndLink(why, then);
-}
-
-void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
-  NoteWords();
-  if (owed_.has_spoken()) lost_ns_ = now_ns();
-  // It was made for nothing.
-  if (!owed_.works()) connector_.NoteFailing(attempt_ns_);
-  leave_next_ = connector_.Unusable() && asks_.live() > 0;
-  connector_.SetState(State::kIdle);
-  connector_.why = why;
-  DropLink();
-  link_.words.clear();
-  receiver_.Reset();
-  const std::vector<FetchAsk*> asked = Asked();
-  ForgetWords();
-  // From the last to the first, so that they stand, in their order, before fetches that were in
-  // line.
-  for (auto at = asked.rbegin(); at != asked.rend(); ++at) Unlink(*at);
-  for (FetchAsk* ask : asked) {
-    const uint64_t named = ask->of->key.src_incarnation();
-    const bool for_next_life = named != 0 && named != peer_incarnation_;
-    const bool again = (then == Then::kAskAgain || (then == Then::kEndThem && for_next_life)) &&
-                       ShmAsk::Of(ask)->misanswered < kMisansweredMost;
-    if (ask->state == FetchState::kLeaving) {
-      FinishLeaving(ask);
-    } else if (!again) {
-      EndAsk(ask, why);
-    } else {
-      ask->said = true;
-      ++counters_.asked_again;
-    }
+  EndLink(why, shm_wire::kKept);
+  if (then == Then::kForget) {
+    EndAsked(why, [this](const FetchAsk& ask) { return IsForAnother(ask); });
   }
-  slots_.Reset(0);
-  if (!lines_.queued.empty()) WaitPatiently(lost_ns_);
-  if (asks_.live() == 0 || then == Then::kEndAll) return;
-  // A link that has brought nothing is not made again at once.
+  for (FetchAsk* ask : Asked()) {
+    const bool given_up = then == Then::kGiveUp && !IsForAnother(*ask);
+    if (given_up || ShmAsk::Of(ask)->misanswered >= kMisansweredMost) EndAsk(ask, why);
+  }
+  if (fetches_.live() > 0) WaitPatiently(lost_ns_);
+  if (asks_.live() == 0) return GoIdle();
   if (then != Then::kAskAgain) {
     connector_.back_off()->Reset();
-  } else if (!connector_.back_off()->TakeFree()) {
-    return connector_.Pause();
+    return Connect();
   }
-  Connect();
+  // A link that has brought nothing is not made again at once.
+  if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
+  RetryLater(why);
 }
 
-// The fetch has neither slot nor ticket any more.
-void ShmFetchChannel::Unlink(FetchAsk* ask) {
-  DropMemory(ask);
-  DropTicket(ask);
-  ask->parks = Parks::kNo;
-  if (Advance(ask, FetchEvent::kUnlinked) != FetchAction::kAskAgain) return;
-  if (ask->has_slot()) slots_.Free(ask);
-  ask->Enter(WaitsFor::kConnection, now_ns());
-  lines_.queued.PushFront(ask);
+// No byte lands behind the end of the link, since only we write.
+void ShmFetchChannel::EndLink(const absl::Status& why, shm_wire::LinkEnd how) {
+  NoteWords();
+  if (owed_.has_spoken()) lost_ns_ = now_ns();
+  connector_.SetState(State::kIdle);
+  connector_.why = why;
+  DropLink(how);
+  link_.words.clear();
+  receiver_.Reset();
+  BreakAsks();
+  DrainAsks();
 }
 
-// Ends requests that an earlier life of the producer can no longer serve. A request that names the
-// present life goes on: its fetch heard of it before this channel did.
-void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
-  const absl::Status why = Restarted(link_.options.peer, former_incarnation, peer_incarnation_);
-  for (FetchAsk* ask : asks_.all()) {
-    if (ask->state != FetchState::kQueued) continue;
-    const uint64_t named = ask->of->key.src_incarnation();
-    const bool names_former = named != 0 && named == former_incarnation;
-    while (names_former && !ask->behind.empty()) EndEarly(ask->behind.front(), why);
-    const bool was_said = std::exchange(ask->said, false);
-    if (names_former || (was_said && named != peer_incarnation_)) EndAsk(ask, why);
-  }
-}
-
-// The producer remembers them for us as long as the link lasts. The next fetch makes another,
-// unless tensors are held that lie in its memory.
+// The producer remembers them for us as long as the session lasts. The next fetch makes another,
+// unless tensors are held that lie in the link's memory.
 void ShmFetchChannel::DropKeys() {
   if (!open() || link_.held->has_views() || !link_.words.empty()) return;
-  (void)link_.Settle(slots_);
-  EndLink(absl::OkStatus(), Then::kEndAll);
+  EndLink(absl::OkStatus(), shm_wire::kNotKept);
+  session_ = 0;
 }
 
-void ShmFetchChannel::DropLink() {
+void ShmFetchChannel::DropLink(shm_wire::LinkEnd how) {
   connector_.StopWaiting();
   if (link_.held != nullptr) link_.hub->RemoveLink(this);
-  link_.Drop(/*says_leave=*/connector_.state() != State::kJoining);
+  link_.Drop(how);
 }
 
 void ShmFetchChannel::Close(absl::Status why) {
   if (connector_.state() == State::kClosed) return;
   closed_ = std::move(why);
-  Break(closed_, Then::kEndAll);
-  DropLink();
+  if (open()) {
+    ++counters_.breaks;
+    EndLink(closed_, shm_wire::kNotKept);
+  }
+  DropLink(shm_wire::kNotEnded);
   poller_->CancelTimer(&patience_timer_);
   connector_.SetState(State::kClosed);
   EndAll(closed_);
+  ForgetLeaving();
 }
 
 std::string ShmFetchChannel::Explain() const {

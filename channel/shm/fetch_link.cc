@@ -21,14 +21,11 @@ using shm_wire::RequestCell;
 namespace {
 
 constexpr uint64_t ShmFetchCounters::*kCounters[] = {
-    &ShmFetchCounters::fetches,       &ShmFetchCounters::ended_ok,
-    &ShmFetchCounters::ended_failed,  &ShmFetchCounters::cancels_sent,
-    &ShmFetchCounters::replays,       &ShmFetchCounters::moved,
-    &ShmFetchCounters::parked,        &ShmFetchCounters::bytes,
-    &ShmFetchCounters::in_cells,      &ShmFetchCounters::by_reference,
-    &ShmFetchCounters::copied,        &ShmFetchCounters::pulled,
-    &ShmFetchCounters::in_parts,      &ShmFetchCounters::links,
-    &ShmFetchCounters::breaks,        &ShmFetchCounters::asked_again,
+    &ShmFetchCounters::fetches,       &ShmFetchCounters::ended_ok, &ShmFetchCounters::ended_failed,
+    &ShmFetchCounters::cancels_sent,  &ShmFetchCounters::replays,  &ShmFetchCounters::moved,
+    &ShmFetchCounters::parked,        &ShmFetchCounters::bytes,    &ShmFetchCounters::in_cells,
+    &ShmFetchCounters::by_reference,  &ShmFetchCounters::copied,   &ShmFetchCounters::pulled,
+    &ShmFetchCounters::in_parts,      &ShmFetchCounters::links,    &ShmFetchCounters::breaks,
     &ShmFetchCounters::digests_wrong, &ShmFetchCounters::messages,
 };
 static_assert(sizeof(ShmFetchCounters) == sizeof(uint64_t) * std::size(kCounters),
@@ -58,11 +55,6 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
     return absl::DataLossError(
         "the producer broke the protocol: it made the shared memory larger than it was asked to");
   }
-  if (packet.version < shm_wire::kLinkVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the producer speaks version ", packet.version, " of shared memory, and ",
-                     shm_wire::kLinkVersion, " is needed: run Tryst 0.2.0 or a later one there"));
-  }
   auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
                                   /*writable=*/true);
   if (!memory.ok()) return memory.status();
@@ -78,32 +70,29 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
                         packet.probe_address, packet.probe, sizeof(packet.probe));
   Packet ready;
   ready.type = PacketType::kReady;
-  ready.version = shm_wire::kLinkVersion;
   ready.pulls = peer_memory->status().ok() ? 1 : 0;
   FillSecret(ready.token.data(), sizeof(view.header->proof));
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
-  memcpy(&number, ready.token.data(), sizeof(number));
   if (!socket->Send(ready))
     return absl::UnavailableError(
         "the producer closed the local socket while shared memory was being opened");
   producer_process = socket->WatchPeer();
-  refused_.assign(sizes.slots, 0);
-  accepted_told_ = 0;
   return absl::OkStatus();
 }
 
-void ShmFetchLink::Drop(bool says_leave) {
+void ShmFetchLink::Drop(shm_wire::LinkEnd how) {
   watch.Stop();
   if (socket == nullptr) return;
   if (producer_process.valid()) hub->Unwatch(producer_process.get());
   producer_process = OwnedFd();
   hub->Unwatch(socket->fd());
-  if (says_leave) {
+  if (held != nullptr) {
+    held->view().header->consumer_left.store(how, std::memory_order_release);
     Packet packet;
     packet.type = PacketType::kLeave;
-    socket->Send(packet);
+    if (how != shm_wire::kNotEnded) socket->Send(packet);
+    std::exchange(held, nullptr)->Unref();
   }
-  if (held != nullptr) std::exchange(held, nullptr)->Unref();
   peer_memory.reset();
   socket.reset();
 }
@@ -128,14 +117,15 @@ bool ShmFetchLink::SendRequest(FetchAsk* ask, bool may_park) {
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
   cell->head.type = CellType::kRequest;
   cell->head.flags =
-      static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0));
+      static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0) |
+                           (ask->said ? shm_wire::kReplay : 0));
   cell->head.slot = ask->slot;
   cell->head.generation = ask->generation;
   cell->head.number = key->id;
   memcpy(cell->body, &ask->step, sizeof(ask->step));
   memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
   requests.Publish();
-  ask->trace_id = TraceId(number, uint64_t{ask->slot} << 32 | ask->generation, ask->step);
+  ask->trace_id = TraceId(session, uint64_t{ask->slot} << 32 | ask->generation, ask->step);
   return true;
 }
 
@@ -179,6 +169,22 @@ bool ShmFetchLink::SendPark(const FetchAsk& ask) {
   return Say({CellType::kPark, 0, ask.slot, ask.generation});
 }
 
+bool ShmFetchLink::SendWaits(FetchAsk* ask) {
+  FetchKey* const key = ask->of;
+  if (!HasRoom(*ask)) return false;
+  if (key->told != epoch) TellKey(key);
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kWaits;
+  cell->head.flags = 0;
+  cell->head.slot = 0;
+  cell->head.generation = 0;
+  cell->head.number = key->id;
+  memcpy(cell->body, &ask->step, sizeof(ask->step));
+  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
+  requests.Publish();
+  return true;
+}
+
 bool ShmFetchLink::SendUnwanted(absl::Span<const uint64_t> tickets) {
   if (!requests.HasRoom(1)) return false;
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
@@ -204,25 +210,15 @@ bool ShmFetchLink::SayWords() {
   return true;
 }
 
-void ShmFetchLink::TellAccepted(uint32_t accepted) {
-  if (accepted == accepted_told_) return;
-  accepted_told_ = accepted;
-  held->view().header->replies_accepted.store(accepted, std::memory_order_release);
+// An RMW of +0 orders our earlier reads before it.
+bool ShmFetchLink::IsLent(const FetchAsk& ask) const {
+  std::atomic<uint32_t>& loan = held->view().slots[ask.slot].loan;
+  return loan.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kLent;
 }
 
-void ShmFetchLink::NoteRefused(const FetchAsk* ask) {
-  if (ask->has_slot()) refused_[ask->slot] = ask->generation + 1;
-}
-
-bool ShmFetchLink::Settle(const FetchSlots& slots) {
-  shm_wire::LinkHeader* header = held->view().header;
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    const uint32_t next = slots.generation(slot);
-    if (refused_[slot] == next) continue;  // At first it is 0: none was accepted.
-    SetAccepted(static_cast<uint16_t>(slot), next - 1, header);
-  }
-  uint32_t expected = shm_wire::kNotSettled;
-  return header->settlement.compare_exchange_strong(expected, shm_wire::kSettled);
+bool ShmFetchLink::TakeLoan(const FetchAsk& ask) {
+  uint32_t loan = shm_wire::kLent;
+  return held->view().slots[ask.slot].loan.compare_exchange_strong(loan, shm_wire::kTaken);
 }
 
 void ShmFetchLink::WakeProducer() {

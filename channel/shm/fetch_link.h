@@ -43,11 +43,15 @@ struct ShmFetchOptions : ConnectorOptions {
   // How long a cancel or a deadline waits for the producer's last word before it is reported. With
   // that word, a tensor sent after the report cannot go to the request that was given up.
   int64_t leave_ms = 1000;
+  int64_t retain_ms = 60'000;  // As in ServeSessionOptions.
   // How long a fetch waits for a producer that does not answer, counted from the end of the link or
   // from the producer's last sign of life.
   int64_t patience_ms = 60'000;
   // The most fetches that wait at the producer without a slot; further ones wait here.
   uint32_t max_waiting = 1'000'000;
+  // For tests: called when a tensor was read out of the producer's memory, before the loan is
+  // looked at.
+  std::function<void()> before_check;
 };
 
 struct ShmFetchCounters : FetchCounts {
@@ -59,7 +63,6 @@ struct ShmFetchCounters : FetchCounts {
   uint64_t in_parts = 0;
   uint64_t links = 0;  // Connections made.
   uint64_t breaks = 0;
-  uint64_t asked_again = 0;  // Requests sent again over another link.
   uint64_t digests_wrong = 0;
   uint64_t messages = 0;  // Cells written.
 
@@ -77,8 +80,8 @@ struct ShmFetchLink final : public FetchWords {
     uint32_t generation;
   };
   // `flush` is the channel's; it runs at the end of a turn in which something was queued.
-  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush, ProducerWatch::Owner* owner,
-               ShmFetchCounters* counters);
+  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
+               ProducerWatch::Owner* owner, ShmFetchCounters* counters);
 
   ShmHub* const hub;
   const ShmFetchOptions options;
@@ -90,7 +93,7 @@ struct ShmFetchLink final : public FetchWords {
   std::unique_ptr<PeerMemory> peer_memory;
   RingWriter<shm_wire::kRequestCellBytes> requests;
   RingReader<shm_wire::kReplyCellBytes> replies;
-  uint64_t number = 0;       // Both ends know the link by it, in traces.
+  uint64_t session = 0;      // Both ends name their operations by it, in traces.
   uint64_t parts_taken = 0;  // Counts those of tensors that come in parts, on all links.
   ProducerWatch watch;
   RingLine<Word> words;
@@ -98,29 +101,32 @@ struct ShmFetchLink final : public FetchWords {
 
   // Handles the producer's welcome: maps the memory that it sends, and says that we are ready.
   absl::Status Open(const shm_wire::Packet& welcome, OwnedFd fd);
-  // Drops the link. Views that are held keep the socket and the memory: the end of the socket tells
-  // the producer that the last view is gone. `says_leave` tells it that we request nothing more.
-  void Drop(bool says_leave);
-  // Writes down which tensors were accepted. The producer keeps the others until it has read that.
-  // False: it keeps them no longer, so nothing may be requested again.
-  bool Settle(const FetchSlots& slots);
-  // For Settle(): ending this generation does not mean that its tensor was accepted.
-  void NoteRefused(const FetchAsk* ask);
+  // Drops the link, and says `how` it ends. Views that are held keep the socket and the memory: the
+  // end of the socket tells the producer that the last view is gone.
+  void Drop(shm_wire::LinkEnd how);
+  // What it was answered is delivered: the producer need not keep it.
+  void Accept(const FetchAsk& ask) {
+    held->view().slots[ask.slot].accepted.store(ask.generation + 1, std::memory_order_release);
+  }
+  // Whether what was read of the producer's own memory is the tensor, as long as it is not taken.
+  bool IsLent(const FetchAsk& ask) const;
+  // Takes it; from now on it cannot go back. False: the producer has it back.
+  bool TakeLoan(const FetchAsk& ask);
 
   // FetchWords.
   void FlushSoon() override { hub->poller()->FlushThisTurn(flush_); }
-  bool AsksAtOnce() const override { return words.empty(); }
+  bool AsksAtOnce() const override { return words.empty() && !tell_replayed; }
   bool HasRoom(const FetchAsk& ask) override { return requests.HasRoom(KeyCells(*ask.of) + 1); }
   bool SendRequest(FetchAsk* ask, bool may_park) override;
   bool SendCancel(const FetchAsk& ask) override;
   bool SendPark(const FetchAsk& ask) override;
+  bool SendWaits(FetchAsk* ask) override;
+  bool SendReplayed() override { return Say({shm_wire::CellType::kReplayed, 0, 0, 0}); }
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
   size_t most_tickets() const override { return shm_wire::kRequestTickets; }
 
   void SaySoon(const FetchAsk& ask, shm_wire::CellType type, uint8_t flags);
   bool SayWords();
-  // Tensors answered before this cell can no longer be refused.
-  void TellAccepted(uint32_t accepted);
   // Wakes the producer if it sleeps; call it after the ring was written or read.
   void WakeProducer();
 
@@ -131,9 +137,6 @@ struct ShmFetchLink final : public FetchWords {
   static uint8_t DestinationFlag(const FetchAsk& ask);
 
   PollerFlush* const flush_;
-  // By slot: the generation after the last one whose tensor was not accepted.
-  std::vector<uint32_t> refused_;
-  uint32_t accepted_told_ = 0;
 };
 
 }  // namespace tryst

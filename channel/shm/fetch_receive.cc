@@ -20,6 +20,17 @@ namespace {
 // What one thread reads at once: a huge page, whose count of users several threads would fight for.
 constexpr uint64_t kReadBytes = 2 << 20;
 
+absl::Status Changed() {
+  return absl::DataLossError(
+      "the bytes of the tensor changed after it was sent: its digest is wrong; look for a program "
+      "that writes into what it has sent, or faulty memory");
+}
+
+absl::Status NotLent() {
+  TRYST_REACHED("shm: a read that ends beside its producer's end");
+  return absl::UnavailableError("the producer has ended the session while its memory was read");
+}
+
 }  // namespace
 
 using shm_wire::CellType;
@@ -93,7 +104,6 @@ absl::Status ShmReceiver::OnWord(ShmAsk* ask, FetchEvent event, const ReplyCell&
       ops_->OnParked(ask, row->action == FetchAction::kGiveSlot);
       return absl::OkStatus();
     case FetchAction::kLastWord:
-      link_->NoteRefused(ask);
       ask->DropTensor();
       ops_->FinishLeaving(ask);
       return absl::OkStatus();
@@ -220,7 +230,7 @@ absl::Status ShmReceiver::OnInline(ShmAsk* ask, const ReplyCell& cell) {
     if (status.ok() && bytes > 0) memcpy(tensor.mutable_data(), payload, bytes);
   }
   if (!status.ok()) {
-    TurnDown(ask, std::move(status));
+    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
     return absl::OkStatus();
   }
   ++link_->counters->in_cells;
@@ -259,7 +269,6 @@ absl::Status ShmReceiver::OnPlaced(ShmAsk* ask, const ReplyCell& cell) {
     ask->has_digest = has_digest;
     ask->digest = placed->digest;
     ask->pulls = false;
-    ask->cell = link_->replies.taken() - 1;
   }
   switch (cell.head.type) {
     case CellType::kReference:
@@ -281,9 +290,7 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
     if (status.ok() && ask->has_digest && Crc32c(0, view->data(), placed.bytes) != ask->digest) {
       TRYST_REACHED("shm: a wrong digest of what is referred to");
       ++link_->counters->digests_wrong;
-      status = absl::DataLossError(
-          "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
-          "program that writes into what it has sent, or faulty memory");
+      status = Changed();
     }
     if (status.ok()) {
       auto made = Tensor::FromStorage(std::move(view), 0, ask->dtype, ask->shape);
@@ -293,7 +300,7 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
       link_->counters->bytes += placed.bytes;
       Complete(ask, absl::OkStatus(), std::move(tensor), false);
     } else {
-      TurnDown(ask, std::move(status));
+      ops_->EndAsk(ask, status);
     }
     return absl::OkStatus();
   }
@@ -303,25 +310,23 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
   ask->from = *std::move(from);
   status = Prepare(ask);
   if (!status.ok()) {
-    ask->from = Tensor();
-    TurnDown(ask, std::move(status));
+    ops_->EndAsk(ask, status);
     return absl::OkStatus();
   }
   ++link_->counters->copied;
   ask->Enter(WaitsFor::kCopy, now_ns());
   ops_->Advance(ask, FetchEvent::kCopy);
   if (ask->bytes <= kTurnBytes && copies_.empty()) {
-    EndCopy(ask, CopySome(ask));
-  } else {
-    copies_.push_back(ask);
+    return EndCopy(ask, CopySome(ask));
   }
+  copies_.push_back(ask);
   return absl::OkStatus();
 }
 
 void ShmReceiver::OnPull(ShmAsk* ask, const Placed& placed) {
   absl::Status status = ops_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
   if (status.ok()) status = Prepare(ask);
-  if (!status.ok()) return TurnDown(ask, std::move(status));
+  if (!status.ok()) return ops_->EndAsk(ask, status);
   ask->pulls = true;
   ask->from_address = placed.offset;
   ask->Enter(WaitsFor::kCopy, now_ns());
@@ -341,11 +346,7 @@ absl::Status ShmReceiver::OnPart(ShmAsk* ask, const Placed& placed, StorageRef v
     absl::Status status = ops_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
     if (status.ok()) status = Prepare(ask);
     if (!status.ok()) {
-      if (placed.piece_bytes == placed.bytes) {
-        TurnDown(ask, std::move(status));
-      } else {
-        ops_->EndAsk(ask, status);  // The rest need not come.
-      }
+      ops_->EndAsk(ask, status);  // The rest need not come.
       return absl::OkStatus();
     }
   }
@@ -365,18 +366,10 @@ absl::Status ShmReceiver::OnPart(ShmAsk* ask, const Placed& placed, StorageRef v
   if (!good) {
     TRYST_REACHED("shm: a wrong digest of a part");
     ++link_->counters->digests_wrong;
-    const absl::Status wrong = absl::DataLossError(
-        "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
-        "program that writes into what it has sent, or faulty memory");
-    if (ask->position == ask->bytes) {
-      ask->into = Tensor();
-      TurnDown(ask, wrong);
-    } else {
-      ops_->EndAsk(ask, wrong);
-    }
+    ops_->EndAsk(ask, Changed());
   } else if (ask->position == ask->bytes) {
     ++link_->counters->in_parts;
-    EndCopy(ask, absl::OkStatus());
+    return EndCopy(ask, absl::OkStatus());
   }
   return absl::OkStatus();
 }
@@ -397,12 +390,12 @@ absl::Status ShmReceiver::Prepare(ShmAsk* ask) {
   return absl::OkStatus();
 }
 
-void ShmReceiver::RunCopy() {
+absl::Status ShmReceiver::RunCopy() {
   ShmAsk* ask = copies_.front();
   const absl::Status status = CopySome(ask);
-  if (status.ok() && ask->position < ask->bytes) return;
+  if (status.ok() && ask->position < ask->bytes) return absl::OkStatus();
   copies_.pop_front();
-  EndCopy(ask, status);
+  return EndCopy(ask, status);
 }
 
 absl::Status ShmReceiver::CopySome(ShmAsk* ask) {
@@ -439,7 +432,7 @@ absl::Status ShmReceiver::ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes) {
   return first;
 }
 
-void ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
+absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
   ask->from = Tensor();
   if (ask->pulls && absl::IsPermissionDenied(status)) {  // The producer answers another way.
     link_->SaySoon(*ask, CellType::kPulled, shm_wire::kPullFailed);
@@ -447,29 +440,17 @@ void ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
     ask->into = Tensor();
     ask->announced = true;
     ops_->Advance(ask, FetchEvent::kRetry);
-    return;
+    return absl::OkStatus();
   }
-  if (ask->pulls && status.ok()) {
-    // The bytes that we read are the tensor only if the producer still kept them afterwards. An RMW
-    // of +0 orders our earlier reads before this check. If the producer no longer kept them, it has
-    // ended the link, and the socket says so; that end will reach this fetch, too.
-    const uint32_t settlement =
-        link_->held->view().header->settlement.fetch_add(0, std::memory_order_acq_rel);
-    if (settlement == shm_wire::kNotKept) {
-      TRYST_REACHED("shm: a read that ends beside its producer's end");
-      return;
-    }
-  }
+  if (ask->pulls && link_->options.before_check) link_->options.before_check();
   if (ask->pulls && absl::IsUnavailable(status)) {
     TRYST_REACHED("rare: a read finds the producer's process gone");
-    return;  // The socket says so, too, and that ends all its fetches alike.
+    return absl::OkStatus();  // The socket says so, too, and that ends all its fetches alike.
   }
   if (status.ok() && ask->has_digest && ask->digest_so_far != ask->digest) {
     TRYST_REACHED("shm: a wrong digest of what was copied");
     ++link_->counters->digests_wrong;
-    status = absl::DataLossError(
-        "the bytes of the tensor changed after it was sent: its digest is wrong; look for a "
-        "program that writes into what it has sent, or faulty memory");
+    status = Changed();
   }
   Tensor tensor;
   if (status.ok()) {
@@ -477,14 +458,20 @@ void ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
     status = finished.status();
     if (finished.ok()) tensor = *std::move(finished);
   }
-  ask->into = Tensor();
-  if (!status.ok()) return TurnDown(ask, std::move(status));
-  link_->counters->bytes += ask->bytes;
+  if (!status.ok()) {
+    // What was read may be anything, if the producer no longer keeps it.
+    if (ask->pulls && !link_->IsLent(*ask)) return NotLent();
+    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
+    return absl::OkStatus();
+  }
   if (ask->pulls) {
+    if (!link_->TakeLoan(*ask)) return NotLent();
     ++link_->counters->pulled;
     link_->SaySoon(*ask, CellType::kPulled, 0);
   }
+  link_->counters->bytes += ask->bytes;
   Complete(ask, absl::OkStatus(), std::move(tensor), false);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
@@ -495,25 +482,11 @@ absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
 
 // ---- Ending ----
 
-// The producer's last word on the slot has come.
+// The producer's last word on the slot has come, and is accepted.
 void ShmReceiver::Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead) {
-  if (!status.ok()) link_->NoteRefused(ask);
+  link_->Accept(*ask);
   ask->DropTensor();
   ops_->Finish(ask, std::move(status), std::move(tensor), is_dead, FetchOps::When::kNow);
-}
-
-// Ends a fetch whose tensor was answered but cannot be used here: the producer gets the tensor
-// back.
-void ShmReceiver::TurnDown(ShmAsk* ask, absl::Status status) {
-  link_->SaySoon(*ask, CellType::kRefused, 0);
-  Complete(ask, std::move(status), Tensor(), false);
-}
-
-// Like TurnDown(), for a fetch that ends while its tensor is copied.
-void ShmReceiver::Refuse(ShmAsk* ask) {
-  copies_.Remove(ask);
-  link_->SaySoon(*ask, CellType::kRefused, 0);
-  link_->NoteRefused(ask);
 }
 
 }  // namespace tryst

@@ -34,20 +34,16 @@ class ShmReceiver {
 
   // An error ends the link.
   absl::Status OnCell(const shm_wire::ReplyCell& cell);
-  // Copies the next part of the large tensor that is first in line.
-  void RunCopy();
+  // Copies the next part of the large tensor that is first in line. An error ends the link.
+  absl::Status RunCopy();
   bool copies() const { return !copies_.empty(); }
   // Whether the first copy in line reads the producer's memory.
   bool pulls_next() const { return copies_.front()->pulls; }
   void ForgetNextCopy() { copies_.pop_front(); }
   // Call it when another link begins.
   void Reset();
-  // Tensors answered before this cell can no longer be refused.
-  uint32_t accepted() const {
-    return copies_.empty() ? link_->replies.taken() : copies_.front()->cell;
-  }
-  // It ends while its tensor is copied: the producer gets the tensor back.
-  void Refuse(ShmAsk* ask);
+  // It is given up: its copy ends.
+  void StopCopy(ShmAsk* ask) { copies_.Remove(ask); }
 
  private:
   // Bytes of a large tensor that one turn copies; with helpers, who read much at once.
@@ -68,10 +64,9 @@ class ShmReceiver {
   absl::Status Prepare(ShmAsk* ask);
   absl::Status CopySome(ShmAsk* ask);
   absl::Status ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes);
-  void EndCopy(ShmAsk* ask, absl::Status status);
+  absl::Status EndCopy(ShmAsk* ask, absl::Status status);
   absl::StatusOr<Tensor> Finish(ShmAsk* ask);
   void Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead);
-  void TurnDown(ShmAsk* ask, absl::Status status);
   int64_t now_ns() const { return link_->hub->poller()->now_ns(); }
 
   FetchOps* const ops_;

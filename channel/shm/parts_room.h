@@ -26,6 +26,10 @@ class PartsRoom {
   // The part was written, and given to the consumer as this reference. `offset` is Find()'s last
   // result.
   void Gave(uint64_t offset, uint64_t bytes, uint16_t reference, uint16_t generation);
+  void Clear() {  // Nobody reads any of it.
+    next_ = 0;
+    parts_.clear();
+  }
 
  private:
   struct Part {

@@ -18,7 +18,7 @@ constexpr int kReferencesPerTurn = 8;
 // ---- The producer's list ----
 
 GivenReferences::GivenReferences(std::shared_ptr<LocalSocket> socket,
-                                 std::unique_ptr<SharedMemory> memory,
+                                 std::shared_ptr<SharedMemory> memory,
                                  const shm_wire::LinkSizes& sizes)
     : socket_(std::move(socket)),
       memory_(std::move(memory)),

@@ -25,7 +25,7 @@ namespace tryst {
 // a block must not be reused while it is read.
 class GivenReferences {
  public:
-  GivenReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
+  GivenReferences(std::shared_ptr<LocalSocket> socket, std::shared_ptr<SharedMemory> memory,
                   const shm_wire::LinkSizes& sizes);
 
   // This many references are reserved for parts of tensors, which always come back soon.
@@ -61,7 +61,7 @@ class GivenReferences {
   bool Over();
 
   const shm_wire::LinkView& view() const { return view_; }
-  LocalSocket* socket() const { return socket_.get(); }
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
 
  private:
   struct Entry {
@@ -75,7 +75,7 @@ class GivenReferences {
   bool WasDropped(uint16_t reference, uint16_t generation);
 
   const std::shared_ptr<LocalSocket> socket_;
-  const std::unique_ptr<SharedMemory> memory_;
+  const std::shared_ptr<SharedMemory> memory_;
   const shm_wire::LinkSizes sizes_;
   const shm_wire::LinkView view_;
   std::vector<Entry> entries_;

@@ -93,17 +93,47 @@ void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
   link_->counters.bytes += Of(*op)->sent_bytes = bytes;
   slots_->Said(op);
   if (sent_line_.size() >= 4 * slots_->size()) ForgetMovedOn();
-  sent_line_.push_back({op, op->generation, link_->replies.written()});
+  sent_line_.push_back({op, op->generation});
 }
 
 // While every turn finds requests, acceptances are not read, and slots may be used again many
 // times.
 void ShmAnswers::ForgetMovedOn() {
   for (size_t count = sent_line_.size(); count > 0; --count) {
-    const SentCell sent = sent_line_.front();
+    const Sent sent = sent_line_.front();
     sent_line_.pop_front();
     if (!MovedOn(sent)) sent_line_.push_back(sent);
   }
+}
+
+bool ShmAnswers::ReleaseAccepted() {
+  bool any = false;
+  for (; !sent_line_.empty(); any = true) {
+    const Sent sent = sent_line_.front();
+    const bool moved_on = MovedOn(sent);
+    if (!moved_on && !link_->Accepted(*sent.op)) break;
+    sent_line_.pop_front();
+    if (!moved_on) slots_->OnAccepted(sent.op);
+  }
+  return any;
+}
+
+void ShmAnswers::OnLinkOver() {
+  for (Sending& sending : sending_) {
+    if (sending.gauge != nullptr) {
+      std::exchange(sending.gauge, nullptr)->End(sending.trip, 0, link_->now_ns());
+    }
+    sending.stage = StorageRef();
+  }
+  for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
+  ready_line_.clear();
+  stage_line_.clear();
+  sent_line_.clear();
+  staging_bytes_ = 0;
+  segment_index_.clear();
+  segment_ids_.clear();
+  gone_segments_.clear();
+  parts_room_.Clear();
 }
 
 bool ShmAnswers::TryAnswer(ServeOp* op) {
@@ -176,7 +206,7 @@ bool ShmAnswers::AnswerFailed(ServeOp* op) {
     link_->replies.Publish();
   }
   ++link_->counters.failed;
-  slots_->SaidError(op);
+  OnSent(op, 0);
   return true;
 }
 
@@ -365,6 +395,7 @@ void ShmAnswers::AnswerPull(ServeOp* op, const void* payload, uint64_t bytes) {
   if (link_->digests) Of(*op)->digest = Crc32c(0, payload, bytes);
   Placed placed = Describe(*op, bytes);
   placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(payload));
+  link_->given->view().slots[op->slot].loan.store(shm_wire::kLent, std::memory_order_relaxed);
   PutPlaced(CellType::kPull, *op, placed);
   link_->counters.bytes += Of(*op)->sent_bytes = bytes;
   slots_->Lent(op);

@@ -22,7 +22,7 @@ namespace tryst {
 // Poller thread only.
 class ShmAnswers {
  public:
-  // Both outlive it.
+  // Both outlive it. What it has measured holds for all links.
   ShmAnswers(ShmServeLink* link, ServeSlots* slots) : link_(link), slots_(slots) {}
 
   void Make(size_t slots) { sending_.Make(slots); }
@@ -33,16 +33,14 @@ class ShmAnswers {
   bool CopySome();           // False: there is nothing to copy.
   void Forget(ServeOp* op);  // It ends.
   bool any_wait() const { return !ready_line_.empty(); }
-  // Those whose cell the consumer accepts by reading on.
-  struct SentCell {
-    ServeOp* op;
-    uint32_t generation;
-    uint32_t cell;  // After which it counts as accepted.
-  };
-  RingLine<SentCell>* sent_line() { return &sent_line_; }
-  static bool MovedOn(const SentCell& sent) {
-    return sent.op->state != ServeState::kSent || sent.op->generation != sent.generation;
-  }
+  // Nothing was sent over the link yet. REQUIRES: no other one is used.
+  void Begin() { segments_dropped_ = link_->hub->arena()->segments_dropped(); }
+  // The link is over: what is to be sent waits for another.
+  void OnLinkOver();
+  // In state kSent, in the order of the answers.
+  bool any_sent() const { return !sent_line_.empty(); }
+  // Lets go of the first of them that were accepted. False: none was.
+  bool ReleaseAccepted();
   // The arena has given segments back to the system. They are really gone only when the consumer
   // unmaps them, too, so it is told.
   void TellGoneSegments();
@@ -57,7 +55,14 @@ class ShmAnswers {
     ReadGauge* gauge = nullptr;  // Measures its way; null: nobody does.
     ReadGauge::Trip trip;
   };
+  struct Sent {
+    ServeOp* op;
+    uint32_t generation;
+  };
   Sending* Of(const ServeOp& op) { return &sending_[op.slot]; }
+  static bool MovedOn(const Sent& sent) {
+    return sent.op->state != ServeState::kSent || sent.op->generation != sent.generation;
+  }
   void OnSent(ServeOp* op, uint64_t bytes);
   void ForgetMovedOn();
   // Each returns false if there is no room now.
@@ -84,7 +89,7 @@ class ShmAnswers {
   ShmServeLink* const link_;
   ServeSlots* const slots_;
   SlotArray<Sending> sending_;     // By slot.
-  RingLine<SentCell> sent_line_;   // In state kSent, and some whose slot has moved on.
+  RingLine<Sent> sent_line_;       // In state kSent, and some whose slot has moved on.
   RingLine<ServeOp*> ready_line_;  // In states kReady and kInParts.
   RingLine<ServeOp*> stage_line_;  // In state kStaging.
   uint64_t staging_bytes_ = 0;     // The bytes of the ops in stage_line_.

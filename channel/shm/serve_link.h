@@ -4,24 +4,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
-#include "channel/ops/serve_op.h"
+#include "absl/status/status.h"
+#include "channel/ops/serve_session.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
-#include "channel/trace/trace.h"
 
 namespace tryst {
 
-struct ShmServeOptions {
+struct ShmServeOptions : ServeSessionOptions {
+  ShmServeOptions() { path = "shm"; }
   shm_wire::LinkSizes most;  // A consumer's sizes are accepted up to these.
-  std::string self;
-  uint64_t self_incarnation = 0;
   bool digests = false;
   // The bound on what is staged in the arena for this consumer and not returned yet.
   uint64_t stage_bytes = 512 << 20;
@@ -37,17 +35,16 @@ struct ShmServeOptions {
   // The consumer gets only copies, in memory of its own link, because in our segments it could read
   // tensors that are for others. A process of another user is always treated so.
   bool apart = false;
-  std::function<void()> on_drained;  // Called after its end. May be null.
-  Trace* trace = nullptr;            // The poller's; may be null.
-  // For tests: called after the requests were read and before the acceptances are.
-  std::function<void()> before_accepted;
+  std::function<absl::Status()> may_open;  // Whether there may be another link to it.
+  // The link is over, and the consumer holds tensors that came over it.
+  std::function<void(const std::shared_ptr<const GivenReferences>&)> on_kept;
 };
 
-// A shared-memory link as its producer sees it: what the connection (ShmServeChannel), the requests
-// (ShmRequests) and the answers (ShmAnswers) share. Poller thread only.
+// The present link of a session as its producer sees it: what the session (ShmServeChannel) and its
+// answers (ShmAnswers) share. Poller thread only.
 struct ShmServeLink {
-  ShmServeLink(ShmHub* hub, ShmServeOptions options, PollerFlush* flush)
-      : hub(hub), options(std::move(options)), flush(flush) {}
+  ShmServeLink(ShmHub* hub, ShmServeOptions options, PollerFlush* flush, ServeCounters* counters)
+      : hub(hub), options(std::move(options)), flush(flush), counters(*counters) {}
 
   ShmHub* const hub;
   const ShmServeOptions options;
@@ -55,20 +52,22 @@ struct ShmServeLink {
   PollerFlush* const flush;
   shm_wire::LinkSizes sizes;
   bool digests = false;
-  bool open = false;    // The consumer is connected.
-  uint64_t number = 0;  // Identifies the link to both ends, for traces.
   bool can_pull = false;
   bool apart = true;  // ShmServeOptions::apart, or another user's process.
   std::shared_ptr<LocalSocket> socket;
   std::shared_ptr<GivenReferences> given;
   RingReader<shm_wire::kRequestCellBytes> requests;
   RingWriter<shm_wire::kReplyCellBytes> replies;
-  ServeCounters counters;
+  ServeCounters& counters;
 
   int64_t now_ns() const { return hub->poller()->now_ns(); }
   void FlushSoon() { hub->poller()->FlushThisTurn(flush); }
   // Writes a cell that is only a head. False: there is no room.
   bool Say(shm_wire::CellType type, uint16_t slot, uint32_t generation, uint32_t about = 0);
+  // Whether the consumer has accepted the answer of `op` over this link.
+  bool Accepted(const ServeOp& op) const {
+    return shm_wire::Accepted(given->view(), op.slot, op.generation);
+  }
   // Wakes a sleeping consumer, after the ring was written or read.
   void WakeConsumer();
 };

@@ -10,7 +10,13 @@ namespace tryst {
 
 ShmTransport::ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena,
                            ShmOptions options)
-    : context_(context), arena_(std::move(arena)), options_(options), seed_(context.seed) {}
+    : context_(context),
+      arena_(std::move(arena)),
+      options_(options),
+      seed_(context.seed),
+      consumers_(&context_, options_.max_consumers, [this](const Hello& hello, uint64_t session) {
+        return MakeSession(hello, session);
+      }) {}
 
 absl::Status ShmTransport::Open() {
   auto hub = ShmHub::Create(context_.poller, arena_,
@@ -22,8 +28,6 @@ absl::Status ShmTransport::Open() {
 }
 
 ShmTransport::~ShmTransport() {
-  if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
-  serving_.clear();
   arena_->Trim();  // Frees what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
 }
@@ -56,8 +60,10 @@ std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
   options.trace = context_.trace;
   options.max_tensor_bytes = context_.max_tensor_bytes;
   options.patience_ms = options_.patience_ms;
+  options.retain_ms = options_.retain_ms;
   options.join_timeout_ms = options_.join_timeout_ms;
   options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
+  options.before_check = options_.before_check;
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
 }
@@ -66,72 +72,28 @@ void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
   auto offer = shm_wire::DecodeOffer(hello.parameters);
   if (!offer.ok()) return std::move(done)(offer.status());
+  if (!offer->farewell.empty()) {
+    return consumers_.OnFarewell(hello, offer->farewell, std::move(done));
+  }
   HostIdentity theirs;
   theirs.boot_id = offer->boot_id;
   theirs.network_space = offer->network_space;
   const absl::Status same = CheckSameHost(hub_->host(), theirs);
   if (!same.ok()) return std::move(done)(same);
-  // A consumer has one link; a new one tells that the former has ended.
-  for (auto& channel : serving_) {
-    if (channel->consumer() == hello.worker && !channel->MakeWayFor(hello)) {
-      return std::move(done)(absl::AbortedError(absl::StrCat(
-          "connection ", hello.epoch, " is over: the same consumer has opened another since")));
-    }
-  }
-  for (WaitingHello& waiting : waiting_) {
-    if (waiting.hello.worker != hello.worker) continue;
-    std::exchange(waiting.done, std::move(done))(
-        absl::AbortedError("the consumer has asked to open a newer connection"));
-    waiting.hello = hello;
-    waiting.offer = *std::move(offer);
-    return;
-  }
-  if (IsDrained(hello.worker)) return AnswerHello(hello, *offer, std::move(done));
-  // A tensor that another thread is sending at this moment may have met a take that is no longer
-  // wanted. It must be back before the consumer asks again; otherwise a later tensor would overtake
-  // it.
-  waiting_.push_back({hello, *std::move(offer), std::move(done)});
+  consumers_.OnHello(hello, std::move(done));
 }
 
-bool ShmTransport::IsDrained(const std::string& consumer) const {
-  return std::all_of(serving_.begin(), serving_.end(), [&](const auto& channel) {
-    return channel->consumer() != consumer || channel->Drained();
-  });
+void ShmTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
+  consumers_.NotePeer(worker, incarnation);
 }
 
-void ShmTransport::Flush() {
-  std::vector<WaitingHello> answered;
-  for (WaitingHello& one : std::exchange(waiting_, {})) {
-    (IsDrained(one.hello.worker) ? answered : waiting_).push_back(std::move(one));
-  }
-  for (WaitingHello& one : answered) AnswerHello(one.hello, one.offer, std::move(one.done));
-}
-
-void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
-  Reap();
-  if (serving_.size() >= options_.max_consumers) {
-    return std::move(done)(absl::ResourceExhaustedError(
-        absl::StrCat(options_.max_consumers,
-                     " consumers share memory with this worker, which is the most that max_peers "
-                     "allows: raise max_peers")));
-  }
-  if (kept_.size() >= std::min<size_t>(kMostKept, options_.max_consumers)) {
-    arena_->Trim();  // Looks which of them are over.
-    const size_t kept = KeptFor(hello.worker);
-    if (kept >= kMostKept || kept_.size() >= options_.max_consumers) {
-      return std::move(done)(absl::ResourceExhaustedError(
-          absl::StrCat(kept, " ended connections with ", hello.worker, ", and ", kept_.size(),
-                       " with all consumers, are still kept, because their programs hold tensors "
-                       "that came over them: release tensors that were received in shared memory, "
-                       "or end the process that holds them")));
-    }
-  }
+std::unique_ptr<ServeSession> ShmTransport::MakeSession(const Hello& hello, uint64_t session) {
   ShmServeOptions serve;
   serve.most = options_.sizes;
   serve.self = context_.self;
   serve.self_incarnation = context_.incarnation;
+  serve.retain_ms = options_.retain_ms;
   serve.digests = options_.digests;
-  serve.before_accepted = options_.before_accepted;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
   serve.parts_bytes = options_.parts_bytes;
@@ -139,34 +101,38 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
   serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.apart = options_.apart;
-  serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
-  auto channel = std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve),
-                                                   hello, offer);
-  auto answer = channel->Invite();
-  if (answer.ok()) {
-    serving_.push_back(std::move(channel));
-  } else {
-    channel->Close(answer.status());
-  }
-  std::move(done)(std::move(answer));
+  serve.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
+  serve.on_kept = [this,
+                   consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
+    kept_.push_back({consumer, given});
+  };
+  return std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve), hello,
+                                           session);
+}
+
+absl::Status ShmTransport::MayOpen(const std::string& consumer) {
+  if (kept_.size() < std::min<size_t>(kMostKept, options_.max_consumers)) return absl::OkStatus();
+  arena_->Trim();  // Looks which of them are over.
+  const size_t kept = KeptFor(consumer);
+  if (kept < kMostKept && kept_.size() < options_.max_consumers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(kept, " ended connections with ", consumer, ", and ", kept_.size(),
+                   " with all consumers, are still kept, because their programs hold tensors that "
+                   "came over them: release tensors that were received in shared memory, or end "
+                   "the process that holds them"));
 }
 
 void ShmTransport::Maintain() {
-  for (auto& channel : serving_) channel->EndIfNotJoined();
-  Reap();
+  consumers_.Maintain();
   if (context_.place == 0) arena_->Trim();
 }
 
-void ShmTransport::Reap() {
-  for (auto& channel : serving_) {
-    if (!channel->Drained()) continue;
-    counters_ += channel->counters();
-    if (!channel->kept().expired()) kept_.push_back({channel->consumer(), channel->kept()});
-    const size_t keys = channel->told_keys();
-    channel.reset();
-    hub_->poller()->NoteBurstOver(keys);
+std::vector<const ShmServeChannel*> ShmTransport::serving() const {
+  std::vector<const ShmServeChannel*> serving;
+  for (const auto& session : consumers_.serving()) {
+    if (!session->closed()) serving.push_back(static_cast<const ShmServeChannel*>(session.get()));
   }
-  serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
+  return serving;
 }
 
 size_t ShmTransport::KeptFor(const std::string& consumer) {
@@ -181,47 +147,21 @@ void ShmTransport::Close(const absl::Status& why) {
   if (closed_) return;
   closed_ = true;
   close_status_ = why;
-  for (auto& channel : serving_) channel->Close(why);
-  for (WaitingHello& one : std::exchange(waiting_, {})) std::move(one.done)(why);
+  consumers_.Close(why);
 }
 
-bool ShmTransport::Drained() const {
-  return closed_ && std::all_of(serving_.begin(), serving_.end(),
-                                [](const auto& channel) { return channel->Drained(); });
-}
+bool ShmTransport::Drained() const { return closed_ && consumers_.Drained(); }
 
 void ShmTransport::ExplainServing(const std::string& consumer, std::string* out) const {
-  for (const auto& channel : serving_) {
-    if (consumer.empty() || channel->consumer() == consumer) {
-      absl::StrAppend(out, channel->Explain(), "\n");
-    }
-  }
+  consumers_.Explain(consumer, out);
   if (consumer.empty() && context_.place == 0) absl::StrAppend(out, arena_->Explain(), "\n");
 }
 
 void ShmTransport::View(const std::string& consumer, std::vector<PathView>* views) const {
-  for (const auto& channel : serving_) {
-    if (!consumer.empty() && channel->consumer() != consumer) continue;
-    LiveOps ops(0);
-    channel->ListOps(&ops);
-    PathView view;
-    view.role = TraceRole::kServe;
-    view.peer = channel->consumer();
-    view.path = name_;
-    view.in_use = !channel->ended();
-    view.health = channel->health();
-    view.state = channel->state_text();
-    view.since_ns = channel->state_since_ns();
-    view.epoch = channel->epoch();
-    view.under_way = ops.left_out();
-    view.note = channel->apart() ? "gets copies alone" : "";
-    views->push_back(std::move(view));
-  }
+  consumers_.View(consumer, views);
 }
 
-void ShmTransport::ListOps(LiveOps* ops) const {
-  for (const auto& channel : serving_) channel->ListOps(ops);
-}
+void ShmTransport::ListOps(LiveOps* ops) const { consumers_.ListOps(ops); }
 
 void ShmTransport::AddCounters(Counters* counters) const {
   const ShmFetchCounters fetched = fetch_counters();
@@ -234,7 +174,7 @@ void ShmTransport::AddCounters(Counters* counters) const {
   counters->Count("shm_in_parts", fetched.in_parts);
   counters->Count("shm_links", fetched.links);
   counters->Count("shm_breaks", fetched.breaks);
-  counters->Count("shm_replays", fetched.asked_again);
+  counters->Count("shm_replays", fetched.replays);
   counters->Count("shm_digests_wrong", fetched.digests_wrong);
   if (context_.place != 0) return;
   const ArenaCounters arena = arena_->counters();
@@ -246,12 +186,6 @@ void ShmTransport::AddCounters(Counters* counters) const {
 ShmFetchCounters ShmTransport::fetch_counters() const {
   ShmFetchCounters sum;
   for (const ShmFetchChannel* channel : fetching_) sum += channel->counters();
-  return sum;
-}
-
-ServeCounters ShmTransport::serve_counters() const {
-  ServeCounters sum = counters_;
-  for (const auto& channel : serving_) sum += channel->counters();
   return sum;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "channel/arena/arena.h"
+#include "channel/ops/consumers.h"
 #include "channel/shm/fetch_channel.h"
 #include "channel/shm/serve_channel.h"
 #include "channel/shm/shm_hub.h"
@@ -32,14 +33,15 @@ struct ShmOptions {
   int64_t give_up_ms = 2000;     // How long it may fail to connect, if there is another path.
   // How long a consumer waits for the welcome, after the producer's answer to its hello.
   int64_t join_timeout_ms = 5000;
-  uint32_t max_waiting = 1'000'000;       // Fetches that may wait at one producer without a slot.
-  std::shared_ptr<Crew> crew;             // Helps with large copies. Null: nobody does.
-  std::function<void()> before_accepted;  // ShmServeOptions'; for tests.
+  int64_t retain_ms = 60'000;          // How long a producer waits for a consumer without a link.
+  uint32_t max_waiting = 1'000'000;    // Fetches that may wait at one producer without a slot.
+  std::shared_ptr<Crew> crew;          // Helps with large copies. Null: nobody does.
+  std::function<void()> before_check;  // ShmFetchOptions'; for tests.
 };
 
 // The path over shared memory between the workers of this process and others on this host. Makes
 // the consumer's channels, and answers the hellos of consumers.
-class ShmTransport final : public Transport, private PollerFlush {
+class ShmTransport final : public Transport {
  public:
   ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena, ShmOptions options);
   ~ShmTransport() override;
@@ -53,9 +55,9 @@ class ShmTransport final : public Transport, private PollerFlush {
       const std::string& peer, std::function<void()> on_refused,
       std::function<void()> on_open = nullptr,
       std::function<void(std::vector<WaitingFetch>)> on_left = nullptr);
-  // kUnimplemented: it is not the same host. Answers after everything that the consumer's former
-  // links had taken is back in its place.
+  // kUnimplemented: it is not the same host.
   void OnHello(const Hello& hello, HelloDone done) override;
+  void NotePeer(const std::string& worker, uint64_t incarnation) override;
   // Drops consumers that have gone, and unused memory.
   void Maintain() override;
   void Close(const absl::Status& why) override;
@@ -66,8 +68,8 @@ class ShmTransport final : public Transport, private PollerFlush {
   void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   ShmFetchCounters fetch_counters() const;
-  ServeCounters serve_counters() const;
-  const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
+  ServeCounters serve_counters() const { return consumers_.counters(); }
+  std::vector<const ShmServeChannel*> serving() const;
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
   // to only if link after link breaks while it holds tensors of each. Of all consumers together
@@ -75,13 +77,11 @@ class ShmTransport final : public Transport, private PollerFlush {
   static constexpr size_t kMostKept = 64;
 
  private:
-  void Reap();
+  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
+  absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
   // brought.
   size_t KeptFor(const std::string& consumer);
-  void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
-  bool IsDrained(const std::string& consumer) const;
-  void Flush() override;  // Answers the hellos in waiting_.
 
   // Constant after construction.
   const std::string name_ = "shm";
@@ -93,19 +93,12 @@ class ShmTransport final : public Transport, private PollerFlush {
   // Poller thread only.
   uint64_t seed_;
   std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
-  std::vector<std::unique_ptr<ShmServeChannel>> serving_;
-  ServeCounters counters_;  // Sums of those that are gone.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;
   };
   std::vector<KeptLink> kept_;
-  struct WaitingHello {
-    Hello hello;
-    shm_wire::Offer offer;
-    HelloDone done;
-  };
-  std::vector<WaitingHello> waiting_;  // One for each consumer.
+  Consumers consumers_;
   bool closed_ = false;
   absl::Status close_status_;
 };

@@ -129,21 +129,11 @@ absl::Status CheckSizes(const LinkSizes& sizes) {
   return absl::OkStatus();
 }
 
-// A producer asks only about the last generation that was finished, or about the next one. So the
-// generation's lowest bit is enough.
-void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header) {
-  const int shift = slot % 4 * 2;
-  uint8_t* four = &header->accepted[slot / 4];
-  *four = static_cast<uint8_t>((*four & ~(3 << shift)) | (2 | (generation & 1)) << shift);
-}
-
-bool WasAccepted(const LinkHeader& header, uint16_t slot, uint32_t generation) {
-  return (header.accepted[slot / 4] >> (slot % 4 * 2) & 3) == (2 | (generation & 1));
-}
-
 std::string EncodeOffer(const Offer& offer) {
   std::string out;
   Put32(kVersion, &out);
+  PutText(offer.farewell, &out);
+  if (!offer.farewell.empty()) return out;
   PutText(offer.boot_id, &out);
   Put64(offer.network_space, &out);
   Put32(offer.sizes.cells, &out);
@@ -163,6 +153,8 @@ absl::StatusOr<Offer> DecodeOffer(absl::string_view in) {
         "release on both");
   }
   Offer offer;
+  offer.farewell = std::string(taker.Bytes(taker.Number<uint32_t>()));
+  if (!offer.farewell.empty() && taker.AllTaken()) return offer;
   offer.boot_id = std::string(taker.Bytes(taker.Number<uint32_t>()));
   offer.network_space = taker.Number<uint64_t>();
   offer.sizes.cells = taker.Number<uint32_t>();
@@ -181,6 +173,7 @@ std::string EncodeInvitation(const Invitation& invitation) {
   Put32(kVersion, &out);
   PutText(invitation.socket, &out);
   out.append(reinterpret_cast<const char*>(invitation.token.data()), invitation.token.size());
+  Put64(invitation.session, &out);
   return out;
 }
 
@@ -190,8 +183,9 @@ absl::StatusOr<Invitation> DecodeInvitation(absl::string_view in) {
   Invitation invitation;
   invitation.socket = std::string(taker.Bytes(taker.Number<uint32_t>()));
   const absl::string_view token = taker.Bytes(invitation.token.size());
+  invitation.session = taker.Number<uint64_t>();
   if (!taker.AllTaken() || version != kVersion || invitation.socket.empty() ||
-      invitation.socket.size() > 100) {
+      invitation.socket.size() > 100 || invitation.session == 0) {
     return absl::DataLossError("the producer's answer about shared memory is malformed");
   }
   memcpy(invitation.token.data(), token.data(), token.size());

@@ -20,10 +20,9 @@
 namespace tryst {
 namespace shm_wire {
 
-inline constexpr uint32_t kVersion = 1;  // The hello's messages and kJoin have it.
-// The version of a link, the only one that both ends speak. kWelcome holds the newest that the
-// producer speaks, kReady the one that is used.
-inline constexpr uint32_t kLinkVersion = 3;
+// The only one that is spoken. The hello's messages have it, and so have kJoin, kWelcome and
+// kReady.
+inline constexpr uint32_t kVersion = 4;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
@@ -46,11 +45,12 @@ enum class CellType : uint8_t {
   kKey = 2,      // number: key id; slot: the length of the text, which begins in the body.
   kRequest = 3,  // number: key id. Body: the step, 8 bytes; a ticket or 0, 8 bytes.
   kCancel = 4,
-  kPulled = 5,    // Answers kPull: the producer may release the bytes.
-  kRefused = 6,   // Refuses an answer: the tensor was not delivered, and goes back to the producer.
-  kPark = 7,      // Body: the ticket under which this slot's fetch goes on waiting.
-  kUnwanted = 8,  // number: how many. Body: tickets that are no longer wanted.
-  kPing = 9,      // Must be answered with kPong, or any other cell.
+  kPulled = 5,     // Answers kPull: the producer may release the bytes.
+  kPark = 7,       // Body: the ticket under which this slot's fetch goes on waiting.
+  kUnwanted = 8,   // number: how many. Body: tickets that are no longer wanted.
+  kPing = 9,       // Must be answered with kPong, or any other cell.
+  kReplayed = 10,  // What was asked over an earlier link, and is still wanted, was said again.
+  kWaits = 11,     // number: key id. Body: the step and the ticket of a fetch that is parked.
   // From producer to consumer.
   kInline = 16,       // number: bytes. Body: meta, dimensions, the bytes.
   kReference = 17,    // Body: Placed. The bytes are in a segment until the reference is returned.
@@ -66,13 +66,13 @@ enum class CellType : uint8_t {
 
 enum CellFlags : uint8_t {
   kHasDestination = 1,  // kRequest: the caller gave memory to fill.
-  kMustCopy = 2,        // kRequest: the answer must not be a reference.
+  kReplay = 2,          // kRequest: it was asked for over an earlier link.
   kIsDead = 4,          // kInline.
   kDerived = 8,         // kFailed: the failure is a consequence of another.
   kPullFailed = 16,     // kPulled: the bytes could not be read; send them in another way.
   // kReference, kPull, kChunk: the digest is set (in kChunk, that of the part).
   kHasDigest = 32,
-  kMayPark = 64,  // kRequest: park it unless the tensor is here. Version 3.
+  kMayPark = 64,  // kRequest: park it unless the tensor is here.
 };
 
 struct CellHead {
@@ -159,12 +159,28 @@ absl::Status CheckSizes(const LinkSizes& sizes);
 // Which events must wake a sleeping side.
 enum Asleep : uint32_t { kAwake = 0, kForMessages = 1, kForRoomToo = 2 };
 
-// What becomes of answers that the consumer had not accepted when the link ended. The side that
-// stores its value first decides.
-enum Settlement : uint32_t {
-  kNotSettled = 0,
-  kSettled = 1,  // The consumer has stored which answers it accepted; it asks for the rest again.
-  kNotKept = 2,  // The producer has released them: no side can have them any more.
+// How an end has left the link. It stores this before its socket ends; a process that is killed
+// stores nothing.
+enum LinkEnd : uint32_t {
+  kNotEnded = 0,
+  kKept = 1,     // Its process lives on, and so does the session.
+  kNotKept = 2,  // The session is over.
+};
+
+// Whether the consumer may use what it reads out of the producer's own memory. Both change it by
+// compare-and-swap, so that one of them has the tensor.
+enum Loan : uint32_t {
+  kNoLoan = 0,
+  kLent = 1,       // Stored by the producer, before kPull.
+  kTaken = 2,      // The consumer had read all, and has the tensor.
+  kLoanEnded = 3,  // The producer has it back; what was read may be anything.
+};
+
+// What both ends know of a slot beside the cells.
+struct SlotWord {
+  // The generation after the last one whose answer the consumer has accepted.
+  std::atomic<uint32_t> accepted;
+  std::atomic<uint32_t> loan;
 };
 
 struct LinkHeader {
@@ -174,14 +190,9 @@ struct LinkHeader {
   alignas(128) std::atomic<uint32_t> producer_asleep;
   alignas(128) std::atomic<uint32_t> requests_read;
   alignas(128) std::atomic<uint32_t> replies_read;
-  // How many cells of the reply ring hold nothing that could still be refused.
-  alignas(128) std::atomic<uint32_t> replies_accepted;
   alignas(128) std::atomic<uint32_t> releases_written;
-  // For the end of the link.
-  // Not 0: the producer ended the link on purpose, and its process lives on.
-  alignas(128) std::atomic<uint32_t> producer_left;
-  std::atomic<uint32_t> settlement;
-  uint8_t accepted[kMaxSlots / 4];  // Two bits for each slot; see SetAccepted().
+  alignas(128) std::atomic<uint32_t> producer_left;  // LinkEnd.
+  std::atomic<uint32_t> consumer_left;               // LinkEnd.
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
@@ -193,13 +204,9 @@ constexpr uint64_t kHeaderBytes = 4096;
 static_assert(sizeof(LinkHeader) <= kHeaderBytes, "");
 inline uint64_t LinkBytes(const LinkSizes& sizes) {
   return kHeaderBytes + uint64_t{sizes.cells} * (kRequestCellBytes + kReplyCellBytes) +
-         uint64_t{sizes.references} * sizeof(ReleaseEntry);
+         uint64_t{sizes.references} * sizeof(ReleaseEntry) +
+         uint64_t{sizes.slots} * sizeof(SlotWord);
 }
-
-// The consumer stores here that it has accepted the answer for `slot` in `generation`, the newest
-// that it has finished there.
-void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header);
-bool WasAccepted(const LinkHeader& header, uint16_t slot, uint32_t generation);
 
 // Where the parts of a link's memory begin.
 struct LinkView {
@@ -208,19 +215,26 @@ struct LinkView {
       : header(reinterpret_cast<LinkHeader*>(memory)),
         requests(memory + kHeaderBytes),
         replies(requests + size_t{sizes.cells} * kRequestCellBytes),
-        releases(reinterpret_cast<ReleaseEntry*>(replies + size_t{sizes.cells} * kReplyCellBytes)) {
-  }
+        releases(reinterpret_cast<ReleaseEntry*>(replies + size_t{sizes.cells} * kReplyCellBytes)),
+        slots(reinterpret_cast<SlotWord*>(releases + sizes.references)) {}
   LinkHeader* header = nullptr;
   uint8_t* requests = nullptr;
   uint8_t* replies = nullptr;
   ReleaseEntry* releases = nullptr;
+  SlotWord* slots = nullptr;
 };
+
+// Whether the consumer has accepted what it was answered on `slot` under this generation.
+inline bool Accepted(const LinkView& view, uint16_t slot, uint32_t generation) {
+  return view.slots[slot].accepted.load(std::memory_order_acquire) == generation + 1;
+}
 
 // ---- Hello ----
 using Token = std::array<uint8_t, 32>;
 
-// From the consumer: its host, and the sizes that it asks for.
+// From the consumer: its host, and the sizes that it asks for; or a farewell.
 struct Offer {
+  std::string farewell;        // As EncodeFarewell() made it. Empty: it wants a link.
   std::string boot_id;         // The kernel's.
   uint64_t network_space = 0;  // The namespace that names of sockets belong to.
   LinkSizes sizes;
@@ -231,8 +245,9 @@ absl::StatusOr<Offer> DecodeOffer(absl::string_view in);
 
 // From the producer: where to connect, and with which token.
 struct Invitation {
-  std::string socket;  // An abstract name.
-  Token token{};       // Valid for one connection and a limited time.
+  std::string socket;    // An abstract name.
+  Token token{};         // Valid for one connection and a limited time.
+  uint64_t session = 0;  // The producer's memory of this consumer.
 };
 std::string EncodeInvitation(const Invitation& invitation);
 absl::StatusOr<Invitation> DecodeInvitation(absl::string_view in);
@@ -245,21 +260,22 @@ enum class PacketType : uint32_t {
   kReady = 0x31525954,
   // From the producer: a segment's memory, before the first reference into it.
   kSegment = 0x31535954,
-  kWake = 0x314b5954,   // Wakes the receiver: its ring has news.
-  kLeave = 0x314c5954,  // From the consumer: it asks for nothing more, but still holds tensors.
+  kWake = 0x314b5954,  // Wakes the receiver: its ring has news.
+  // From the consumer: it has left the link, and still holds what it was given by reference.
+  kLeave = 0x314c5954,
 };
 struct Packet {
   PacketType type = PacketType::kWake;
-  uint32_t version = kVersion;  // kWelcome, kReady: of the link.
-  Token token{};                // kJoin, kReady (its first 16 bytes).
-  LinkSizes sizes;              // kWelcome.
-  uint32_t digests = 0;         // kWelcome: placed tensors carry digests.
-  uint32_t pulls = 0;           // kReady: the consumer can read the producer's own memory.
-  uint64_t probe_address = 0;   // kWelcome: an address in the producer's own memory.
-  uint8_t probe[16] = {};       // kWelcome: the bytes there.
-  uint32_t segment = 0;         // kSegment: its index on this link.
-  uint64_t segment_id = 0;      // kSegment.
-  uint64_t segment_bytes = 0;   // kSegment.
+  uint32_t version = kVersion;
+  Token token{};               // kJoin, kReady (its first 16 bytes).
+  LinkSizes sizes;             // kWelcome.
+  uint32_t digests = 0;        // kWelcome: placed tensors carry digests.
+  uint32_t pulls = 0;          // kReady: the consumer can read the producer's own memory.
+  uint64_t probe_address = 0;  // kWelcome: an address in the producer's own memory.
+  uint8_t probe[16] = {};      // kWelcome: the bytes there.
+  uint32_t segment = 0;        // kSegment: its index on this link.
+  uint64_t segment_id = 0;     // kSegment.
+  uint64_t segment_bytes = 0;  // kSegment.
 };
 
 }  // namespace shm_wire

@@ -84,11 +84,13 @@ TEST(ShmWireTest, TheViewFillsTheMemory) {
   EXPECT_EQ(at(view.requests), kHeaderBytes);
   EXPECT_EQ(at(view.replies), kHeaderBytes + 256 * kRequestCellBytes);
   EXPECT_EQ(at(view.releases), kHeaderBytes + 256 * (kRequestCellBytes + kReplyCellBytes));
-  EXPECT_EQ(at(view.releases + 64), LinkBytes(sizes));
+  EXPECT_EQ(at(view.slots), at(view.releases + 64));
+  EXPECT_EQ(at(view.slots + sizes.slots), LinkBytes(sizes));
 }
 
 TEST(ShmWireTest, InvitationsComeBackAndNothingElseDoes) {
   Invitation invitation;
+  invitation.session = 1;
   invitation.socket = "tryst-0123";
   for (size_t i = 0; i < invitation.token.size(); ++i) {
     invitation.token[i] = static_cast<uint8_t>(i * 7);
@@ -203,40 +205,49 @@ TEST(ShmWireTest, RandomCellsAreJudged) {
 }
 
 TEST(ShmWireTest, WhatWasAcceptedIsToldForEachSlotByItself) {
-  auto header = std::make_unique<LinkHeader>();
-  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
-    EXPECT_FALSE(WasAccepted(*header, static_cast<uint16_t>(slot), 0));
+  LinkSizes sizes;
+  sizes.cells = 256;
+  sizes.references = 8;
+  sizes.slots = 5;
+  std::vector<uint64_t> memory(LinkBytes(sizes) / 8 + 1);
+  memory.back() = 4711;
+  LinkView view(reinterpret_cast<uint8_t*>(memory.data()), sizes);
+  for (const uint32_t generation : {0u, 7u, UINT32_MAX}) {
+    for (uint16_t slot = 0; slot < 5; ++slot) {
+      view.slots[slot].accepted.store(generation);
+      EXPECT_FALSE(Accepted(view, slot, generation));
+      view.slots[slot].accepted.store(generation + 1);
+      EXPECT_TRUE(Accepted(view, slot, generation));
+      EXPECT_FALSE(Accepted(view, slot, generation + 1)) << "which may be out already";
+    }
   }
-  std::vector<uint32_t> generations(kMaxSlots);
-  std::mt19937_64 random(1);
-  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
-    generations[slot] = static_cast<uint32_t>(random());
-    SetAccepted(static_cast<uint16_t>(slot), generations[slot] - 1, header.get());
-    SetAccepted(static_cast<uint16_t>(slot), generations[slot], header.get());
-  }
-  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
-    EXPECT_TRUE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot]));
-    // The next generation, which may be out already.
-    EXPECT_FALSE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot] + 1));
-  }
+  EXPECT_EQ(memory.back(), 4711u) << "behind the link";
 }
 
 // docs/WIRE.md lists these offsets.
 TEST(ShmWireTest, TheEndOfALinkLiesWhereAnotherBuildLooksForIt) {
   EXPECT_EQ(offsetof(LinkHeader, requests_read), 384u);
-  EXPECT_EQ(offsetof(LinkHeader, replies_accepted), 640u);
-  EXPECT_EQ(offsetof(LinkHeader, releases_written), 768u);
-  EXPECT_EQ(offsetof(LinkHeader, producer_left), 896u);
-  EXPECT_EQ(offsetof(LinkHeader, settlement), 900u);
-  EXPECT_EQ(offsetof(LinkHeader, accepted), 904u);
-  EXPECT_EQ(sizeof(LinkHeader::accepted), 1024u);
-  auto header = std::make_unique<LinkHeader>();
-  SetAccepted(5, 8, header.get());
-  SetAccepted(6, 9, header.get());
-  EXPECT_EQ(header->accepted[1], 2 << 2 | 3 << 4);
+  EXPECT_EQ(offsetof(LinkHeader, releases_written), 640u);
+  EXPECT_EQ(offsetof(LinkHeader, producer_left), 768u);
+  EXPECT_EQ(offsetof(LinkHeader, consumer_left), 772u);
+  EXPECT_EQ(sizeof(SlotWord), 8u);
+  EXPECT_EQ(offsetof(SlotWord, loan), 4u);
 }
 
-// What an end of version 1 sends and accepts must not change.
+TEST(ShmWireTest, AFarewellTakesThePlaceOfAnOffer) {
+  Offer offer;
+  offer.farewell = "farewell";
+  const std::string whole = EncodeOffer(offer);
+  const auto decoded = DecodeOffer(whole);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->farewell, "farewell");
+  EXPECT_FALSE(DecodeOffer(whole + "x").ok());
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    EXPECT_FALSE(DecodeOffer(whole.substr(0, bytes)).ok()) << bytes;
+  }
+}
+
+// What an end of version 4 sends and accepts must not change.
 TEST(ShmWireTest, HelloAndInvitationKeepTheirForm) {
   Offer offer;
   offer.boot_id = "b";
@@ -244,16 +255,17 @@ TEST(ShmWireTest, HelloAndInvitationKeepTheirForm) {
   offer.sizes = {256, 4, 8};
   offer.digests = true;
   EXPECT_EQ(absl::BytesToHexString(EncodeOffer(offer)),
-            "0100000001000000620200000000000000000100000400000008000000"
+            "040000000000000001000000620200000000000000000100000400000008000000"
             "01000000");
   Invitation invitation;
   invitation.socket = "s";
   invitation.token.fill(7);
+  invitation.session = 9;
   EXPECT_EQ(absl::BytesToHexString(EncodeInvitation(invitation)),
-            "010000000100000073" + absl::BytesToHexString(std::string(32, 7)));
+            "040000000100000073" + absl::BytesToHexString(std::string(32, 7)) + "0900000000000000");
   EXPECT_EQ(sizeof(Packet), 112u);
   EXPECT_EQ(offsetof(Packet, version), 4u);
-  EXPECT_EQ(Packet().version, 1u);
+  EXPECT_EQ(Packet().version, 4u);
 }
 
 TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {

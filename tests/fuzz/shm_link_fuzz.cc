@@ -1,7 +1,7 @@
 // A peer on this host that writes anything into the rings and sends anything on the socket. Either
 // end of a link must survive that: it may end the link, never the process.
 //
-// The first byte says which end is hostile, and its version. Then come operations of one byte each
+// The first byte says which end is hostile. Then come operations of one byte each
 // with their arguments: a random cell, a cell that is nearly right, a packet, statements about the
 // end of the link, the end itself, another hello or link, a turn.
 //
@@ -113,6 +113,7 @@ struct World {
     for (int i = 0; i < 100 && !path->serving().empty(); ++i) {
       Turn();
       path->Maintain();
+      alarms.AdvanceBy(absl::Seconds(1));  // A session is kept for a while after its link.
     }
     TRYST_CHECK(path->serving().empty()) << "a consumer is left";
     TRYST_CHECK(arena->counters().used_bytes == 0) << arena->counters().used_bytes;
@@ -144,7 +145,7 @@ void WriteCell(Input* in, uint8_t* ring, uint32_t* next, bool nearly_right) {
   in->Fill(cell, nearly_right ? 24 : kBytes);
   if (nearly_right) {
     memset(cell + 24, 0, kBytes - 24);
-    cell[4] = static_cast<uint8_t>(kBytes == shm_wire::kRequestCellBytes ? 1 + cell[4] % 9
+    cell[4] = static_cast<uint8_t>(kBytes == shm_wire::kRequestCellBytes ? 1 + cell[4] % 11
                                                                          : 16 + cell[4] % 10);
     cell[6] &= 3;  // The slot.
     cell[7] = 0;
@@ -169,16 +170,17 @@ void SayAnything(Input* in, LocalSocket* socket, const SharedMemory* memory) {
   socket->Send(packet, (what & 128) != 0 ? memory->fd() : -1);
 }
 
-// What either end may find in memory when a link ends.
-void SayHowItEnded(Input* in, shm_wire::LinkHeader* header) {
+// What either end may find in memory of the link and of its slots.
+void SayHowItEnded(Input* in, const shm_wire::LinkView& view) {
   const uint8_t what = in->Byte();
-  header->producer_left.store(what & 1);
-  header->settlement.store(what >> 1 & 3);
-  header->accepted[in->Byte() & 1] = in->Byte();
+  view.header->producer_left.store(what & 3);
+  view.header->consumer_left.store(what >> 6);
+  view.slots[what >> 2 & 3].loan.store(what >> 4 & 3);
+  view.slots[what >> 2 & 3].accepted.store(in->Byte());
 }
 
 // The fuzzer is the consumer of an honest producer.
-void AttackProducer(Input* in, uint32_t version, World* world) {
+void AttackProducer(Input* in, World* world) {
   Hello hello;
   hello.worker = kConsumer;
   hello.incarnation = 2;
@@ -211,7 +213,6 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
   TRYST_CHECK(memory.ok()) << memory.status();
   const shm_wire::LinkView view((*memory)->data(), packet.sizes);
   packet.type = shm_wire::PacketType::kReady;
-  packet.version = version;
   packet.pulls = 1;
   memcpy(view.header->proof, packet.token.data(), sizeof(view.header->proof));
   (*socket)->Send(packet);
@@ -244,9 +245,8 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
       ++returns;
     } else if (what % 8 == 6) {
       view.header->replies_read.store(in->Byte());
-      view.header->replies_accepted.store(in->Byte());
     } else if (what % 32 == 7) {
-      SayHowItEnded(in, view.header);
+      SayHowItEnded(in, view);
     } else if (what % 32 == 15) {
       // For another link: of this incarnation or the next, of this attempt or an earlier one.
       hello.epoch = world->epoch += what >> 5 & 1;
@@ -262,7 +262,7 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
 }
 
 // The fuzzer is the producer of an honest consumer.
-void AttackConsumer(Input* in, uint32_t version, World* world) {
+void AttackConsumer(Input* in, World* world) {
   std::unique_ptr<ShmFetchChannel> channel = world->path->MakeFetchChannel(kProducer, nullptr);
   int started = 0;
   int ended = 0;
@@ -286,8 +286,8 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
       SharedMemory::Create(8192, SharedMemory::Writers::kCreator)->release();
   HostileLink link;
   const auto open = [&](uint64_t incarnation) {
-    link.Open(&world->hellos, world->door.get(), world->door_name, kProducer, incarnation, version,
-              *segment, [world] { world->Turn(); });
+    link.Open(&world->hellos, world->door.get(), world->door_name, kProducer, incarnation, *segment,
+              [world] { world->Turn(); });
   };
   open(7);
   TRYST_CHECK(link.socket != nullptr);
@@ -316,13 +316,14 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
     } else if (what % 8 == 6) {
       if (link.socket != nullptr) SayAnything(in, link.socket.get(), segment);
     } else if (what % 32 == 15) {
-      SayHowItEnded(in, link.view.header);
+      SayHowItEnded(in, link.view);
     } else if (what % 32 == 31) {
       // The link ends, and after a pause the consumer asks for another.
       link.socket.reset();
       world->Turn();
       world->alarms.AdvanceBy(absl::Seconds(2));
       world->Turn();
+      link.session = 1 + (what >> 6 & 1);
       open(7 + (what >> 5 & 1));
     } else {
       fetch(what % 16 > 8);
@@ -353,11 +354,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   static tryst::World* const world = new tryst::World();
   tryst::Input in(data, bytes);
   const uint8_t how = in.Byte();
-  const uint32_t version = how < 250 ? tryst::shm_wire::kLinkVersion : how >> 1 & 3;
   if (how % 2 == 0) {
-    tryst::AttackProducer(&in, version, world);
+    tryst::AttackProducer(&in, world);
   } else {
-    tryst::AttackConsumer(&in, version, world);
+    tryst::AttackConsumer(&in, world);
   }
   world->EndInput();
   return 0;

@@ -14,17 +14,18 @@ shm_wire::LinkSizes SmallLinkSizes() {
 }
 
 void HostileLink::Invite(KeptHellos* hellos, const std::string& door_name,
-                         const std::string& producer, uint64_t incarnation) {
+                         const std::string& producer, uint64_t incarnation, uint64_t session) {
   Hello answer = hellos->asked;
   answer.worker = producer;
   answer.incarnation = incarnation;
   shm_wire::Invitation invitation;
   invitation.socket = door_name;
+  invitation.session = session;
   answer.parameters = shm_wire::EncodeInvitation(invitation);
   std::exchange(hellos->answer, nullptr)(answer);
 }
 
-void HostileLink::Welcome(uint32_t version) {
+void HostileLink::Welcome() {
   // One for all links: it costs more to make than all the rest.
   static SharedMemory* const again =
       SharedMemory::Create(shm_wire::LinkBytes(SmallLinkSizes()), SharedMemory::Writers::kEverybody)
@@ -35,8 +36,10 @@ void HostileLink::Welcome(uint32_t version) {
   next = 0;
   shm_wire::Packet packet;
   packet.type = shm_wire::PacketType::kWelcome;
-  packet.version = version;
   packet.sizes = SmallLinkSizes();
+  static const uint8_t probe[sizeof(packet.probe)] = {4, 7, 1, 1};
+  if (lends) packet.probe_address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(probe));
+  memcpy(packet.probe, probe, sizeof(probe));
   socket->Send(packet, memory->fd());
 }
 

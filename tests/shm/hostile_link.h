@@ -32,19 +32,21 @@ struct HostileLink {
   SharedMemory* memory = nullptr;
   shm_wire::LinkView view;
   uint32_t next = 0;
+  uint64_t session = 1;  // That it says it has.
+  bool lends = false;    // It says where its memory can be read.
 
   // Answers the hello of a waiting consumer, in the name of `producer`. `turn` lets the consumer
   // work.
   template <typename Turn>
   void Open(KeptHellos* hellos, LocalSocket* door, const std::string& door_name,
-            const std::string& producer, uint64_t incarnation, uint32_t version,
-            const SharedMemory& segment, Turn turn) {
+            const std::string& producer, uint64_t incarnation, const SharedMemory& segment,
+            Turn turn) {
     if (hellos->answer == nullptr) return;
-    Invite(hellos, door_name, producer, incarnation);
+    Invite(hellos, door_name, producer, incarnation, session);
     turn();
     socket = door->Accept();
     if (socket == nullptr) return;  // The connecting side has closed meanwhile.
-    Welcome(version);
+    Welcome();
     for (int i = 0; i < 3; ++i) turn();
     Lend(segment);
   }
@@ -53,10 +55,10 @@ struct HostileLink {
 
   // The first step of Open().
   static void Invite(KeptHellos* hellos, const std::string& door_name, const std::string& producer,
-                     uint64_t incarnation);
+                     uint64_t incarnation, uint64_t session = 1);
 
  private:
-  void Welcome(uint32_t version);
+  void Welcome();
   void Lend(const SharedMemory& segment);  // For references to point into.
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
+#include "channel/ops/farewell.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -88,14 +89,14 @@ class HostileProducerTest : public ::testing::Test {
     }
   }
   void Open(uint64_t incarnation = 7) {
-    link_.Open(&hellos_, door_.get(), door_name_, kProducer, incarnation, shm_wire::kLinkVersion,
-               *segment_, [this] { Turn(); });
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, incarnation, *segment_,
+               [this] { Turn(); });
     ASSERT_NE(link_.socket, nullptr);
     Turn();
   }
   // It ends the link, and expects another one.
   void HangUp() {
-    link_.view.header->producer_left.store(1);
+    link_.view.header->producer_left.store(shm_wire::kKept);
     link_.socket.reset();
     for (int i = 0; i < 100 && hellos_.answer == nullptr; ++i) Turn();
     ASSERT_NE(hellos_.answer, nullptr) << channel_->Explain();
@@ -199,6 +200,14 @@ class HostileProducerTest : public ::testing::Test {
     link_.Reply(cell);
     Turn();
   }
+  void Say(shm_wire::CellType type, const shm_wire::CellHead& request) {
+    shm_wire::ReplyCell cell{};
+    cell.head.type = type;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    link_.Reply(cell);
+    Turn();
+  }
   void Fail(const shm_wire::CellHead& request) {
     shm_wire::ReplyCell cell{};
     cell.head.type = shm_wire::CellType::kFailed;
@@ -295,45 +304,21 @@ TEST_F(HostileProducerTest, AProducerThatSleepsIsWokenByARequest) {
   EXPECT_EQ(link_.view.header->producer_asleep.load(), uint32_t{shm_wire::kAwake});
 }
 
-// The producer lets go of what was accepted, and what is refused has to go back.
-TEST_F(HostileProducerTest, NothingIsAcceptedBesideARefusalForWhichThereIsNoRoom) {
-  constexpr uint32_t kSlots = 4;
-  uint32_t answers = 0;
-  const auto answer = [&](const shm_wire::CellHead& request) {
-    ++answers;
-    Answer(request.slot, request.generation, kNumber);
-  };
-  uint32_t key_cells = 0;
-  for (uint32_t i = 0; i < kSlots; ++i) {
-    Fetch(Tensor(), nullptr, absl::StrCat("edge", i));
-    if (i == 0) {
-      Open();
-      key_cells = Written() - 1;
-    }
-    answer(LastRequest());
-  }
-  ASSERT_LT(key_cells, kSlots);
-  while (Written() < shm_wire::kMinCells - kSlots - key_cells) {
-    Fetch(Tensor(), nullptr, "edge0");
-    answer(LastRequest());
-  }
-  EXPECT_EQ(link_.view.header->replies_accepted.load(), answers);
-  // One for each slot. A fetch needs room for its key, and behind the last one there is no more.
-  std::vector<shm_wire::CellHead> requests;
-  for (uint32_t i = 0; i < kSlots; ++i) {
-    Fetch(*Tensor::Allocate(DType::kUint32, {2}), nullptr, absl::StrCat("edge", i));
-    requests.push_back(LastRequest());
-  }
-  const uint32_t fitted = answers;
-  for (const shm_wire::CellHead& request : requests) answer(request);
-  ASSERT_TRUE(absl::IsInvalidArgument(status_)) << status_;
-  ASSERT_EQ(Written(), shm_wire::kMinCells);
-  const uint32_t refused = Written(shm_wire::CellType::kRefused);
-  ASSERT_LT(refused, kSlots);
-  EXPECT_LE(link_.view.header->replies_accepted.load(), fitted + refused);
-  link_.view.header->requests_read.store(shm_wire::kMinCells);
-  Turn();
-  EXPECT_EQ(link_.view.header->replies_accepted.load(), answers);
+// The producer lets go of what was accepted, and what is turned down has to go back.
+TEST_F(HostileProducerTest, WhatIsTurnedDownIsNotAccepted) {
+  Fetch();
+  Open();
+  const shm_wire::CellHead first = LastRequest();
+  Answer(first.slot, first.generation, kNumber);
+  EXPECT_EQ(link_.view.slots[first.slot].accepted.load(), first.generation + 1);
+  Fetch(*Tensor::Allocate(DType::kUint32, {2}));  // Another shape.
+  const shm_wire::CellHead second = LastRequest();
+  ASSERT_EQ(second.slot, first.slot);
+  Answer(second.slot, second.generation, kNumber);
+  EXPECT_EQ(link_.view.slots[second.slot].accepted.load(), first.generation + 1);
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  Say(shm_wire::CellType::kGone, second);
+  EXPECT_TRUE(absl::IsInvalidArgument(status_)) << status_;
 }
 
 TEST_F(HostileProducerTest, WhoParksAFetchUnaskedBreaksTheLink) {
@@ -398,23 +383,82 @@ TEST_F(HostileProducerTest, WhatHasBegunToComeIsNotTakenOver) {
   EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
 }
 
-// Over the next link nobody would answer its cancel.
-TEST_F(HostileProducerTest, WhatIsGivenUpIsOverWhenTheLinkEnds) {
+// Its caller hears of it then; the producer hears of it again, and only then the slot is free.
+TEST_F(HostileProducerTest, WhatIsGivenUpIsCancelledOverTheNextLinkToo) {
   Cancellation cancellation;
   Fetch(Tensor(), &cancellation);
   Open();
+  const shm_wire::CellHead given_up = LastRequest();
   cancellation.StartCancel();
   Turn();
   EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
   EXPECT_EQ(ended_, 0) << "it waits for the last word: " << status_;
-  Fetch();
+  Fetch(Tensor(), nullptr, "other");
+  const shm_wire::CellHead asked = LastRequest();
   HangUp();
   EXPECT_EQ(ended_, 1);
   EXPECT_TRUE(absl::IsCancelled(status_)) << status_;
   Open();
   EXPECT_EQ(Written(shm_wire::CellType::kRequest), 1u) << "only the other is asked for again";
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  EXPECT_EQ(Written(shm_wire::CellType::kReplayed), 1u);
+  const shm_wire::CellHead again = LastRequest();
+  EXPECT_EQ(again.slot, asked.slot);
+  EXPECT_EQ(again.generation, asked.generation) << "by the same name";
+  EXPECT_NE(again.flags & shm_wire::kReplay, 0);
+  Say(shm_wire::CellType::kGone, given_up);
+  Answer(again.slot, again.generation, kNumber);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+TEST_F(HostileProducerTest, ASessionThatIsForgottenEndsWhatWasAsked) {
+  Fetch();
+  Open();
+  HangUp();
+  EXPECT_EQ(ended_, 0) << status_;
+  link_.session = 2;
+  Open();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsUnavailable(status_)) << status_;
+  Fetch();
   Answer(LastRequest().slot, LastRequest().generation, kNumber);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// The memory may hold anything by the time at which it was read.
+TEST_F(HostileProducerTest, WhatIsReadWithoutALoanIsNotBelieved) {
+  const uint32_t theirs[2] = {kNumber, kNumber};
+  link_.lends = true;
+  uint64_t breaks = 0;
+  for (const uint32_t loan : {shm_wire::kNoLoan, shm_wire::kLoanEnded, shm_wire::kLent}) {
+    Fetch(*Tensor::Allocate(DType::kUint32, {2}));
+    Open(1);  // The life that the key names.
+    const shm_wire::CellHead request = LastRequest();
+    link_.view.slots[request.slot].loan.store(loan);
+    shm_wire::Placed placed;
+    placed.dtype = static_cast<uint8_t>(DType::kUint32);
+    placed.rank = 1;
+    placed.dims[0] = 2;
+    placed.bytes = sizeof(theirs);
+    placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(theirs));
+    shm_wire::ReplyCell cell{};
+    cell.head.type = shm_wire::CellType::kPull;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    shm_wire::WritePlaced(placed, &cell);
+    link_.Reply(cell);
+    Turn();
+    const bool good = loan == shm_wire::kLent;
+    EXPECT_EQ(got_.size(), good ? 1u : 0u) << loan;
+    EXPECT_EQ(channel_->counters().breaks, good ? breaks : ++breaks) << loan;
+    if (good) {
+      EXPECT_EQ(link_.view.slots[request.slot].loan.load(), uint32_t{shm_wire::kTaken});
+      EXPECT_EQ(Written(shm_wire::CellType::kPulled), 1u);
+      break;
+    }
+    EXPECT_TRUE(absl::IsUnavailable(status_)) << status_;
+    link_.socket.reset();
+  }
 }
 
 // The socket has it, behind what else the producer said. One that talks without end is not heard to
@@ -490,14 +534,20 @@ class OwingProducerTest : public HostileProducerTest {
     }
     link_.socket.reset();
     heard_ = 0;
+    if (!shm_wire::DecodeOffer(hellos_.asked.parameters)->farewell.empty()) {
+      Hello answer = hellos_.asked;
+      answer.worker = kProducer;
+      answer.incarnation = 7;
+      answer.parameters = EncodeFarewell({1, {}});
+      return std::exchange(hellos_.answer, nullptr)(answer);
+    }
     if (does == Does::kNeverWelcomes) {
       return HostileLink::Invite(&hellos_, door_name_, kProducer, 7);
     }
-    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, shm_wire::kLinkVersion, *segment_,
-               [this] { Turn(); });
+    link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, *segment_, [this] { Turn(); });
     Turn();
     if (does != Does::kHangsUp || link_.socket == nullptr) return;
-    link_.view.header->producer_left.store(1);
+    link_.view.header->producer_left.store(shm_wire::kKept);
     link_.socket.reset();
   }
   // Reads what the consumer says.

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "base/reached.h"
-#include "channel/rdma/farewell.h"
+#include "channel/ops/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/serve_channel.h"
 #include "gtest/gtest.h"

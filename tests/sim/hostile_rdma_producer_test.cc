@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
-#include "channel/rdma/farewell.h"
+#include "channel/ops/farewell.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"

@@ -19,9 +19,8 @@ bool IsOfSharedMemory(FetchState state, FetchEvent event) {
 }
 bool IsOfSharedMemory(ServeState state, ServeEvent event) {
   return state == ServeState::kStaging || state == ServeState::kInParts ||
-         state == ServeState::kPulled || event == ServeEvent::kRefuse ||
-         event == ServeEvent::kStage || event == ServeEvent::kPart || event == ServeEvent::kLend ||
-         event == ServeEvent::kSayError;
+         state == ServeState::kPulled || event == ServeEvent::kUnlinked ||
+         event == ServeEvent::kStage || event == ServeEvent::kPart || event == ServeEvent::kLend;
 }
 
 template <typename State>

@@ -1,6 +1,4 @@
-#include "channel/rdma/farewell.h"
-
-#include "channel/rdma/wire.h"
+#include "channel/ops/farewell.h"
 
 namespace tryst {
 namespace {
@@ -39,7 +37,7 @@ absl::StatusOr<Farewell> DecodeFarewell(absl::string_view in) {
   if (in.size() < kHeadBytes)
     return absl::DataLossError("the peer's farewell is malformed: it is too short");
   const uint64_t count = Get(in, 8, 4);
-  if (count > wire::kMaxSlots || Get(in, 12, 4) != 0 ||
+  if (count > Farewell::kMostWanted || Get(in, 12, 4) != 0 ||
       in.size() != kHeadBytes + kWantedBytes * count) {
     return absl::DataLossError(
         "the peer's farewell is malformed: its length does not match its count of fetches");

@@ -1,6 +1,5 @@
-#include "channel/rdma/farewell.h"
+#include "channel/ops/farewell.h"
 
-#include "channel/rdma/wire.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -34,9 +33,9 @@ TEST(FarewellTest, RefusesEveryOtherLength) {
 
 TEST(FarewellTest, RefusesMoreThanThereAreSlots) {
   Farewell farewell;
-  farewell.wanted.resize(wire::kMaxSlots);
+  farewell.wanted.resize(Farewell::kMostWanted);
   EXPECT_TRUE(DecodeFarewell(EncodeFarewell(farewell)).ok());
-  farewell.wanted.resize(wire::kMaxSlots + 1);
+  farewell.wanted.resize(Farewell::kMostWanted + 1);
   EXPECT_FALSE(DecodeFarewell(EncodeFarewell(farewell)).ok());
 }
 

@@ -1,0 +1,135 @@
+#include "channel/ops/consumers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/ops/farewell.h"
+
+namespace tryst {
+
+Consumers::Consumers(const TransportContext* context, uint32_t most, MakeFn make)
+    : context_(context), most_(most), make_(std::move(make)), next_session_(context->seed) {}
+
+template <typename IsOver>
+void Consumers::End(IsOver is_over, const absl::Status& why) {
+  for (auto& session : serving_) {
+    if (!session->closed() && !is_over(*session)) continue;
+    session->Close(why);
+    closing_.push_back(std::move(session));
+  }
+  serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
+}
+
+void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
+  End(
+      [&](const ServeSession& session) {
+        return session.consumer() == worker && session.consumer_incarnation() != incarnation;
+      },
+      absl::AbortedError(absl::StrCat(
+          worker, " has restarted: what its earlier process had asked for is dropped")));
+}
+
+void Consumers::OnHello(const Hello& hello, HelloDone done) {
+  NotePeer(hello.worker, hello.incarnation);
+  ServeSession* session = FindLiving(hello);
+  if (session == nullptr) {
+    if (serving_.size() >= most_) {
+      return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
+          most_,
+          " consumers are connected, which is the most that max_peers allows: raise max_peers")));
+    }
+    if (++next_session_ == 0) ++next_session_;
+    serving_.push_back(make_(hello, next_session_));
+    session = serving_.back().get();
+  }
+  session->OnHello(hello, std::move(done));
+}
+
+ServeSession* Consumers::FindLiving(const Hello& hello) const {
+  for (const auto& session : serving_) {
+    if (session->closed() || session->consumer() != hello.worker) continue;
+    session->HearLast();
+    if (!session->closed()) return session.get();
+  }
+  return nullptr;
+}
+
+void Consumers::OnFarewell(const Hello& hello, absl::string_view encoded, HelloDone done) {
+  const auto farewell = DecodeFarewell(encoded);
+  if (!farewell.ok()) return std::move(done)(farewell.status());
+  NotePeer(hello.worker, hello.incarnation);
+  if (ServeSession* session = FindLiving(hello)) {
+    return session->OnFarewell(hello, *farewell, std::move(done));
+  }
+  // We know nothing of that connection, so nothing is kept; but the answer shows that we are up.
+  Hello answer;
+  answer.worker = context_->self;
+  answer.incarnation = context_->incarnation;
+  answer.epoch = hello.epoch;
+  answer.path = hello.path;
+  std::move(done)(std::move(answer));
+}
+
+void Consumers::Maintain() {
+  End(
+      [](const ServeSession& session) {
+        if (!session.Abandoned()) return false;
+        TRYST_LOG(Warning) << session.consumer()
+                           << " did not come back in time: what it had asked for is dropped";
+        return true;
+      },
+      absl::UnavailableError("the consumer's connection broke and it did not come back"));
+  Reap();
+}
+
+void Consumers::Reap() {
+  for (auto& session : closing_) {
+    if (!session->Drained()) continue;
+    counters_ += session->counters();
+    const size_t keys = session->told_keys();
+    session.reset();
+    context_->poller->NoteBurstOver(keys);
+  }
+  closing_.erase(std::remove(closing_.begin(), closing_.end(), nullptr), closing_.end());
+}
+
+void Consumers::Close(const absl::Status& why) {
+  End([](const ServeSession&) { return true; }, why);
+}
+
+bool Consumers::Drained() const {
+  return serving_.empty() && std::all_of(closing_.begin(), closing_.end(),
+                                         [](const auto& session) { return session->Drained(); });
+}
+
+void Consumers::Explain(const std::string& peer, std::string* out) const {
+  for (const auto& session : serving_) {
+    if (peer.empty() || session->consumer() == peer) {
+      absl::StrAppend(out, session->Explain(), "\n");
+    }
+  }
+}
+
+void Consumers::View(const std::string& peer, std::vector<PathView>* views) const {
+  for (const auto& session : serving_) {
+    if (!session->closed() && (peer.empty() || session->consumer() == peer)) {
+      views->push_back(session->View());
+    }
+  }
+}
+
+void Consumers::ListOps(LiveOps* ops) const {
+  for (const auto& session : serving_) session->ListOps(ops);
+  for (const auto& session : closing_) session->ListOps(ops);
+}
+
+ServeCounters Consumers::counters() const {
+  ServeCounters sum = counters_;
+  for (const auto& session : serving_) sum += session->counters();
+  for (const auto& session : closing_) sum += session->counters();
+  return sum;
+}
+
+}  // namespace tryst

@@ -1,0 +1,67 @@
+#ifndef TRYST_CHANNEL_OPS_CONSUMERS_H_
+#define TRYST_CHANNEL_OPS_CONSUMERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "channel/bootstrap.h"
+#include "channel/ops/serve_session.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
+#include "channel/transport.h"
+
+namespace tryst {
+
+// The workers that fetch from us by one transport. Answers their hellos, keeps a session for each,
+// and gives up those that do not come back.
+//
+// Poller thread only. REQUIRES at destruction: drained, or no hello ever came.
+class Consumers {
+ public:
+  using Sessions = std::vector<std::unique_ptr<ServeSession>>;
+  using MakeFn = std::function<std::unique_ptr<ServeSession>(const Hello& hello, uint64_t session)>;
+  // `context` outlives it. There are at most `most` of them.
+  Consumers(const TransportContext* context, uint32_t most, MakeFn make);
+
+  void OnHello(const Hello& hello, HelloDone done);
+  // `farewell` is as the consumer has encoded it.
+  void OnFarewell(const Hello& hello, absl::string_view farewell, HelloDone done);
+  // A worker has a new incarnation: ends the sessions of its earlier ones.
+  void NotePeer(const std::string& worker, uint64_t incarnation);
+  // Call it now and then: ends the sessions of workers that are gone.
+  void Maintain();
+
+  void Close(const absl::Status& why);
+  bool Drained() const;
+
+  // Explains the consumer `peer`, or all of them if `peer` is empty.
+  void Explain(const std::string& peer, std::string* out) const;
+  void View(const std::string& peer, std::vector<PathView>* views) const;
+  void ListOps(LiveOps* ops) const;
+  ServeCounters counters() const;
+  const Sessions& serving() const { return serving_; }
+
+ private:
+  // Ends the sessions for which `is_over` returns true, with `why`.
+  template <typename IsOver>
+  void End(IsOver is_over, const absl::Status& why);
+  ServeSession* FindLiving(const Hello& hello) const;  // Null: it has none.
+  void Reap();
+
+  const TransportContext* const context_;
+  const uint32_t most_;
+  const MakeFn make_;
+  uint64_t next_session_;  // Counts from a random number.
+  Sessions serving_;
+  Sessions closing_;
+  ServeCounters counters_;  // What those had that are gone.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_CONSUMERS_H_

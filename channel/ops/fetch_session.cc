@@ -1,0 +1,223 @@
+#include "channel/ops/fetch_session.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/reached.h"
+#include "channel/ops/farewell.h"
+#include "channel/ops/peer_words.h"
+
+namespace tryst {
+
+void FetchSession::Probe() {
+  if (connector_.state() != State::kIdle) return;  // It is tried already.
+  probing_ = true;
+  Connect();
+}
+
+void FetchSession::RetryNow() {
+  if (connector_.state() != State::kBackoff) return;
+  connector_.StopWaiting();
+  OnConnectTimer();
+}
+
+// ---- A link, from its hello to its end ----
+
+void FetchSession::MeetPeer(uint64_t incarnation, uint64_t session) {
+  if (peer_incarnation_ != 0 && incarnation != peer_incarnation_) {
+    TRYST_REACHED("sim: the producer was restarted");
+    const absl::Status why = Restarted(ops_options_.connect.peer, peer_incarnation_, incarnation);
+    EndAsked(why, [incarnation](const FetchAsk& ask) {
+      return ask.of->key.src_incarnation() == incarnation;
+    });
+    EndQueuedOf(peer_incarnation_, why);
+    keys_.ForgetIds();  // Numbers given in an earlier life are never used again.
+  } else if (session_ != 0 && session != session_) {
+    TRYST_REACHED("sim: the producer has another session");
+    EndAsked(absl::UnavailableError(absl::StrCat(
+                 ops_options_.connect.peer,
+                 " has given up the fetches from before the connection broke: ask again")),
+             [](const FetchAsk&) { return false; });
+  }
+  peer_incarnation_ = incarnation;
+  session_ = session;
+}
+
+void FetchSession::Replay() {
+  words_->tell_replayed = true;
+  for (FetchAsk* ask : Asked()) SendSoon(ask);
+}
+
+void FetchSession::BreakAsks() {
+  broken_since_ns_ = now_ns();
+  words_->tell_replayed = false;
+  ForgetWords();
+  for (FetchAsk* ask : slots_.all()) {
+    if (ask == nullptr) continue;
+    OnLinkOver(ask);
+    if (ask->parks == Parks::kAllowed) ask->parks = Parks::kNo;
+    if (Advance(ask, FetchEvent::kBroken) == FetchAction::kAskAgain) {
+      ask->Enter(WaitsFor::kDrain, now_ns());
+    }
+  }
+}
+
+void FetchSession::DrainAsks() {
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask == nullptr) continue;
+    if (ask->state == FetchState::kFencedLeaving) {
+      TRYST_REACHED("sim: a fetch has ended before its queue pair has drained");
+      DropMemory(ask);
+      // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
+      Advance(ask, FetchEvent::kDrained);
+      // One that moves to another path does so when the peer has nothing of it any more.
+      if (ask->front != nullptr && !ask->moves) ReportFront(ask, ask->front->end_status);
+    } else if (ask->state == FetchState::kFenced) {
+      Advance(ask, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
+      ask->Enter(WaitsFor::kConnection, now_ns());
+      ask->said = true;
+    }
+  }
+}
+
+void FetchSession::GoIdle() {
+  probing_ = false;
+  connector_.NoteWorking();  // No fetch waits, so nothing fails.
+  connector_.SetState(State::kIdle);
+  OnIdle();
+}
+
+void FetchSession::RetryLater(const absl::Status& why) {
+  connector_.why = why;
+  connector_.NoteFailing(now_ns());
+  // Farewells and hellos alternate, because the path may work again, or the peer may be down and
+  // unable to answer a farewell.
+  leave_next_ = !leave_next_ && connector_.Unusable();
+  connector_.Pause();
+  OnRetryLater(why);
+}
+
+void FetchSession::FailAttempt(const absl::Status& why) {
+  RetryLater(why);
+  if (IsFinal(why)) {
+    // Fail refused fetches now, not at their deadline.
+    EndAll(why);
+    ForgetLeaving();
+  } else if (IsPathRefusal(why) && ops_options_.on_refused) {
+    // Requests to an earlier life of the peer cannot be served by another path, either.
+    for (FetchAsk* ask : Asked()) EndAsk(ask, why);
+    ForgetLeaving();
+    ops_options_.on_refused();
+  }
+}
+
+void FetchSession::OnConnectTimer() {
+  // No caller waits for fetches that are leaving, and the producer keeps their tensors only for
+  // this time.
+  if (now_ns() - broken_since_ns_ >= ops_options_.retain_ms * 1'000'000) {
+    TRYST_REACHED("rare: the producer keeps nothing for us any more");
+    ForgetLeaving();
+  }
+  if (asks_.live() > 0) return leave_next_ ? Leave() : Connect();
+  GoIdle();
+}
+
+// ---- The end of a session ----
+
+bool FetchSession::IsForAnother(const FetchAsk& ask) const {
+  const uint64_t named = ask.of->key.src_incarnation();
+  return named != 0 && named != peer_incarnation_;
+}
+
+void FetchSession::EndAsked(const absl::Status& why,
+                            absl::FunctionRef<bool(const FetchAsk&)> goes_on) {
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask == nullptr || !ask->said) continue;
+    ask->said = false;
+    ask->ticket = 0;
+    ask->parks = Parks::kNo;
+    if (!goes_on(*ask)) EndAsk(ask, why);
+  }
+  std::vector<FetchAsk*> parked;
+  for (FetchAsk* ask : Asked()) {
+    if (!ask->has_slot()) parked.push_back(ask);
+  }
+  // From the last to the first, so that they stand, in their order, before those that wait in line.
+  for (; !parked.empty(); parked.pop_back()) {
+    FetchAsk* const ask = parked.back();
+    if (goes_on(*ask)) {
+      DropTicket(ask);
+      Advance(ask, FetchEvent::kUnlinked);
+      lines_.queued.PushFront(ask);
+    } else {
+      TRYST_REACHED("sim: a fetch without a slot ends with its producer");
+      EndAsk(ask, why);
+    }
+  }
+  ForgetLeaving();
+}
+
+// Those in line learn of it, too, if they name that life.
+void FetchSession::EndQueuedOf(uint64_t incarnation, const absl::Status& why) {
+  for (FetchAsk* ask : asks_.all()) {
+    if (ask->state != FetchState::kQueued || ask->of->key.src_incarnation() != incarnation)
+      continue;
+    while (!ask->behind.empty()) EndEarly(ask->behind.front(), why);
+    EndAsk(ask, why);
+  }
+}
+
+// The producer that would answer them is gone, with everything that it had taken for us.
+void FetchSession::ForgetLeaving() {
+  for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
+    if (ask == nullptr || ask->state != FetchState::kLeaving) continue;
+    if (ask->moves) {
+      MoveAway(ask);
+    } else {
+      FinishLeaving(ask);
+    }
+  }
+}
+
+// ---- Another path ----
+
+// Tells the producer what has not landed, so that it gives that back and takes nothing more for us
+// on this path. An answer also shows that the path is broken and not the peer; while there is none,
+// another path would not help. REQUIRES: no link, so that no byte can land any more.
+void FetchSession::Leave() {
+  TRYST_REACHED("sim: a path is left");
+  connector_.Begin(State::kFarewell);
+  Farewell farewell;
+  farewell.session = session_;
+  for (const FetchAsk* ask : Asked()) {
+    const bool asked = ask->said || ask->state == FetchState::kLeaving;
+    if (ask->has_slot() && asked) {
+      farewell.wanted.push_back({ask->slot, static_cast<uint16_t>(ask->generation)});
+    }
+  }
+  Hello hello = connector_.NewHello();
+  hello.parameters = FarewellParameters(EncodeFarewell(farewell));
+  connector_.Say(hello,
+                 [this](absl::StatusOr<Hello> answer) { OnFarewellAnswer(std::move(answer)); });
+}
+
+void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
+  if (!answer.ok()) return RetryLater(answer.status());
+  OnPeerSpoke();
+  const absl::Status ours = connector_.CheckAnswer(*answer);
+  if (!ours.ok()) return RetryLater(ours);
+  const auto farewell = DecodeFarewell(answer->parameters);
+  MeetPeer(answer->incarnation, farewell.ok() ? farewell->session : 0);
+  ForgetLeaving();  // The farewell gave back what was taken for them.
+  GoIdle();
+  ops_options_.on_left(TakeAll());
+}
+
+std::vector<WaitingFetch> FetchSession::TakeAll() {
+  std::vector<WaitingFetch> taken;
+  for (FetchAsk* ask : Asked()) TakeOut(ask, &taken);
+  for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
+  return taken;
+}
+
+}  // namespace tryst

@@ -1,0 +1,84 @@
+#ifndef TRYST_CHANNEL_OPS_FETCH_SESSION_H_
+#define TRYST_CHANNEL_OPS_FETCH_SESSION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "channel/bootstrap.h"
+#include "channel/ops/fetch_ops.h"
+
+namespace tryst {
+
+// The consumer's half of a session: what a producer was asked for, over as many links as that
+// takes. A link may break at any moment. Then what was asked for waits until no byte of it can land
+// any more, keeps its slot, and is asked for again over the next link, under the same generation
+// and in the same order; what was given up says its CANCEL there; and REPLAYED follows. The session
+// ends with the producer's process, when the producer has given it up, or with a farewell: then the
+// fetches go on by another path. Poller thread only.
+class FetchSession : public FetchOps {
+ public:
+  // Tries the path, unless that is under way.
+  void Probe() override;
+  // The network has improved: ends the pause before the next attempt.
+  void RetryNow() override;
+
+ protected:
+  using State = Connector::State;
+  using FetchOps::FetchOps;
+
+  // ---- What a transport has of it ----
+  virtual void Connect() = 0;
+  virtual void OnIdle() {}  // Nothing is asked for, and there is no link.
+  virtual void OnRetryLater(const absl::Status& /*why*/) {}
+  // The parameters of a hello that says farewell.
+  virtual std::string FarewellParameters(const std::string& farewell) const { return farewell; }
+  virtual void OnPeerSpoke() {}  // The peer has answered a farewell.
+  // Its link is over: what it noted of that link is forgotten.
+  virtual void OnLinkOver(FetchAsk* ask) = 0;
+  // It was given up to go on by another path, and the peer has nothing of it any more.
+  virtual void MoveAway(FetchAsk*) {}
+
+  // ---- A link, from its hello to its end ----
+  // The peer has answered the hello. Another incarnation, or another session, ends what was asked.
+  void MeetPeer(uint64_t incarnation, uint64_t session);
+  void Replay();  // The link is open: all that was asked before is said again.
+  void BreakAsks();
+  // The link has drained: no byte that was sent over it can land any more.
+  void DrainAsks();
+  void GoIdle();
+  // No link came of an attempt, or none is to come at once.
+  void RetryLater(const absl::Status& why);
+  void FailAttempt(const absl::Status& why);
+  void OnConnectTimer() override;
+
+  // ---- The end of a session ----
+  // The life that was asked is over, or knows nothing of us. What `goes_on` is asked for anew: its
+  // fetch had heard of the next life before this channel did. Call it without a link.
+  void EndAsked(const absl::Status& why, absl::FunctionRef<bool(const FetchAsk&)> goes_on);
+  // Nobody will answer the cancels. Call it without a link.
+  void ForgetLeaving();
+  // Takes out all fetches that wait, in order.
+  std::vector<WaitingFetch> TakeAll();
+  // Whether its key names another life than the one that was met last.
+  bool IsForAnother(const FetchAsk& ask) const;
+
+  uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
+  uint64_t session_ = 0;           // The peer's memory of us.
+  bool probing_ = false;           // It connects only to see whether the path works.
+
+ private:
+  void EndQueuedOf(uint64_t incarnation, const absl::Status& why);
+  void Leave();
+  void OnFarewellAnswer(absl::StatusOr<Hello> answer);
+
+  bool leave_next_ = false;  // After this pause it says farewell, and not hello.
+  int64_t broken_since_ns_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_FETCH_SESSION_H_
