@@ -5,9 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/ops/farewell.h"
 
 namespace tryst {
+
+namespace {
+
+constexpr int64_t kWaitNs = 1'000'000;  // After so long a hello that waits is heard again.
+
+}  // namespace
 
 Consumers::Consumers(const TransportContext* context, uint32_t most, MakeFn make)
     : context_(context), most_(most), make_(std::move(make)), next_session_(context->seed) {}
@@ -35,7 +42,8 @@ void Consumers::OnHello(const Hello& hello, HelloDone done) {
   NotePeer(hello.worker, hello.incarnation);
   ServeSession* session = FindLiving(hello);
   if (session == nullptr) {
-    if (serving_.size() >= most_) {
+    if (MustWait(hello, "", &done)) return;
+    if (serving_.size() >= most_ || closing_.size() >= most_) {
       return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
           most_,
           " consumers are connected, which is the most that max_peers allows: raise max_peers")));
@@ -63,6 +71,7 @@ void Consumers::OnFarewell(const Hello& hello, absl::string_view encoded, HelloD
   if (ServeSession* session = FindLiving(hello)) {
     return session->OnFarewell(hello, *farewell, std::move(done));
   }
+  if (MustWait(hello, encoded, &done)) return;
   // We know nothing of that connection, so nothing is kept; but the answer shows that we are up.
   Hello answer;
   answer.worker = context_->self;
@@ -70,6 +79,39 @@ void Consumers::OnFarewell(const Hello& hello, absl::string_view encoded, HelloD
   answer.epoch = hello.epoch;
   answer.path = hello.path;
   std::move(done)(std::move(answer));
+}
+
+bool Consumers::MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done) {
+  End([](const ServeSession&) { return false; }, absl::OkStatus());  // Those that are closed.
+  Reap();
+  if (std::all_of(closing_.begin(), closing_.end(), [&](const auto& session) {
+        return session->consumer() != hello.worker || session->takes_idle();
+      })) {
+    return false;
+  }
+  TRYST_REACHED("rare: a hello waits for the takes of a session that is over");
+  Waiting one{hello, std::string(farewell), std::move(*done)};
+  for (Waiting& earlier : waiting_) {
+    if (earlier.hello.worker != hello.worker) continue;
+    std::swap(earlier, one);
+    std::move(one.done)(absl::AbortedError("the consumer has asked to open a newer connection"));
+    return true;
+  }
+  waiting_.push_back(std::move(one));
+  if (!wait_timer_.is_set()) {
+    context_->poller->SetTimer(&wait_timer_, context_->poller->now_ns() + kWaitNs);
+  }
+  return true;
+}
+
+void Consumers::HearWaiting() {
+  for (Waiting& one : std::exchange(waiting_, {})) {
+    if (one.farewell.empty()) {
+      OnHello(one.hello, std::move(one.done));
+    } else {
+      OnFarewell(one.hello, one.farewell, std::move(one.done));
+    }
+  }
 }
 
 void Consumers::Maintain() {
@@ -96,6 +138,7 @@ void Consumers::Reap() {
 }
 
 void Consumers::Close(const absl::Status& why) {
+  for (Waiting& one : std::exchange(waiting_, {})) std::move(one.done)(why);
   End([](const ServeSession&) { return true; }, why);
 }
 

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_OPS_CONSUMERS_H_
 #define TRYST_CHANNEL_OPS_CONSUMERS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/serve_session.h"
+#include "channel/poller/member_timer.h"
 #include "channel/trace/live_ops.h"
 #include "channel/trace/path_view.h"
 #include "channel/transport.h"
@@ -20,13 +22,18 @@ namespace tryst {
 // The workers that fetch from us by one transport. Answers their hellos, keeps a session for each,
 // and gives up those that do not come back.
 //
+// A worker that comes anew waits until no take of its former session is under way: what such a take
+// meets at this moment is then back, and no later tensor overtakes it.
+//
 // Poller thread only. REQUIRES at destruction: drained, or no hello ever came.
 class Consumers {
  public:
   using Sessions = std::vector<std::unique_ptr<ServeSession>>;
   using MakeFn = std::function<std::unique_ptr<ServeSession>(const Hello& hello, uint64_t session)>;
-  // `context` outlives it. There are at most `most` of them.
+  // `context` outlives it. There are at most `most` sessions, and as many that are about to be
+  // gone.
   Consumers(const TransportContext* context, uint32_t most, MakeFn make);
+  ~Consumers() { context_->poller->CancelTimer(&wait_timer_); }
 
   void OnHello(const Hello& hello, HelloDone done);
   // `farewell` is as the consumer has encoded it.
@@ -45,13 +52,23 @@ class Consumers {
   void ListOps(LiveOps* ops) const;
   ServeCounters counters() const;
   const Sessions& serving() const { return serving_; }
+  size_t closing() const { return closing_.size(); }
 
  private:
   // Ends the sessions for which `is_over` returns true, with `why`.
   template <typename IsOver>
   void End(IsOver is_over, const absl::Status& why);
   ServeSession* FindLiving(const Hello& hello) const;  // Null: it has none.
+  // Whether a closed session of this worker still has a take under way. Then `hello` waits.
+  bool MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done);
+  void HearWaiting();
   void Reap();
+
+  struct Waiting {
+    Hello hello;
+    std::string farewell;  // Empty: it is no farewell.
+    HelloDone done;
+  };
 
   const TransportContext* const context_;
   const uint32_t most_;
@@ -59,6 +76,8 @@ class Consumers {
   uint64_t next_session_;  // Counts from a random number.
   Sessions serving_;
   Sessions closing_;
+  std::vector<Waiting> waiting_;  // At most one of each worker.
+  MemberTimer<Consumers> wait_timer_{this, &Consumers::HearWaiting};
   ServeCounters counters_;  // What those had that are gone.
 };
 

@@ -76,7 +76,10 @@ void ServeSession::OnHello(const Hello& hello, HelloDone done) {
 }
 
 void ServeSession::Accept(const Hello& hello, HelloDone done) {
-  WaitForConsumer();  // Unless this hello brings it.
+  // From here on it has as long again to come, unless this hello brings it.
+  poller_->CancelTimer(&retain_timer_);
+  abandoned_ = false;
+  WaitForConsumer();
   absl::StatusOr<Hello> answer = OpenLink(hello);
   if (answer.ok()) epoch_ = hello.epoch;
   std::move(done)(std::move(answer));

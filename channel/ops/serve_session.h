@@ -46,7 +46,8 @@ class ServeSession : protected ServeWire {
   // Ends the session: nothing is answered or kept any more. `why` is for the log.
   void Close(const absl::Status& why);
   bool closed() const { return closed_; }
-  bool Drained() const { return closed_ && !HasLink() && slots_.takes_idle(); }
+  bool Drained() const { return closed_ && !HasLink() && takes_idle(); }
+  bool takes_idle() const { return slots_.takes_idle(); }
   // The consumer has been gone for too long, so the owner may close this.
   virtual bool Abandoned() const { return abandoned_; }
 

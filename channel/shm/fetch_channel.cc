@@ -33,10 +33,9 @@ uint64_t ShmFetchChannel::BytesOf(const FetchAsk& ask) const {
 
 // ---- Turns ----
 
-bool ShmFetchChannel::PollLink() {
-  if (connector_.state() != State::kOpen) return false;
+int ShmFetchChannel::ReadCells(int most) {
   int cells = 0;
-  for (; cells < kCellsPerTurn && link_.replies.Ready(); ++cells) {
+  for (; cells < most && open() && link_.replies.Ready(); ++cells) {
     ReplyCell cell;
     link_.replies.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
     const absl::Status understood = receiver_.OnCell(cell);
@@ -44,13 +43,35 @@ bool ShmFetchChannel::PollLink() {
       NoteMisanswered(cell);
       Break(understood);
     }
-    if (connector_.state() != State::kOpen) return true;  // A callback may have closed us, too.
   }
+  return cells;
+}
+
+// What the producer answered before its end is in the ring and counts. Its own memory may be that
+// of another process now.
+void ShmFetchChannel::ReadRest() {
+  (void)ReadCells(kCellsAfterEnd);
+  while (open() && receiver_.copies()) {
+    if (receiver_.pulls_next()) {
+      receiver_.ForgetNextCopy();
+    } else {
+      (void)receiver_.RunCopy();
+    }
+  }
+}
+
+bool ShmFetchChannel::PollLink() {
+  if (!open()) return false;
+  const int cells = ReadCells(kCellsPerTurn);
+  if (!open()) return true;  // A callback may have closed us, too.
   const bool copied = receiver_.copies();
   if (copied) {
     const absl::Status good = receiver_.RunCopy();
-    if (!good.ok()) Break(good, Then::kForget);  // The session has ended.
-    if (connector_.state() != State::kOpen) return true;
+    if (!good.ok()) {  // The session has ended.
+      ReadRest();
+      Break(good, Then::kForget);
+    }
+    if (!open()) return true;
   }
   // A producer may wait for the room in its ring, and we may have waited for some in ours.
   if (cells > 0 || SomebodyWaits() || HasWords() || !link_.words.empty()) link_.FlushSoon();

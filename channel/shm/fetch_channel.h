@@ -62,7 +62,7 @@ class ShmFetchChannel final : public FetchSession,
   static constexpr int kPacketsPerLook = 8;
   static constexpr uint8_t kMisansweredMost = 3;  // Wrong answers after which a fetch fails.
   // Enough to read a full ring. A producer that is about to end may still write.
-  static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
+  static constexpr int kCellsAfterEnd = 2 * shm_wire::kMaxCells;
 
   // Connecting (fetch_connection.cc).
   void Connect() override;
@@ -108,6 +108,8 @@ class ShmFetchChannel final : public FetchSession,
 
   // Turns.
   bool PollLink() override;
+  int ReadCells(int most);  // Returns how many it has read. The link may have ended in it.
+  void ReadRest();
   void NoteMisanswered(const shm_wire::ReplyCell& cell);
   bool Ready() const override { return open() && link_.replies.Ready(); }
   void FallAsleep() override;

@@ -88,6 +88,8 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
   link_.session = session_;
   gone_incarnation_ = 0;
   auto socket = LocalSocket::Connect(invitation->socket);
+  // Whom we have reached before has ended since its hello; that is no reason to leave the path.
+  if (!socket.ok() && counters_.links > 0) return absl::UnavailableError(socket.status().message());
   if (!socket.ok()) return socket.status();
   link_.socket = *std::move(socket);
   Packet packet;
@@ -329,17 +331,14 @@ void ShmFetchChannel::OnSilent(int64_t silent_ms) {
         Then::kGiveUp);
 }
 
-// What the producer answered before its end is in the ring and counts.
 void ShmFetchChannel::OnProducerGone() {
   if (connector_.state() == State::kJoining) {
     return FailConnect(absl::UnavailableError(
         "the producer closed the local socket: it no longer expects this worker"));
   }
-  if (connector_.state() != State::kOpen) return;
-  for (int i = 0; i < kTurnsAfterEnd && connector_.state() == State::kOpen && link_.replies.Ready();
-       ++i)
-    PollLink();
-  if (connector_.state() != State::kOpen) return;
+  if (!open()) return;
+  (void)ReadCells(kCellsAfterEnd);
+  if (!open()) return;
   // The kernel closes the socket of a process that has ended without a message.
   const shm_wire::LinkHeader& header = *link_.held->view().header;
   const uint32_t end = header.producer_left.load(std::memory_order_acquire);
@@ -347,15 +346,8 @@ void ShmFetchChannel::OnProducerGone() {
     return Break(absl::UnavailableError(absl::StrCat(
         link_.options.peer, " has ended the shared memory and expects a new connection")));
   }
-  while (connector_.state() == State::kOpen && receiver_.copies()) {
-    // It may be the memory of another process now.
-    if (receiver_.pulls_next()) {
-      receiver_.ForgetNextCopy();
-    } else {
-      (void)receiver_.RunCopy();
-    }
-  }
-  if (connector_.state() != State::kOpen) return;
+  ReadRest();
+  if (!open()) return;
   gone_incarnation_ = peer_incarnation_;
   Break(
       absl::UnavailableError(absl::StrFormat(
@@ -384,11 +376,11 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
   }
   if (fetches_.live() > 0) WaitPatiently(lost_ns_);
   if (asks_.live() == 0) return GoIdle();
-  if (then != Then::kAskAgain) {
+  // A link that has brought nothing is not made again at once.
+  if (owed_.works() && then != Then::kAskAgain) {
     connector_.back_off()->Reset();
     return Connect();
   }
-  // A link that has brought nothing is not made again at once.
   if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
   RetryLater(why);
 }

@@ -1,5 +1,6 @@
 #include "channel/shm/serve_channel.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -265,7 +266,8 @@ void ShmServeChannel::OnBye() {
 }
 
 bool ShmServeChannel::HearLeft() {
-  if (state_ != State::kOpen) return false;
+  // The consumer may hold it for open before we have heard so.
+  if (state_ != State::kOpen && state_ != State::kWelcome) return false;
   switch (link_.given->view().header->consumer_left.load(std::memory_order_acquire)) {
     case shm_wire::kKept:
       BreakLink(absl::CancelledError("the consumer has ended this link"));
@@ -293,8 +295,11 @@ void ShmServeChannel::OnSocketEnd() {
   Close(why);
 }
 
-// The process of the last link has ended.
+// The process of the last link has ended. Several descriptors are looked at in one turn, and this
+// one may have the number of another that was closed in the same turn, so it is asked.
 void ShmServeChannel::OnProcessGone() {
+  pollfd process = {process_.fd.get(), POLLIN, 0};
+  if (poll(&process, 1, 0) != 1) return;
   link_.hub->Unwatch(process_.fd.get());
   process_.fd = OwnedFd();
   (void)HearLeft();  // It may have said goodbye.
