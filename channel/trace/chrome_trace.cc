@@ -20,7 +20,7 @@ struct Place {  // Where an arrow finds a slice.
   int tid = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t asked_ns = 0;  // When a fetch began to wait for the producer.
+  int64_t asked_ns = 0;  // When a fetch began to wait for the producer; 0: never.
   int64_t sent_ns = 0;   // When a serve began to wait for acceptance; 0: never.
 };
 struct Ends {
@@ -161,8 +161,10 @@ class Writer {
       const auto serve = ends_.serves.find(id);
       if (serve == ends_.serves.end()) continue;
       const std::string name = absl::StrFormat("%016x", id);
-      AddArrow(name + "-request", "request", fetch, fetch.asked_ns, serve->second,
-               serve->second.begin_ns);
+      if (fetch.asked_ns != 0) {
+        AddArrow(name + "-request", "request", fetch, fetch.asked_ns, serve->second,
+                 serve->second.begin_ns);
+      }
       if (serve->second.sent_ns != 0) {
         AddArrow(name + "-tensor", "tensor", serve->second, serve->second.sent_ns, fetch,
                  serve->second.sent_ns);

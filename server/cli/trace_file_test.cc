@@ -13,6 +13,7 @@ namespace tryst {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kKey[] =
     "/job:ps/replica:0/task:0/device:CPU:0;00000000000000ab;/job:w/replica:0/task:0/"
@@ -56,6 +57,17 @@ std::vector<TraceDump> Dumps() {
 absl::StatusOr<std::vector<TraceDump>> Read(const std::string& text) {
   std::istringstream in(text);
   return ReadTraceFile(&in);
+}
+
+// One that is to ask again over another link, while its producer has what it asked before.
+TEST(TraceFileTest, AFetchThatDoesNotWaitForItsProducerHasNoArrowToIt) {
+  std::vector<TraceDump> dumps = Dumps();
+  EXPECT_THAT(ChromeTrace(dumps), HasSubstr("-request"));
+  dumps[0].records[0].span.Begin(WaitsFor::kConnection, 4'000'000'001);
+  const std::string text = ChromeTrace(dumps);
+  EXPECT_THAT(text, Not(HasSubstr("-request")));
+  const auto read = Read(text);
+  EXPECT_TRUE(read.ok()) << read.status();
 }
 
 TEST(TraceFileTest, WhatIsWrittenIsReadAgain) {
