@@ -159,11 +159,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   }
   // By now the consumer neither reads nor accepts anything of the former link.
   EndLoans();
-  if (former_memory_ != nullptr) {
-    slots_.EndThose(ServeEvent::kAccepted, [this](const ServeOp& op) {
-      return op.state == ServeState::kSent && shm_wire::Accepted(former_, op.slot, op.generation);
-    });
-  }
+  EndAccepted();
   if (state_ != State::kWelcome) return absl::OkStatus();  // Whoever got a tensor has ended it.
   ForgetFormer();
   process_.fd = link_.socket->WatchPeer();
@@ -253,13 +249,19 @@ void ShmServeChannel::EndLoans() {
   }
 }
 
+// What the words of the former link say that the consumer has.
+void ShmServeChannel::EndAccepted() {
+  if (former_memory_ == nullptr) return;
+  slots_.EndThose(ServeEvent::kAccepted, [this](const ServeOp& op) {
+    return op.state == ServeState::kSent && shm_wire::Accepted(former_, op.slot, op.generation);
+  });
+}
+
 // The consumer has ended the session, and says nothing more: what it has not accepted goes back.
 void ShmServeChannel::OnBye() {
   DropLink();
   EndLoans();
-  slots_.EndThose(ServeEvent::kAccepted, [this](const ServeOp& op) {
-    return op.state == ServeState::kSent && shm_wire::Accepted(former_, op.slot, op.generation);
-  });
+  EndAccepted();
   slots_.DropTakes();
   slots_.EndThose(ServeEvent::kNotAccepted, [](const ServeOp&) { return true; });
   Close(absl::CancelledError("the consumer has ended its session"));

@@ -59,6 +59,7 @@ class ShmServeChannel final : public ServeSession,
   void BreakLink(const absl::Status& why) override;
   absl::StatusOr<Hello> OpenLink(const Hello& hello) override;
   void EndLoans() override;
+  void EndAccepted();
   void ViewLink(PathView* view) const override;
   void OnGuest(std::unique_ptr<LocalSocket> socket) override;
   absl::Status Welcome();
