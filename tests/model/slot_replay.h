@@ -29,7 +29,8 @@ class SlotReplay final : public SlotWatch {
   const SlotEdges& taken() const { return taken_; }
   uint64_t steps() const { return steps_; }
 
-  void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from, FetchEvent event) override;
+  void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
+                    FetchEvent event) override;
   void OnSlotFreed(const void* end, uint16_t slot) override;
   void OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) override;
   void OnServeEpoch(const void* end) override;

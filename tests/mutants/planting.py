@@ -92,8 +92,11 @@ def _block(lines, where, number):
         fields[word].append(rest)
     if len(fields["in"]) != 1 or not fields["by"] or not fields["-"] or not fields["+"]:
         raise Wrong("%s: %s lacks in, by, - or +" % (where, lines[0]))
+    old, new = "\n".join(fields["-"]), "\n".join(fields["+"])
+    if "MUTANT" not in new and old.rstrip().endswith("{"):
+        raise Wrong("%s: %s ends inside a statement: the new text has to say MUTANT" % (where, lines[0]))
     return Mutant(number, lines[0], fields["in"][0], [_test(by.split()) for by in fields["by"]],
-                  " ".join(fields["survives"]), "\n".join(fields["-"]), "\n".join(fields["+"]))
+                  " ".join(fields["survives"]), old, new)
 
 
 def read(folder):

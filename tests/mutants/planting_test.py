@@ -55,6 +55,12 @@ class PlantingTest(unittest.TestCase):
             with self.assertRaises(planting.Wrong):
                 read("\n".join(lines))
 
+    def test_a_fault_that_ends_inside_a_statement_says_mutant(self):
+        opening = BLOCK.replace("- a == b", "- if (a == b) {")
+        with self.assertRaises(planting.Wrong):
+            read(opening.replace("+ false", "+ if (false) {"))
+        self.assertEqual(len(read(opening.replace("+ false", "+ if (a == b && !MUTANT) {"))), 1)
+
     def test_two_of_one_name_are_wrong(self):
         with self.assertRaises(planting.Wrong):
             read(BLOCK + "\n" + BLOCK)
