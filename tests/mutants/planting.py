@@ -23,6 +23,7 @@ import re
 SEEDS = {"sim": ["--seeds", "400"], "storms": ["--cancels", "--seeds", "60"]}
 SIM = "//tests/sim:channel_sim"
 MOST = 1 << 16  # Numbers of faults are below.
+STATEMENTS = re.compile(r"[;}]\s*(//[^\n]*)?$")
 
 # Every program and library has its own copy of `tryst_mutants`, but the bytes of TRYST_MUTANT_PASSED are one file for them all, and
 # for the processes that they start: whoever passes a fault that is awake sets the byte of its number, also just before a crash.
@@ -83,6 +84,13 @@ def _test(words):
     return words
 
 
+def _is_whole(text):
+    """Whether it can be a branch: whole statements, or an expression."""
+    if STATEMENTS.search(text):
+        return True
+    return ";" not in text and all(text.count(a) == text.count(b) for a, b in ("()", "{}"))
+
+
 def _block(lines, where, number):
     fields = {"in": [], "by": [], "survives": [], "-": [], "+": []}
     for line in lines[1:]:
@@ -93,8 +101,8 @@ def _block(lines, where, number):
     if len(fields["in"]) != 1 or not fields["by"] or not fields["-"] or not fields["+"]:
         raise Wrong("%s: %s lacks in, by, - or +" % (where, lines[0]))
     old, new = "\n".join(fields["-"]), "\n".join(fields["+"])
-    if "MUTANT" not in new and old.rstrip().endswith("{"):
-        raise Wrong("%s: %s ends inside a statement: the new text has to say MUTANT" % (where, lines[0]))
+    if "MUTANT" not in new and not _is_whole(old):
+        raise Wrong("%s: %s is neither a condition nor whole statements: the new text has to say MUTANT" % (where, lines[0]))
     return Mutant(number, lines[0], fields["in"][0], [_test(by.split()) for by in fields["by"]],
                   " ".join(fields["survives"]), old, new)
 
@@ -128,7 +136,7 @@ def _edit(mutant, begin, end):
     awake = "TrystMutant(%d)" % mutant.number
     if "MUTANT" in mutant.new:
         return Edit(begin, end, re.sub(r"\bMUTANT\b", awake, mutant.new), None)
-    if re.search(r"[;}]\s*(//[^\n]*)?$", mutant.old):
+    if STATEMENTS.search(mutant.old):
         return Edit(begin, end, "{ if (%s) {\n%s\n} else {\n" % (awake, mutant.new), "\n} }")
     return Edit(begin, end, "(%s ? (%s) : (" % (awake, mutant.new), "))")
 

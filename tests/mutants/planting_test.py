@@ -60,6 +60,8 @@ class PlantingTest(unittest.TestCase):
         with self.assertRaises(planting.Wrong):
             read(opening.replace("+ false", "+ if (false) {"))
         self.assertEqual(len(read(opening.replace("+ false", "+ if (a == b && !MUTANT) {"))), 1)
+        with self.assertRaises(planting.Wrong):
+            read(BLOCK.replace("- a == b", "- a(); b(c,").replace("+ false", "+ b(c,"))
 
     def test_two_of_one_name_are_wrong(self):
         with self.assertRaises(planting.Wrong):
