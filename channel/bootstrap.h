@@ -22,6 +22,8 @@ struct Hello {
   uint32_t protocol_newest = kProtocolNewest;
   std::string worker;        // The sender: "/job:ps/replica:0/task:1".
   uint64_t incarnation = 0;  // Random for each process; never 0.
+  // When that process began, by its own clock: the bootstrap sets it. 0: it does not say.
+  int64_t started_us = 0;
   // The number of this connection, counted by the consumer from 1.
   uint64_t epoch = 0;
   std::string path;                      // "rdma/soft", "rdma/mlx5_0", "shm": the path to open.

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_status.h"
@@ -50,6 +52,7 @@ GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer,
       queue_(queue),
       clock_(clock),
       longest_(longest),
+      started_us_(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()))),
       calls_(std::make_unique<Calls>()) {}
 
 GrpcBootstrap::~GrpcBootstrap() = default;
@@ -66,6 +69,7 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
   call->peer = peer;
   call->done = std::move(done);
   HelloToProto(hello, &call->request);
+  call->request.set_started_us(started_us_);
   call->request.set_peer(peer);
 
   auto channel = directory_->ChannelTo(peer);

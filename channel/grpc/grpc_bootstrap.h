@@ -43,6 +43,7 @@ class GrpcBootstrap final : public Bootstrap {
   grpc::CompletionQueue* const queue_;
   const Clock* const clock_;
   const absl::Duration longest_;
+  const uint64_t started_us_;
   std::atomic<bool> cancelled_{false};
   const std::unique_ptr<Calls> calls_;
 };

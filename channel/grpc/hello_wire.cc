@@ -24,6 +24,7 @@ void HelloToProto(const Hello& hello, rpc::HelloRequest* out) {
   out->set_protocol_newest(hello.protocol_newest);
   out->set_worker(hello.worker);
   out->set_incarnation(hello.incarnation);
+  out->set_started_us(static_cast<uint64_t>(hello.started_us));
   out->set_epoch(hello.epoch);
   out->set_path(hello.path);
   for (const std::string& queue_pair : hello.queue_pairs) out->add_queue_pairs(queue_pair);
@@ -48,6 +49,7 @@ absl::StatusOr<Hello> HelloFromProto(const rpc::HelloRequest& in) {
   hello.protocol_newest = in.protocol_newest();
   hello.worker = in.worker();
   hello.incarnation = in.incarnation();
+  hello.started_us = static_cast<int64_t>(in.started_us());
   hello.epoch = in.epoch();
   hello.path = in.path();
   for (const std::string& queue_pair : in.queue_pairs()) {

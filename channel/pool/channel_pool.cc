@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kMaintenanceNs = 1'000'000'000;
 constexpr std::chrono::seconds kPollerPatience{2};
 constexpr size_t kMostIdleTasks = 1024;
+constexpr size_t kMostLives = 4096;
+constexpr int64_t kLateHelloNs = 10'000'000'000;  // Twice as long as a hello waits for its answer.
 
 }  // namespace
 
@@ -248,6 +250,11 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
         ": run the same release on both, or two that follow each other")));
   }
+  if (!HearLife(hello)) {
+    TRYST_REACHED("rare: a hello of a process that has ended");
+    return std::move(done)(absl::AbortedError(
+        absl::StrCat(hello.worker, " has restarted: this hello is from its earlier process")));
+  }
   StartMaintenance();
   auto peer = peers_.find(hello.worker);
   if (peer != peers_.end()) peer->second->NoteIncarnation(hello.incarnation);
@@ -262,6 +269,28 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   }
   std::move(done)(
       absl::UnimplementedError(absl::StrCat("this worker has no path ", hello.path, why)));
+}
+
+bool ChannelPool::HearLife(const Hello& hello) {
+  const int64_t now_ns = poller_->now_ns();
+  if (lives_.size() >= kMostLives && !lives_.contains(hello.worker)) {
+    lives_.erase(std::min_element(lives_.begin(), lives_.end(), [](const auto& a, const auto& b) {
+      return a.second.heard_ns < b.second.heard_ns;
+    }));
+  }
+  PeerLife& life = lives_[hello.worker];
+  if (life.incarnation != hello.incarnation) {
+    // Where a clock was set back, the process that started earlier lives, and says hello again.
+    if (hello.started_us != 0 && hello.started_us < life.started_us &&
+        now_ns - life.since_ns < kLateHelloNs) {
+      return false;
+    }
+    life.incarnation = hello.incarnation;
+    life.started_us = hello.started_us;
+    life.since_ns = now_ns;
+  }
+  life.heard_ns = now_ns;
+  return true;
 }
 
 void ChannelPool::StartMaintenance() {

@@ -100,6 +100,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   Transport* FindTransport(absl::string_view name) const;  // Null: there is none.
   void Maintain();
   void StartMaintenance();
+  // False: it is from a process that another has taken the place of.
+  bool HearLife(const Hello& hello);
   // Runs `fn` on the poller thread and waits for it, up to a limit.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
@@ -125,6 +127,14 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
   std::vector<PeerPaths*> peers_in_order_;
   PeerPaths* last_peer_ = nullptr;  // The peer of the last fetch. Peers are never removed.
+  struct PeerLife {
+    uint64_t incarnation = 0;
+    int64_t started_us = 0;  // As its hello says.
+    int64_t since_ns = 0;    // When it was first heard, and last.
+    int64_t heard_ns = 0;
+  };
+  // The last life of each worker that has said hello, of kMostLives at most.
+  absl::flat_hash_map<std::string, PeerLife> lives_;
   MaintenanceTimer maintenance_{this};
   bool maintained_ = false;
   bool closed_ = false;

@@ -243,6 +243,55 @@ TEST_F(ChannelPoolTurnedTest, APeersNewLifeIsToldToItsPaths) {
   EXPECT_THAT(Words(), testing::Contains("probe " + Task(1)));
 }
 
+// What a process has said may come after the first word of the one that took its place.
+TEST_F(ChannelPoolTurnedTest, AHelloOfAProcessThatHasEndedIsRefused) {
+  ASSERT_TRUE(Open().ok());
+  const int64_t began_ns = poller_.now_ns();
+  const auto life = [](uint64_t incarnation, int64_t started_us) {
+    Hello hello = From(1);
+    hello.incarnation = incarnation;
+    hello.started_us = started_us;
+    return hello;
+  };
+  EXPECT_TRUE(Hear(life(31, 1000)).ok());
+  EXPECT_TRUE(Hear(life(30, 2000)).ok());
+  (void)Words();
+  EXPECT_TRUE(absl::IsAborted(Hear(life(31, 1000))));
+  EXPECT_TRUE(absl::IsAborted(Hear(life(32, 1999)))) << "it was never heard before";
+  EXPECT_THAT(Words(), ElementsAre());
+  EXPECT_TRUE(Hear(life(30, 2000)).ok());
+  EXPECT_TRUE(Hear(life(33, 2000)).ok());
+  EXPECT_TRUE(Hear(life(34, 0)).ok()) << "it does not say";
+  EXPECT_TRUE(Hear(life(33, 2000)).ok());
+  EXPECT_TRUE(Hear(From(2)).ok());
+  // One that goes on to speak lives: its clock was set back.
+  alarms_.AdvanceTo(began_ns + 10 * kSecondNs - 1);
+  poller_.Turn();
+  EXPECT_TRUE(absl::IsAborted(Hear(life(31, 1000))));
+  alarms_.AdvanceTo(began_ns + 10 * kSecondNs);
+  poller_.Turn();
+  EXPECT_TRUE(Hear(life(31, 1000)).ok());
+}
+
+TEST_F(ChannelPoolTurnedTest, OfSoManyWorkersTheLongestUnheardIsForgotten) {
+  ASSERT_TRUE(Open().ok());
+  Hello former = From(1), again = From(1);
+  former.started_us = 1;
+  again.incarnation = 22;
+  again.started_us = 2;
+  EXPECT_TRUE(Hear(again).ok());
+  const int64_t began_ns = poller_.now_ns();
+  for (int task = 2; task < 4098; ++task) {
+    alarms_.AdvanceTo(began_ns + task);
+    poller_.Turn();
+    if (task == 4097) {
+      EXPECT_TRUE(absl::IsAborted(Hear(former))) << "4,096 are known";
+    }
+    EXPECT_TRUE(Hear(From(task)).ok());
+  }
+  EXPECT_TRUE(Hear(former).ok());
+}
+
 TEST_F(ChannelPoolTurnedTest, EachSecondTheTransportsMaintainThemselves) {
   ASSERT_TRUE(Open().ok());
   const int64_t began_ns = poller_.now_ns();

@@ -41,6 +41,7 @@ QUICK = {
     "//rendezvous:local_rendezvous_test",
     "//rendezvous:routing_rendezvous_test",
     "//rendezvous:step_registry_test",
+    "//rendezvous:throwing_callbacks_test",
     "//verbs/soft:frame_test",
     "//verbs/soft:handshake_test",
     "//verbs/soft:soft_region_table_test",

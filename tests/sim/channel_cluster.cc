@@ -229,9 +229,11 @@ LocalRendezvous* Worker::step(int64_t step_id) {
   return step.get();
 }
 
-void Cluster::Wire::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
+void Cluster::Wire::Exchange(const std::string& peer, const Hello& asked, Deadline deadline,
                              HelloDone done) {
   Cluster* c = cluster_;
+  Hello hello = asked;
+  hello.started_us = static_cast<int64_t>(hello.incarnation);  // They are counted.
   // The answer and the time-out share it; the first of them uses it.
   auto shared = std::make_shared<HelloDone>(std::move(done));
   const auto answer = [shared](absl::StatusOr<Hello> hello) {
