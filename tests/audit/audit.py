@@ -490,7 +490,7 @@ def main():
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
     if os.geteuid() == 0 and INSIDE not in os.environ:
-        alone = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0
+        alone = subprocess.run(["unshare", "-n", "ip", "link", "set", "lo", "up"], check=False, capture_output=True).returncode == 0
         if alone:
             os.environ[INSIDE] = "1"
             os.execvp("unshare", ["unshare", "-n", sys.executable, *sys.argv])

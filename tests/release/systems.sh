@@ -71,7 +71,7 @@ for suite in "${suites[@]}"; do
       note CPython "$interpreter"
       if [[ $suite == this ]] && inside python3 -c 'import numpy'; then
         for group in Values Plans Memory Frameworks; do
-          check "$group" env "PYTHONPATH=$tryst/wheel" python3 tests/python/test_tryst.py "$group"
+          check "$group" env "PYTHONPATH=$tryst/wheel" JAX_PLATFORMS=cpu python3 tests/python/test_tryst.py "$group"
         done
         for package in numpy torch jax; do
           if version=$(inside python3 -c "import importlib.metadata as m; print(m.version('$package'))" 2>/dev/null); then
