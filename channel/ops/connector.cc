@@ -1,5 +1,6 @@
 #include "channel/ops/connector.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,24 +90,24 @@ Hello Connector::NewHello() const {
   return hello;
 }
 
-void Connector::Say(const Hello& hello, AnswerFn on_answer) {
+void Connector::Say(const Hello& hello, AnswerFn on_answer, int64_t most_ms) {
   ++hellos_out_;
-  bootstrap_->Exchange(
-      options_.peer, hello,
-      Deadline::After(poller_->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
-      [this, epoch = epoch_, state = state_,
-       on_answer = std::move(on_answer)](absl::StatusOr<Hello> answer) mutable {
-        poller_->PostFn([this, epoch, state, on_answer = std::move(on_answer),
-                         answer = std::move(answer)]() mutable {
-          --hellos_out_;
-          // It was closed, or the link was lost and another epoch has begun.
-          if (state_ != state || epoch != epoch_) {
-            TRYST_REACHED("sim: an answer to an earlier hello");
-            return;
-          }
-          on_answer(std::move(answer));
-        });
-      });
+  bootstrap_->Exchange(options_.peer, hello,
+                       Deadline::After(poller_->clock(), absl::Milliseconds(std::min(
+                                                             options_.hello_timeout_ms, most_ms))),
+                       [this, epoch = epoch_, state = state_,
+                        on_answer = std::move(on_answer)](absl::StatusOr<Hello> answer) mutable {
+                         poller_->PostFn([this, epoch, state, on_answer = std::move(on_answer),
+                                          answer = std::move(answer)]() mutable {
+                           --hellos_out_;
+                           // It was closed, or the link was lost and another epoch has begun.
+                           if (state_ != state || epoch != epoch_) {
+                             TRYST_REACHED("sim: an answer to an earlier hello");
+                             return;
+                           }
+                           on_answer(std::move(answer));
+                         });
+                       });
 }
 
 absl::Status Connector::CheckAnswer(const Hello& answer) const {

@@ -68,9 +68,9 @@ class Connector {
   // Enters `state` under a new epoch.
   void Begin(State state);
   Hello NewHello() const;
-  // Sends `hello`. `on_answer` gets the answer, unless another attempt has begun or the state has
-  // changed.
-  void Say(const Hello& hello, AnswerFn on_answer);
+  // Sends `hello`. `on_answer` gets the answer, within `most_ms` at most, unless another attempt
+  // has begun or the state has changed.
+  void Say(const Hello& hello, AnswerFn on_answer, int64_t most_ms = INT64_MAX);
   bool hello_out() const { return hellos_out_ > 0; }
   // kDataLoss: the answer belongs to another hello.
   absl::Status CheckAnswer(const Hello& answer) const;

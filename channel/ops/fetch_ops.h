@@ -152,6 +152,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // Takes out all fetches of its line, in their order; it ends.
   void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken);
   void EndAll(const absl::Status& why);
+  void FreeSlot(FetchAsk* ask);
   std::string ExplainOut() const;  // How many are out, by state.
   std::string WhyLate(const FetchOp& op) const override;
 
@@ -188,7 +189,6 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   bool AskFor(FetchAsk* ask);
   bool SayOf(FetchAsk* ask);
   bool SendRequestOf(FetchAsk* ask);
-  void FreeSlot(FetchAsk* ask);
   bool HandOver(FetchAsk* ask);
   FetchOp* TakeFront(FetchAsk* ask);
   void LastWord(FetchAsk* ask);

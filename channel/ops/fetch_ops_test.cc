@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -59,11 +60,10 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
     Replay();
     FlushSoon();
   }
-  std::vector<WaitingFetch> TakeAllOut() { return TakeAll(); }
-  void Close(absl::Status why) override {
-    closed_ = why;
-    connector_.SetState(Connector::State::kClosed);
-    EndAll(why);
+  std::vector<WaitingFetch> TakeAllOut() {
+    const std::vector<FetchAsk*> asked = Asked();
+    std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
+    return TakeWaiting();
   }
   void Forget() { ForgetLeaving(); }
   std::string Explain() const override { return ExplainOut(); }
@@ -160,6 +160,7 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
 
   // ---- FetchSession ----
   void Connect() override {}
+  bool CloseLink() override { return false; }
   void OnLinkOver(FetchAsk*) override { ++links_over; }
 
   // ---- FetchTransport ----

@@ -1,5 +1,6 @@
 #include "channel/ops/fetch_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,34 @@
 #include "channel/ops/peer_words.h"
 
 namespace tryst {
+
+namespace {
+
+// How long a channel that is closed waits for the answer to its farewell.
+constexpr int64_t kGoodbyeMs = 1000;
+
+}  // namespace
+
+void FetchSession::Close(absl::Status why) {
+  if (connector_.state() == State::kClosed) return;
+  closed_ = std::move(why);
+  connector_.StopWaiting();
+  connector_.SetState(State::kClosed);
+  goodbye_due_ = !Asked().empty();
+  const bool over = CloseLink();
+  EndAll(closed_);
+  if (over) OnClosed();
+}
+
+// Where the link did not say goodbye, what the producer holds for us would stay there.
+void FetchSession::OnClosed() {
+  if (std::exchange(goodbye_due_, false) && session_ != 0) {
+    TRYST_REACHED("rare: a farewell of a channel that is closed");
+    connector_.Begin(State::kClosed);
+    SayFarewell([](absl::StatusOr<Hello>) {}, kGoodbyeMs);
+  }
+  ForgetLeaving();
+}
 
 void FetchSession::Probe() {
   if (connector_.state() != State::kIdle) return;  // It is tried already.
@@ -104,10 +133,11 @@ void FetchSession::FailAttempt(const absl::Status& why) {
     EndAll(why);
     ForgetLeaving();
   } else if (IsPathRefusal(why) && ops_options_.on_refused) {
-    // Requests to an earlier life of the peer cannot be served by another path, either.
-    for (FetchAsk* ask : Asked()) EndAsk(ask, why);
-    ForgetLeaving();
-    ops_options_.on_refused();
+    if (session_ == 0) return ops_options_.on_refused();
+    TRYST_REACHED("rare: a path is refused in the middle of a session");
+    refusal_ = why;
+    connector_.StopWaiting();
+    Leave();
   }
 }
 
@@ -146,9 +176,7 @@ void FetchSession::EndAsked(const absl::Status& why,
   for (; !parked.empty(); parked.pop_back()) {
     FetchAsk* const ask = parked.back();
     if (goes_on(*ask)) {
-      DropTicket(ask);
-      Advance(ask, FetchEvent::kUnlinked);
-      lines_.queued.PushFront(ask);
+      AskAnew(ask);
     } else {
       TRYST_REACHED("sim: a fetch without a slot ends with its producer");
       EndAsk(ask, why);
@@ -187,6 +215,11 @@ void FetchSession::ForgetLeaving() {
 void FetchSession::Leave() {
   TRYST_REACHED("sim: a path is left");
   connector_.Begin(State::kFarewell);
+  SayFarewell([this](absl::StatusOr<Hello> answer) { OnFarewellAnswer(std::move(answer)); },
+              INT64_MAX);
+}
+
+void FetchSession::SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms) {
   Farewell farewell;
   farewell.session = session_;
   for (const FetchAsk* ask : Asked()) {
@@ -197,27 +230,42 @@ void FetchSession::Leave() {
   }
   Hello hello = connector_.NewHello();
   hello.parameters = FarewellParameters(EncodeFarewell(farewell));
-  connector_.Say(hello,
-                 [this](absl::StatusOr<Hello> answer) { OnFarewellAnswer(std::move(answer)); });
+  connector_.Say(hello, std::move(on_answer), most_ms);
 }
 
 void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
-  if (!answer.ok()) return RetryLater(answer.status());
+  const absl::Status refusal = std::exchange(refusal_, absl::OkStatus());
+  const bool refused = !refusal.ok() && IsPathRefusal(answer.status());
+  absl::Status said = answer.status();
+  if (said.ok()) said = connector_.CheckAnswer(*answer);
+  if (!said.ok() && !refused) return RetryLater(said);
   OnPeerSpoke();
-  const absl::Status ours = connector_.CheckAnswer(*answer);
-  if (!ours.ok()) return RetryLater(ours);
-  const auto farewell = DecodeFarewell(answer->parameters);
-  MeetPeer(answer->incarnation, farewell.ok() ? farewell->session : 0);
+  if (refused) {
+    // Whoever turns that down, too, has taken nothing for us: it is another life of the peer.
+    for (FetchAsk* ask : Asked()) EndAsk(ask, refusal);
+  } else {
+    const auto farewell = DecodeFarewell(answer->parameters);
+    MeetPeer(answer->incarnation, farewell.ok() ? farewell->session : 0);
+  }
   ForgetLeaving();  // The farewell gave back what was taken for them.
-  GoIdle();
-  ops_options_.on_left(TakeAll());
+  const std::vector<FetchAsk*> asked = Asked();
+  std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
+  if (refusal.ok()) {
+    GoIdle();
+    ops_options_.on_left(TakeWaiting());
+  } else {
+    session_ = 0;
+    RetryLater(refusal);
+    ops_options_.on_refused();
+  }
 }
 
-std::vector<WaitingFetch> FetchSession::TakeAll() {
-  std::vector<WaitingFetch> taken;
-  for (FetchAsk* ask : Asked()) TakeOut(ask, &taken);
-  for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
-  return taken;
+void FetchSession::AskAnew(FetchAsk* ask) {
+  ask->said = false;
+  DropTicket(ask);
+  Advance(ask, FetchEvent::kUnlinked);
+  if (ask->has_slot()) FreeSlot(ask);
+  lines_.queued.PushFront(ask);
 }
 
 }  // namespace tryst

@@ -21,6 +21,7 @@ namespace tryst {
 // fetches go on by another path. Poller thread only.
 class FetchSession : public FetchOps {
  public:
+  void Close(absl::Status why) override;
   // Tries the path, unless that is under way.
   void Probe() override;
   // The network has improved: ends the pause before the next attempt.
@@ -32,6 +33,8 @@ class FetchSession : public FetchOps {
 
   // ---- What a transport has of it ----
   virtual void Connect() = 0;
+  // It is closed. True: there is no link any more; else OnClosed() is called when there is none.
+  virtual bool CloseLink() = 0;
   virtual void OnIdle() {}  // Nothing is asked for, and there is no link.
   virtual void OnRetryLater(const absl::Status& /*why*/) {}
   // The parameters of a hello that says farewell.
@@ -56,13 +59,14 @@ class FetchSession : public FetchOps {
   void OnConnectTimer() override;
 
   // ---- The end of a session ----
+  void OnClosed();
   // The life that was asked is over, or knows nothing of us. What `goes_on` is asked for anew: its
   // fetch had heard of the next life before this channel did. Call it without a link.
   void EndAsked(const absl::Status& why, absl::FunctionRef<bool(const FetchAsk&)> goes_on);
   // Nobody will answer the cancels. Call it without a link.
   void ForgetLeaving();
-  // Takes out all fetches that wait, in order.
-  std::vector<WaitingFetch> TakeAll();
+  // It is asked for anew, as the first of those in line. REQUIRES: the peer has nothing of it.
+  void AskAnew(FetchAsk* ask);
   // Whether its key names another life than the one that was met last.
   bool IsForAnother(const FetchAsk& ask) const;
 
@@ -73,9 +77,12 @@ class FetchSession : public FetchOps {
  private:
   void EndQueuedOf(uint64_t incarnation, const absl::Status& why);
   void Leave();
+  void SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms);
   void OnFarewellAnswer(absl::StatusOr<Hello> answer);
 
-  bool leave_next_ = false;  // After this pause it says farewell, and not hello.
+  bool leave_next_ = false;   // After this pause it says farewell, and not hello.
+  bool goodbye_due_ = false;  // It was closed while something was asked for.
+  absl::Status refusal_;      // Not OK: it leaves because the peer has turned the path down.
   int64_t broken_since_ns_ = 0;
 };
 

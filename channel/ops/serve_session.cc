@@ -141,7 +141,7 @@ void ServeSession::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
     TRYST_REACHED("sim: a farewell crosses a take");
   }
   slots_.DropTakes();
-  EndLoans();
+  const ServeEvent rest = EndFormer();
   for (const Farewell::Wanted& wanted : farewell.wanted) {
     if (farewell.session != session_ || wanted.slot >= slots_.size()) {
       TRYST_REACHED("rare: a farewell of another session");
@@ -155,7 +155,7 @@ void ServeSession::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
     TRYST_REACHED("sim: a farewell wants back what was taken for it");
     slots_.End(op, ServeEvent::kNotAccepted);
   }
-  slots_.EndAll();  // The rest has landed, or was given up.
+  slots_.EndAll(rest);  // It has landed, or was given up.
   FinishFarewell();
 }
 
@@ -182,8 +182,7 @@ void ServeSession::Close(const absl::Status& why) {
   if (HasLink()) BreakLink(why);
   slots_.StopWatching();
   slots_.DropTakes();
-  EndLoans();
-  slots_.EndAll();
+  slots_.EndAll(EndFormer());
 }
 
 // ---- Views ----

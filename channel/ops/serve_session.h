@@ -69,8 +69,10 @@ class ServeSession : protected ServeWire {
   virtual void BreakLink(const absl::Status& why) = 0;
   // Answers a hello for a link. OnLinkOpen() is called in it, or later. REQUIRES: there is none.
   virtual absl::StatusOr<Hello> OpenLink(const Hello& hello) = 0;
-  // What was lent over a link is lent no longer: those slots have it here, or are free.
-  virtual void EndLoans() {}
+  // Hears what is written down of the last link that was open: what was lent over it is lent no
+  // longer, and slots whose answers the consumer has accepted are free. Returns how the others end:
+  // kNotAccepted if it accepts nothing more, or kLeft.
+  virtual ServeEvent EndFormer() { return ServeEvent::kLeft; }
   // How the link is: View::health, state and note.
   virtual void ViewLink(PathView* view) const = 0;
 

@@ -302,8 +302,8 @@ absl::Status ServeSlots::OnRead(uint16_t slot, uint32_t generation, bool failed)
   return absl::OkStatus();
 }
 
-void ServeSlots::OnReplayed() {
-  EndThose(ServeEvent::kUnnamed, [this](const ServeOp& op) {
+void ServeSlots::OnReplayed(ServeEvent unnamed) {
+  EndThose(unnamed, [this](const ServeOp& op) {
     if (op.asked_epoch == epoch_) return false;
     TRYST_REACHED("sim: what the consumer does not ask for again is given up");
     return true;

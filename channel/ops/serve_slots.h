@@ -109,7 +109,8 @@ class ServeSlots final : private TakesUser {
   void OnUnwanted(absl::Span<const uint64_t> tickets);
   absl::Status OnRead(uint16_t slot, uint32_t generation, bool failed);
   // It has repeated all requests that it still wants; the others it has received or given up.
-  void OnReplayed();
+  // `unnamed`: what that says of what was sent, kUnnamed or kNotAccepted.
+  void OnReplayed(ServeEvent unnamed);
   void OnAccepted(ServeOp* op) { End(op, ServeEvent::kAccepted); }
 
   // ---- What the wire has done with an answer ----
@@ -142,8 +143,8 @@ class ServeSlots final : private TakesUser {
       if (op.state != ServeState::kFree && which(op)) End(&op, event);
     }
   }
-  void EndAll() {
-    EndThose(ServeEvent::kLeft, [](const ServeOp&) { return true; });
+  void EndAll(ServeEvent event) {
+    EndThose(event, [](const ServeOp&) { return true; });
   }
   void End(ServeOp* op, ServeEvent event);
 

@@ -109,7 +109,7 @@ class ServeSlotsTest : public ::testing::Test {
   }
   ~ServeSlotsTest() override {
     slots_.DropTakes();
-    slots_.EndAll();
+    slots_.EndAll(ServeEvent::kLeft);
     poller_.Turn();
   }
   static ServeSlotsOptions Options(SlotWatch* watch) {
@@ -257,7 +257,7 @@ TEST_F(ServeSlotsTest, ASlotIsFreeWhenItsTensorGoesBack) {
   shelf_.on_back = [&] {
     EXPECT_EQ(op_->state, ServeState::kFree);
     shelf_.on_back = nullptr;
-    slots_.EndAll();
+    slots_.EndAll(ServeEvent::kLeft);
   };
   ASSERT_TRUE(slots_.OnCancel(0, 5).ok());
   EXPECT_EQ(shelf_.back.size(), 1u);
@@ -304,11 +304,11 @@ TEST_F(ServeSlotsTest, WhatIsNotNamedAfterABreakGoesBackUnlessItWasSent) {
     SCOPED_TRACE(ServeStateName(state));
     shelf_.back.clear();
     Bring(state, static_cast<uint32_t>(epoch));
-    slots_.OnReplayed();
+    slots_.OnReplayed(ServeEvent::kUnnamed);
     EXPECT_EQ(op_->state, state) << "it was asked for in this epoch";
     slots_.Disconnect();
     Connect(++epoch);
-    slots_.OnReplayed();
+    slots_.OnReplayed(ServeEvent::kUnnamed);
     EXPECT_EQ(op_->state, ServeState::kFree);
     if (state == ServeState::kTaking) Meet();
     EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
@@ -435,7 +435,7 @@ TEST_F(ServeSlotsTest, TheEndOfALinkKeepsAllAndWhatItSentIsHereAgain) {
     }
     EXPECT_TRUE(shelf_.back.empty());
     Connect(generation + 1);
-    slots_.OnReplayed();
+    slots_.OnReplayed(ServeEvent::kUnnamed);
     EXPECT_EQ(op_->state, ServeState::kFree);
     if (state == ServeState::kTaking) Meet();
     EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
@@ -461,7 +461,7 @@ TEST_F(ServeSlotsTest, WhoGetsWhatCannotBeSentMayEndTheChannel) {
   shelf_.on_back = [&] {
     shelf_.on_back = nullptr;
     slots_.DropTakes();
-    slots_.EndAll();
+    slots_.EndAll(ServeEvent::kLeft);
   };
   EXPECT_FALSE(slots_.FailTaken(op_, absl::UnimplementedError("not here")));
   EXPECT_EQ(op_->state, ServeState::kFree);
@@ -475,7 +475,7 @@ TEST_F(ServeSlotsTest, NothingIsTakenOnceAGiveBackHasEndedTheChannel) {
   shelf_.on_back = [&] {
     shelf_.on_back = nullptr;
     slots_.DropTakes();
-    slots_.EndAll();
+    slots_.EndAll(ServeEvent::kLeft);
   };
   EXPECT_TRUE(Request(6).ok());
   EXPECT_EQ(op_->state, ServeState::kFree);

@@ -38,7 +38,7 @@ enum class ServeEvent : uint8_t {
   kRead,        // The consumer has read the bytes,
   kNotRead,     // or could not read them.
   kAccepted,
-  kNotAccepted,  // Said in a farewell or goodbye.
+  kNotAccepted,  // And will not be: said in a farewell, or by the words of a link that is over.
   kUnnamed,      // After a break it has named all that it still wants, and not this.
   // What happens here.
   kLeft,      // The consumer has gone, or this channel ends.

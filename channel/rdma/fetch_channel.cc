@@ -102,16 +102,11 @@ uint64_t FetchChannel::BytesOf(const FetchAsk& ask) const {
   return told ? RdmaAsk::Of(ask).meta.bytes : 0;
 }
 
-void FetchChannel::Close(absl::Status why) {
-  if (connector_.state() == State::kClosed) return;
-  connector_.SetState(State::kClosed);
-  closed_ = std::move(why);
-  connector_.StopWaiting();
+bool FetchChannel::CloseLink() {
   poller_->CancelTimer(&heartbeat_timer_);
   silence_.Stop();
   if (sender_.link != nullptr) sender_.link->Break(closed_);
-  EndAll(closed_);
-  if (sender_.link == nullptr) ForgetLeaving();
+  return sender_.link == nullptr;
 }
 
 bool FetchChannel::Drained() const { return FetchOps::Drained() && sender_.link == nullptr; }

@@ -41,7 +41,6 @@ class FetchChannel final : public FetchSession,
                FetchChannelOptions options);
   ~FetchChannel() override;
 
-  void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
   void View(PathView* view) const override;
@@ -64,6 +63,7 @@ class FetchChannel final : public FetchSession,
 
   // Connecting (fetch_connection.cc).
   void Connect() override;
+  bool CloseLink() override;
   void OnIdle() override { silence_.Stop(); }
   void OnRetryLater(const absl::Status& why) override;
   void OnPeerSpoke() override { silence_.NoteWord(); }

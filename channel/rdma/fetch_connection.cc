@@ -222,7 +222,7 @@ void FetchChannel::OnLinkOver(FetchAsk* base) {
 void FetchChannel::OnDrained() {
   sender_.link.reset();
   DrainAsks();
-  if (connector_.state() == State::kClosed) return ForgetLeaving();
+  if (connector_.state() == State::kClosed) return OnClosed();
   if (asks_.live() == 0) {
     GoIdle();
   } else if (owed_.works() && connector_.back_off()->TakeFree()) {

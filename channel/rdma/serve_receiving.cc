@@ -14,7 +14,8 @@ absl::Status ServeChannel::OnRecord(const wire::Record& record) {
     case wire::RecordType::kCancel:
       return OnCancel(record);
     case wire::RecordType::kReplayed:
-      slots_.OnReplayed();
+      // What it has accepted is not written down anywhere when the link breaks.
+      slots_.OnReplayed(ServeEvent::kUnnamed);
       return absl::OkStatus();
     case wire::RecordType::kPark:
       return OnPark(record);

@@ -47,7 +47,6 @@ class ShmFetchChannel final : public FetchSession,
   ~ShmFetchChannel() override;
 
   bool FetchesInCallbacks() const override { return true; }
-  void Close(absl::Status why) override;
   std::string Explain() const override;
 
   ShmFetchCounters counters() const {
@@ -66,6 +65,7 @@ class ShmFetchChannel final : public FetchSession,
 
   // Connecting (fetch_connection.cc).
   void Connect() override;
+  bool CloseLink() override;
   void OnIdle() override { poller_->CancelTimer(&patience_timer_); }
   std::string FarewellParameters(const std::string& farewell) const override;
   void OnHelloAnswer(absl::StatusOr<Hello> answer);

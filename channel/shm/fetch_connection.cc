@@ -251,11 +251,7 @@ absl::Status ShmFetchChannel::UseSlots(uint32_t slots) {
           "the producer broke the protocol: it changes the number of slots of a session");
     held.push_back(ask);
   }
-  for (; !held.empty(); held.pop_back()) {
-    Advance(held.back(), FetchEvent::kUnlinked);
-    slots_.Free(held.back());
-    lines_.queued.PushFront(held.back());
-  }
+  for (; !held.empty(); held.pop_back()) AskAnew(held.back());
   slots_.Reset(slots);
   return absl::OkStatus();
 }
@@ -389,9 +385,10 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
 void ShmFetchChannel::EndLink(const absl::Status& why, shm_wire::LinkEnd how) {
   NoteWords();
   if (owed_.has_spoken()) lost_ns_ = now_ns();
-  connector_.SetState(State::kIdle);
+  if (connector_.state() != State::kClosed) connector_.SetState(State::kIdle);
   connector_.why = why;
   DropLink(how);
+  if (how == shm_wire::kNotKept) session_ = 0;  // The producer learns it from that word.
   link_.words.clear();
   receiver_.Reset();
   BreakAsks();
@@ -403,7 +400,6 @@ void ShmFetchChannel::EndLink(const absl::Status& why, shm_wire::LinkEnd how) {
 void ShmFetchChannel::DropKeys() {
   if (!open() || link_.held->has_views() || !link_.words.empty()) return;
   EndLink(absl::OkStatus(), shm_wire::kNotKept);
-  session_ = 0;
 }
 
 void ShmFetchChannel::DropLink(shm_wire::LinkEnd how) {
@@ -412,18 +408,15 @@ void ShmFetchChannel::DropLink(shm_wire::LinkEnd how) {
   link_.Drop(how);
 }
 
-void ShmFetchChannel::Close(absl::Status why) {
-  if (connector_.state() == State::kClosed) return;
-  closed_ = std::move(why);
-  if (open()) {
+bool ShmFetchChannel::CloseLink() {
+  poller_->CancelTimer(&patience_timer_);
+  if (link_.held == nullptr) {
+    DropLink(shm_wire::kNotEnded);
+  } else {
     ++counters_.breaks;
     EndLink(closed_, shm_wire::kNotKept);
   }
-  DropLink(shm_wire::kNotEnded);
-  poller_->CancelTimer(&patience_timer_);
-  connector_.SetState(State::kClosed);
-  EndAll(closed_);
-  ForgetLeaving();
+  return true;
 }
 
 std::string ShmFetchChannel::Explain() const {

@@ -88,9 +88,8 @@ void ShmFetchLink::Drop(shm_wire::LinkEnd how) {
   hub->Unwatch(socket->fd());
   if (held != nullptr) {
     held->view().header->consumer_left.store(how, std::memory_order_release);
-    Packet packet;
-    packet.type = PacketType::kLeave;
-    if (how != shm_wire::kNotEnded) socket->Send(packet);
+    // Where this finds no room, one that the producer has not read is there to wake it.
+    if (how != shm_wire::kNotEnded) socket->Send(Packet());
     std::exchange(held, nullptr)->Unref();
   }
   peer_memory.reset();

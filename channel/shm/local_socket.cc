@@ -116,7 +116,8 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
     }
   }
   if (got == 0) return Received::kEnd;
-  if (got != sizeof(*packet) || (message.msg_flags & MSG_TRUNC) != 0) {
+  if (got != sizeof(*packet) || (message.msg_flags & MSG_TRUNC) != 0 ||
+      packet->version != shm_wire::kVersion) {
     packet->type = static_cast<shm_wire::PacketType>(0);
   }
   return Received::kPacket;

@@ -31,7 +31,7 @@ class LocalSocketTest : public ::testing::Test {
   }
   Received Receive() {
     fd_ = OwnedFd();
-    packet_ = PacketOf(PacketType::kLeave);
+    packet_ = PacketOf(PacketType::kJoin);
     return theirs_->Receive(&packet_, &fd_);
   }
 

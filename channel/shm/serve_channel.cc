@@ -135,8 +135,9 @@ bool ShmServeChannel::HearPacket() {
   }
   if (packet.type == PacketType::kReady && state_ == State::kWelcome) {
     understood = OnReady(packet);
-  } else if (packet.type != PacketType::kWake &&
-             (packet.type != PacketType::kLeave || !HearLeft())) {
+  } else if (packet.type == PacketType::kWake) {
+    (void)HearLeft();
+  } else {
     understood = absl::DataLossError(
         "the consumer broke the protocol: it sent a packet that is not due now");
   }
@@ -158,8 +159,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
     answers_.Make(link_.sizes.slots);
   }
   // By now the consumer neither reads nor accepts anything of the former link.
-  EndLoans();
-  EndAccepted();
+  (void)EndFormer();
   if (state_ != State::kWelcome) return absl::OkStatus();  // Whoever got a tensor has ended it.
   ForgetFormer();
   process_.fd = link_.socket->WatchPeer();
@@ -233,10 +233,16 @@ void ShmServeChannel::ForgetFormer() {
 // ---- Ends ----
 
 // One side has the tensor of each loan: the consumer, if it had read all of it and looked; or we.
-void ShmServeChannel::EndLoans() {
-  if (former_memory_ == nullptr) return;
+ServeEvent ShmServeChannel::EndFormer() {
+  if (former_memory_ == nullptr) return ServeEvent::kLeft;
+  // Before the words of the slots: a consumer that is here still may accept more.
+  const bool left =
+      consumer_gone_ || former_.header->consumer_left.load(std::memory_order_acquire) != 0;
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     ServeOp* const op = slots_.at(slot);
+    if (op->state == ServeState::kSent && shm_wire::Accepted(former_, op->slot, op->generation)) {
+      slots_.OnAccepted(op);
+    }
     if (op->state != ServeState::kPulled) continue;
     uint32_t loan = shm_wire::kLent;
     if (former_.slots[slot].loan.compare_exchange_strong(loan, shm_wire::kLoanEnded)) {
@@ -247,24 +253,7 @@ void ShmServeChannel::EndLoans() {
       slots_.OnAccepted(op);
     }
   }
-}
-
-// What the words of the former link say that the consumer has.
-void ShmServeChannel::EndAccepted() {
-  if (former_memory_ == nullptr) return;
-  slots_.EndThose(ServeEvent::kAccepted, [this](const ServeOp& op) {
-    return op.state == ServeState::kSent && shm_wire::Accepted(former_, op.slot, op.generation);
-  });
-}
-
-// The consumer has ended the session, and says nothing more: what it has not accepted goes back.
-void ShmServeChannel::OnBye() {
-  DropLink();
-  EndLoans();
-  EndAccepted();
-  slots_.DropTakes();
-  slots_.EndThose(ServeEvent::kNotAccepted, [](const ServeOp&) { return true; });
-  Close(absl::CancelledError("the consumer has ended its session"));
+  return left ? ServeEvent::kNotAccepted : ServeEvent::kLeft;
 }
 
 bool ShmServeChannel::HearLeft() {
@@ -275,7 +264,7 @@ bool ShmServeChannel::HearLeft() {
       BreakLink(absl::CancelledError("the consumer has ended this link"));
       return true;
     case shm_wire::kNotKept:
-      OnBye();
+      Close(absl::CancelledError("the consumer has ended its session"));
       return true;
     default:
       return false;
@@ -293,7 +282,6 @@ void ShmServeChannel::OnSocketEnd() {
     TRYST_LOG(Warning) << self_ << " no longer shares memory with " << consumer_ << ": "
                        << why.message();
   }
-  // What it may have accepted is lost with it. Of what we have lent, we know.
   Close(why);
 }
 

@@ -58,8 +58,7 @@ class ShmServeChannel final : public ServeSession,
   bool HasLink() const override { return state_ != State::kNone; }
   void BreakLink(const absl::Status& why) override;
   absl::StatusOr<Hello> OpenLink(const Hello& hello) override;
-  void EndLoans() override;
-  void EndAccepted();
+  ServeEvent EndFormer() override;
   void ViewLink(PathView* view) const override;
   void OnGuest(std::unique_ptr<LocalSocket> socket) override;
   absl::Status Welcome();
@@ -67,7 +66,6 @@ class ShmServeChannel final : public ServeSession,
   bool HearPacket();  // False: there was no packet, or the link has ended.
   absl::Status OnReady(const shm_wire::Packet& packet);
   bool HearLeft();  // True: the consumer has left the link.
-  void OnBye();
   void OnSocketEnd();
   void OnProcessGone();
   void DropLink();

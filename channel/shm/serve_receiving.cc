@@ -52,7 +52,8 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
     case CellType::kWaits:
       return OnWaits(cell);
     case CellType::kReplayed:
-      slots_.OnReplayed();
+      // What it had accepted over the former link was free before.
+      slots_.OnReplayed(ServeEvent::kNotAccepted);
       return absl::OkStatus();
     case CellType::kPing:
       // If there is no room for it, the cells that fill the ring are a sign of life, too.

@@ -201,8 +201,7 @@ void ShmHub::OnKnock(Knocking* knocking) {
   std::unique_ptr<LocalSocket> socket = std::move(knocking->socket);
   knocking_.erase(std::find_if(knocking_.begin(), knocking_.end(),
                                [&](const auto& one) { return one.get() == knocking; }));
-  if (received != LocalSocket::Received::kPacket || packet.type != shm_wire::PacketType::kJoin ||
-      packet.version != shm_wire::kVersion) {
+  if (received != LocalSocket::Received::kPacket || packet.type != shm_wire::PacketType::kJoin) {
     return;
   }
   for (size_t i = 0; i < invited_.size(); ++i) {

@@ -20,8 +20,7 @@
 namespace tryst {
 namespace shm_wire {
 
-// The only one that is spoken. The hello's messages have it, and so have kJoin, kWelcome and
-// kReady.
+// The only one that is spoken. The hello's messages have it, and so has every packet.
 inline constexpr uint32_t kVersion = 4;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
@@ -260,9 +259,8 @@ enum class PacketType : uint32_t {
   kReady = 0x31525954,
   // From the producer: a segment's memory, before the first reference into it.
   kSegment = 0x31535954,
-  kWake = 0x314b5954,  // Wakes the receiver: its ring has news.
-  // From the consumer: it has left the link, and still holds what it was given by reference.
-  kLeave = 0x314c5954,
+  // Wakes the receiver: there is news in its ring, or the consumer has left the link.
+  kWake = 0x314b5954,
 };
 struct Packet {
   PacketType type = PacketType::kWake;

@@ -2,7 +2,7 @@
 """Every order of one fetch over shared memory whose links break and whose session may end at any moment, while either side stands still.
 
   loan_model.py [RULE ...]   without these rules; nothing is found with all of them
-  loan_model.py --all        with all rules, then without each
+  loan_model.py --all        with all rules, then without each in its setting
 
 The producer answers by value, or lends its own memory, which the consumer reads in two steps and then checks. A link has two words of the
 slot: `accepted` and `loan`. Memory that the producer has let go of, or given back, may hold something else from the next step on. It checks
@@ -22,15 +22,19 @@ RULES = {
     "lent": ("a loan outlives its link, until the consumer comes by another", (1, 0, 0, 0)),
     "named": ("what a link has brought is asked for again by the same generation, and is not taken anew", (1, 0, 0, 0)),
     "again": ("nothing is answered over a link before it is asked for there", (1, 0, 0, 1)),
-    "cancel": ("a cancel that a link has lost is said over the next", (1, 0, 1, 0)),
     "accepted": ("a goodbye gives back what was not accepted, and that alone", (0, 0, 0, 1)),
+    "farewell": ("who has no link, and is refused another or closed, says farewell", (1, 0, 0, 1)),
+    "unnamed": ("what is not asked for again, and was not accepted over the former link, goes back", (1, 0, 1, 0)),
+    "last": ("a session that ends gives back what was not accepted over a link that the consumer has left", (1, 1, 0, 0)),
+    "left": ("and lets go of it where the consumer may still accept it", (0, 1, 0, 0)),
 }
 WHOLE = (2, 1, 1, 1)
 LEFT_OUT = set()
 
 # Consumer. ask: A asked, X to be asked again, 0 1 2 how far it has read, T has taken it, D delivered, L cancelled, C to be cancelled again,
 # U ended with its session, G gone. whole: all that it read was the tensor. cup, pup: the link, as each sees it.
-# Producer. serve: - free, Y the tensor is here, W lent, K sent. fate: h held, l let go, b back, of each take. intact: its memory.
+# Producer. serve: - free, Y the tensor is here, W lent, K sent. session: 1 lasts, 2 ended by a goodbye, 3 without a link, 0 with one.
+# fate: h held, l let go, b back, of each take. intact: its memory.
 State = collections.namedtuple("State", """
     ask whole link cup to_producer to_consumer loan accepted
     serve over_link named pup bye session fate intact
@@ -94,9 +98,16 @@ def consumer(state):
             yield "says goodbye", state._replace(ask="D" if state.ask == "D" else "G", cup=0, goodbyes=0, bye=1)
         if state.breaks or not state.pup:
             after = state._replace(cup=0, breaks=state.breaks - (1 if state.pup else 0))
-            again = {"A": "X", "0": "X", "1": "X", "2": "X", "L": "C" if has("cancel") else "G"}
+            again = {"A": "X", "0": "X", "1": "X", "2": "X", "L": "C"}
             yield "sees the end of the link", after._replace(ask=again.get(state.ask, state.ask))
-    elif not state.bye and state.ask in "XCDG" and at + 1 < LINKS and not state.pup:
+        return
+    if state.bye or at + 1 == LINKS:
+        return
+    if state.goodbyes and state.ask in "XC":
+        yield "is refused, or closed", state._replace(ask="G", link=LINKS - 1, goodbyes=0, bye=int(has("farewell")))
+    if state.ask == "C":
+        yield "has waited for too long", state._replace(ask="G")
+    if state.ask in "XCDG" and not state.pup:
         after = state._replace(link=at + 1, whole=True, cup=1, pup=1, to_producer=(), to_consumer=())
         if state.session != 1:
             if state.ask in "XC":
@@ -138,13 +149,15 @@ def loan_ended(state, then):
 
 
 def session_ended(state):
-    after = state._replace(session=0, pup=0)
+    left = not state.cup
+    after = state._replace(session=3 if left else 0, pup=0)
     if after.serve == "W":
         after = loan_ended(after, "b")
     elif after.serve == "Y":
         after = ended(after, "b")
     elif after.serve == "K":
-        after = ended(after, "l")
+        final = (left or not has("left")) and has("last")
+        after = ended(after, "b" if final and not after.accepted[after.over_link] else "l")
     return after
 
 
@@ -200,9 +213,7 @@ def hears(state, word):
     if word == "READ":
         return ended(state, "l") if state.serve == "W" else state
     if state.serve != "-" and not state.named:  # REPLAYED.
-        if state.serve == "K" and state.ask != "D":
-            raise Broken("it is lost")
-        return ended(state, "l" if state.serve == "K" else "b")
+        return ended(state, "l" if state.serve == "K" and not has("unnamed") else "b")
     return state
 
 
@@ -211,7 +222,9 @@ def check_end(state):
         raise Broken("it stands still with the fetch in " + state.ask)
     if state.ask == "D" and "h" not in state.fate and "l" not in state.fate:
         raise Broken("it was delivered, and went back")
-    # What was sent by value may be lost with a session that the producer ends.
+    if state.session == 1 and state.ask in "GU" and "h" in state.fate:
+        raise Broken("it is kept for nobody")
+    # What was sent by value may be lost with a session that the producer ends while the consumer has a link.
     if state.ask in "GU" and state.session and "l" in state.fate:
         raise Broken("it is lost")
 
@@ -254,10 +267,12 @@ def main(arguments):
     unknown = set(arguments) - set(RULES) - {"--all"}
     if unknown:
         sys.exit("there is no rule %s; they are %s" % (", ".join(sorted(unknown)), ", ".join(RULES)))
-    runs = [[]] + [[rule] for rule in RULES] if "--all" in arguments else [arguments]
+    runs = [(WHOLE, arguments)]
+    if "--all" in arguments:
+        runs = [(WHOLE, [])] + [(setting, [rule]) for rule, (_, setting) in RULES.items()]
     wrong = 0
-    for without in runs:
-        states, found = search(WHOLE, without)
+    for setting, without in runs:
+        states, found = search(setting, without)
         print("%s: %d states, %s" % ("without " + ", ".join(without) if without else "with all rules", states, found or "nothing found"), flush=True)
         wrong += bool(found) == (not without)
     return 1 if wrong else 0

@@ -338,10 +338,8 @@ TEST_F(HostileConsumerTest, WhoLeavesIsSentNothingMore) {
   ASSERT_TRUE(SayKey(0, key));
   ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
   for (int i = 0; i < 3; ++i) Turn();
-  shm_wire::Packet packet;
-  packet.type = shm_wire::PacketType::kLeave;
   view_.header->consumer_left.store(shm_wire::kKept);
-  ASSERT_TRUE(socket_->Send(packet));
+  ASSERT_TRUE(socket_->Send(shm_wire::Packet()));
   for (int i = 0; i < 3; ++i) Turn();
   ASSERT_EQ(path_->serving().size(), 1u) << "its session is there";
   EXPECT_FALSE(IsServed());
@@ -359,13 +357,32 @@ TEST_F(HostileConsumerTest, WhoLeavesIsSentNothingMore) {
   EXPECT_EQ(Written(shm_wire::CellType::kInline), 1u);
   // A goodbye ends the session: what was not accepted goes back.
   view_.header->consumer_left.store(shm_wire::kNotKept);
-  ASSERT_TRUE(socket_->Send(packet));
+  ASSERT_TRUE(socket_->Send(shm_wire::Packet()));
   for (int i = 0; i < 3; ++i) Turn();
   EXPECT_EQ(path_->serving().size(), 0u);
   EXPECT_EQ(source_.step()->counters().waiting_sends, 1);
 }
 
-// The packet that says so may be lost with a socket that is closed with something unread.
+// It holds a tensor, so that its socket stays open.
+TEST_F(HostileConsumerTest, ThatItLeavesIsHeardThroughAFullSocket) {
+  GetTensor(0, 1);
+  while (socket_->Send(shm_wire::Packet())) {
+  }
+  view_.header->consumer_left.store(shm_wire::kKept);
+  for (int i = 0; i < 100; ++i) Turn();
+  EXPECT_FALSE(IsServed());
+}
+
+TEST_F(HostileConsumerTest, APacketOfAnotherVersionEndsTheLink) {
+  shm_wire::Packet packet;
+  ++packet.version;
+  socket_->Send(packet);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_FALSE(IsServed());
+}
+
+// The packet that wakes the producer may be lost with a socket that is closed with something
+// unread.
 TEST_F(HostileConsumerTest, HowAConsumerLeavesIsInTheMemory) {
   const std::string key = KeyOf(0, 100);
   ASSERT_TRUE(SayKey(0, key));
@@ -403,6 +420,50 @@ TEST_F(HostileConsumerTest, WhatWasAcceptedOverTheFormerLinkIsKnown) {
   socket_.reset();
   for (int i = 0; i < 3; ++i) Turn();
   EXPECT_EQ(source_.step()->counters().waiting_sends, 1) << "one was accepted, and one was not";
+}
+
+class WhatWasSentTest : public HostileConsumerTest {
+ protected:
+  // Two tensors are sent to it, and it has accepted the first.
+  void AcceptOneOfTwo() {
+    const std::string key = KeyOf(0, 100);
+    for (int i = 0; i < 2; ++i) Send(key, 8);
+    ASSERT_TRUE(SayKey(0, key));
+    for (uint16_t slot = 0; slot < 2; ++slot) {
+      ASSERT_TRUE(Say(shm_wire::CellType::kRequest, slot, 1, 0, StepOne()));
+      Turn();
+    }
+    view_.slots[0].accepted.store(2);
+    ASSERT_EQ(Back(), 0);
+  }
+  int64_t Back() { return source_.step()->counters().waiting_sends; }
+};
+
+// The words of the former link say that it was not accepted there.
+TEST_F(WhatWasSentTest, AndIsNotAskedForAgainGoesBack) {
+  AcceptOneOfTwo();
+  view_.header->consumer_left.store(shm_wire::kKept);
+  socket_.reset();
+  ASSERT_TRUE(Join(2).ok());
+  EXPECT_EQ(Back(), 0) << "it may be asked for again";
+  ASSERT_TRUE(Say(shm_wire::CellType::kReplayed, 0, 0, 0, ""));
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(Back(), 1);
+}
+
+TEST_F(WhatWasSentTest, ToAProcessThatHasEndedGoesBack) {
+  AcceptOneOfTwo();
+  socket_.reset();
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(path_->serving().size(), 0u);
+  EXPECT_EQ(Back(), 1);
+}
+
+// It may read its ring later, and accept what is there.
+TEST_F(WhatWasSentTest, ToOneThatHasTheLinkStillIsLetGoOf) {
+  AcceptOneOfTwo();
+  path_->Close(absl::CancelledError("over"));
+  EXPECT_EQ(Back(), 0);
 }
 
 TEST_F(HostileConsumerTest, AnotherConsumerIsServedBesideThisOne) {

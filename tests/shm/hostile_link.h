@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "channel/arena/shared_memory.h"
 #include "channel/bootstrap.h"
 #include "channel/shm/local_socket.h"
@@ -16,6 +18,7 @@ namespace tryst {
 class KeptHellos final : public Bootstrap {
  public:
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    if (answer != nullptr) std::move(answer)(absl::AbortedError("another hello has come"));
     asked = hello;
     answer = std::move(done);
   }

@@ -49,6 +49,8 @@ class Hellos final : public Bootstrap {
     for (auto& [hello, done] : std::exchange(waiting_, {})) {
       if (producer == nullptr) {
         std::move(done)(absl::UnavailableError("not up"));
+      } else if (refuses && shm_wire::DecodeOffer(hello.parameters)->farewell.empty()) {
+        std::move(done)(absl::UnimplementedError("not the same host"));
       } else if (full && shm_wire::DecodeOffer(hello.parameters)->farewell.empty()) {
         std::move(done)(absl::ResourceExhaustedError("too many consumers"));
       } else {
@@ -58,7 +60,8 @@ class Hellos final : public Bootstrap {
     }
   }
   Hello last;
-  bool full = false;  // The producer answers that it has no room.
+  bool full = false;     // The producer answers that it has no room,
+  bool refuses = false;  // or that it does not have this path.
 
  private:
   std::vector<std::pair<Hello, HelloDone>> waiting_;
@@ -98,12 +101,14 @@ struct Fetched {
 class SessionTest : public ::testing::Test {
  protected:
   void Open(const ShmOptions& options,
-            std::function<void(std::vector<WaitingFetch>)> on_left = nullptr) {
+            std::function<void(std::vector<WaitingFetch>)> on_left = nullptr,
+            std::function<void()> on_refused = nullptr) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, options);
-    channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr, nullptr, std::move(on_left));
+    channel_ = consumer_->path->MakeFetchChannel(kProducer, std::move(on_refused), nullptr,
+                                                 std::move(on_left));
   }
   void Close() {
     channel_->Close(absl::CancelledError("over"));
@@ -227,6 +232,48 @@ TEST_F(SessionTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
   for (int i = 0; i < 1000 && !fetched[0].ended; ++i) Turn();
   EXPECT_EQ(fetched[0].status.code(), absl::StatusCode::kPermissionDenied) << fetched[0].status;
   EXPECT_EQ(Left(foreign), std::vector<int>{1});
+}
+
+// ---- No further link ----
+
+// What was taken for it, and meets a tensor now, must not keep that from the other path.
+TEST_F(SessionTest, APathThatIsRefusedInASessionLeavesNothingAtTheProducer) {
+  std::vector<WaitingFetch> moved;
+  Open(ShmOptions(), nullptr, [&] { moved = channel_->TakeWaiting(); });
+  Fetched met, asked, parked;
+  Send(Key("met"), 8, 1, false);
+  Fetch(Key("met"), 0, &met);
+  Fetch(Key("edge"), 0, &asked);
+  Fetch(Key("edge"), 0, &parked);
+  for (int i = 0; i < 100; ++i) Turn();
+  ASSERT_EQ(met.number, 1);
+  hellos_.refuses = true;
+  SayNonsense(LinkSide::kConsumer);
+  for (int i = 0; i < 2000 && moved.empty(); ++i) Turn();
+  EXPECT_FALSE(asked.ended) << asked.status;
+  EXPECT_EQ(moved.size(), 2u) << "all go by another path";
+  Send(Key("edge"), 8, 2, false);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(Left(Key("edge")), std::vector<int>{2});
+  for (WaitingFetch& one : moved) {
+    std::move(one.done)(absl::CancelledError("over"), one.args, Args(), Tensor(), false);
+  }
+}
+
+TEST_F(SessionTest, WhoIsClosedWithoutALinkSaysGoodbye) {
+  Open(ShmOptions());
+  Fetched asked;
+  Fetch(Key("edge"), 0, &asked);
+  for (int i = 0; i < 100; ++i) Turn();
+  SayNonsense(LinkSide::kProducer);
+  for (int i = 0; i < 10 && channel_->connected(); ++i) consumer_->poller.Turn();
+  ASSERT_FALSE(channel_->connected());
+  channel_->Close(absl::CancelledError("over"));
+  for (int i = 0; i < 100; ++i) Turn();
+  EXPECT_TRUE(channel_->Drained());
+  Send(Key("edge"), 8, 2, false);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(Left(Key("edge")), std::vector<int>{2});
 }
 
 // ---- A producer that is gone ----

@@ -124,11 +124,13 @@ class HostileRdmaProducerTest : public ::testing::Test {
 
   ~HostileRdmaProducerTest() override {
     channel_->Close(absl::CancelledError("over"));
-    for (HelloDone& done : hellos_.answers) {
-      if (done) std::move(done)(absl::UnavailableError("over"));
-    }
     if (link_ != nullptr) link_->Break(absl::CancelledError("over"));
-    for (int i = 0; i < 1000 && !channel_->Drained(); ++i) Settle();
+    for (int i = 0; i < 1000 && !channel_->Drained(); ++i) {
+      Settle();
+      for (HelloDone& done : std::exchange(hellos_.answers, {})) {
+        if (done) std::move(done)(absl::UnavailableError("over"));
+      }
+    }
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
     for (WaitingFetch& fetch : left_) {
       std::move(fetch.done)(absl::CancelledError("over"), Args(), fetch.args, Tensor(), false);
