@@ -13,15 +13,30 @@
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
+void FetchOpsOptions::SetEnds(const TransportContext& context, const std::string& channel_peer) {
+  self = context.self;
+  self_incarnation = context.incarnation;
+  peer = channel_peer;
+  trace = context.trace;
+  max_tensor_bytes = context.max_tensor_bytes;
+}
+
+void FetchOpsOptions::SetUser(PathUser* user, int64_t most_failing_ms) {
+  on_usable = [user] { user->OnUsable(); };
+  on_refused = [user] { user->OnRefused(); };
+  on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
+  if (user->HasAnother()) give_up_ms = most_failing_ms;
+}
+
 FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,
                    FetchCounts* counts)
     : poller_(poller),
       ops_options_(std::move(options)),
-      track_(ops_options_.trace == nullptr
-                 ? nullptr
-                 : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.connect.peer,
-                                             ops_options_.connect.path)),
-      connector_(poller, bootstrap, ops_options_.connect, [this] { OnConnectTimer(); }),
+      track_(
+          ops_options_.trace == nullptr
+              ? nullptr
+              : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, ops_options_.path)),
+      connector_(poller, bootstrap, ops_options_, [this] { OnConnectTimer(); }),
       keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
       deliveries_(poller, this),
       counts_(counts) {}
@@ -322,7 +337,7 @@ void FetchOps::OnOpTimer(FetchOp* op) {
     return ReportFront(ask, op->end_status);
   }
   const FetchState state = in_front ? ask->state : FetchState::kQueued;
-  EndEarly(op, Late(FetchStateName(state), ops_options_.connect.peer, WhyLate(*op)));
+  EndEarly(op, Late(FetchStateName(state), ops_options_.peer, WhyLate(*op)));
 }
 
 absl::Status FetchOps::MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
@@ -431,8 +446,8 @@ void FetchOps::ListOps(LiveOps* ops) const {
   const auto add = [&](int64_t step, const TensorKey& key, const TraceSpan& span,
                        const FetchAsk* ask, std::string detail) {
     LiveOp live;
-    live.peer = ops_options_.connect.peer;
-    live.path = ops_options_.connect.path;
+    live.peer = ops_options_.peer;
+    live.path = ops_options_.path;
     live.step = step;
     live.key = key;
     live.span = span;

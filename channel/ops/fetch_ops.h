@@ -29,6 +29,7 @@
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
+#include "channel/transport.h"
 
 namespace tryst {
 
@@ -43,9 +44,8 @@ struct FetchCounts {
   uint64_t parked = 0;   // Gave their slot to others while they waited for a Send.
 };
 
-struct FetchOpsOptions {
-  ConnectorOptions connect;
-  Trace* trace = nullptr;
+struct FetchOpsOptions : ConnectorOptions {
+  Trace* trace = nullptr;  // The poller's; may be null.
   SlotWatch* watch = nullptr;
   size_t max_key_bytes = 0;
   uint32_t max_keys = 0;        // That the peer remembers,
@@ -56,9 +56,18 @@ struct FetchOpsOptions {
   int64_t leave_ns = 0;
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
   int64_t retain_ms = 60'000;              // How long the producer waits for us without a link.
-  std::function<void()> on_refused;        // The peer has no such path; may call TakeWaiting().
+  // How long fetches wait for a peer that does not answer, counted from its last sign of life.
+  // 0: for ever.
+  int64_t patience_ms = 60'000;
+  std::function<void()> on_usable;   // The path works. May be null, as the next two.
+  std::function<void()> on_refused;  // The peer has no such path; may call TakeWaiting().
   // The path is left (give_up_ms); gets all fetches that wait, in order.
   std::function<void(std::vector<WaitingFetch>)> on_left;
+
+  // What is the same for every channel of a transport.
+  void SetEnds(const TransportContext& context, const std::string& channel_peer);
+  // The path may fail for `most_failing_ms`, if there is another.
+  void SetUser(PathUser* user, int64_t most_failing_ms);
 };
 
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,

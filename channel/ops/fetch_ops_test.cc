@@ -160,6 +160,9 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
 
   // ---- FetchSession ----
   void Connect() override {}
+  absl::Status BeginLink(Hello*) override { return absl::OkStatus(); }
+  absl::Status UseAnswer(const Hello&) override { return absl::OkStatus(); }
+  bool EndAttempt(const absl::Status&) override { return false; }
   bool CloseLink() override { return false; }
   void OnLinkOver(FetchAsk*) override { ++links_over; }
 
@@ -216,8 +219,8 @@ class Gate final : public Executor {
 class FetchOpsTest : public testing::Test {
  protected:
   FetchOpsTest() {
-    options_.connect.peer = kPeer;
-    options_.connect.path = "written";
+    options_.peer = kPeer;
+    options_.path = "written";
     options_.max_key_bytes = 200;
     options_.max_keys = 8192;
     options_.max_keys_bytes = 1 << 24;

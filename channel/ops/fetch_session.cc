@@ -17,10 +17,17 @@ constexpr int64_t kGoodbyeMs = 1000;
 
 }  // namespace
 
+FetchSession::FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
+                           FetchCounts* counts)
+    : FetchOps(poller, bootstrap, options, counts),
+      silence_(poller, options.patience_ms, [this] { OnPeerLost(); }),
+      owed_(poller, options.give_up_ms > 0 ? options.give_up_ms : options.patience_ms) {}
+
 void FetchSession::Close(absl::Status why) {
   if (connector_.state() == State::kClosed) return;
   closed_ = std::move(why);
   connector_.StopWaiting();
+  silence_.Stop();
   connector_.SetState(State::kClosed);
   goodbye_due_ = !Asked().empty();
   const bool over = CloseLink();
@@ -52,10 +59,26 @@ void FetchSession::RetryNow() {
 
 // ---- A link, from its hello to its end ----
 
+void FetchSession::Connect() {
+  connector_.Begin(State::kHello);
+  Hello hello = connector_.NewHello();
+  const absl::Status begun = BeginLink(&hello);
+  if (!begun.ok()) return RetryLater(begun);
+  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
+}
+
+void FetchSession::OnHelloAnswer(absl::StatusOr<Hello> answer) {
+  absl::Status used = answer.status();
+  if (used.ok() || IsPathRefusal(used) || IsFinal(used)) silence_.NoteWord();
+  if (used.ok()) used = connector_.CheckAnswer(*answer);
+  if (used.ok()) used = UseAnswer(*answer);
+  if (!used.ok()) FailAttempt(used);
+}
+
 void FetchSession::MeetPeer(uint64_t incarnation, uint64_t session) {
   if (peer_incarnation_ != 0 && incarnation != peer_incarnation_) {
     TRYST_REACHED("sim: the producer was restarted");
-    const absl::Status why = Restarted(ops_options_.connect.peer, peer_incarnation_, incarnation);
+    const absl::Status why = Restarted(ops_options_.peer, peer_incarnation_, incarnation);
     EndAsked(why, [incarnation](const FetchAsk& ask) {
       return ask.of->key.src_incarnation() == incarnation;
     });
@@ -64,12 +87,26 @@ void FetchSession::MeetPeer(uint64_t incarnation, uint64_t session) {
   } else if (session_ != 0 && session != session_) {
     TRYST_REACHED("sim: the producer has another session");
     EndAsked(absl::UnavailableError(absl::StrCat(
-                 ops_options_.connect.peer,
+                 ops_options_.peer,
                  " has given up the fetches from before the connection broke: ask again")),
              [](const FetchAsk&) { return false; });
   }
   peer_incarnation_ = incarnation;
   session_ = session;
+}
+
+void FetchSession::OnLinkOpen() {
+  connector_.StopWaiting();
+  connector_.SetState(State::kOpen);
+  connector_.why = absl::OkStatus();
+  silence_.Stop();
+  owed_.Begin();
+  Replay();
+}
+
+void FetchSession::NoteUsable() {
+  probing_ = false;
+  if (ops_options_.on_usable) ops_options_.on_usable();
 }
 
 void FetchSession::Replay() {
@@ -109,11 +146,18 @@ void FetchSession::DrainAsks() {
   }
 }
 
+// A link that has brought nothing is not made again at once.
+void FetchSession::GoOn() {
+  if (asks_.live() == 0) return GoIdle();
+  if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
+  RetryLater(connector_.why);
+}
+
 void FetchSession::GoIdle() {
   probing_ = false;
   connector_.NoteWorking();  // No fetch waits, so nothing fails.
   connector_.SetState(State::kIdle);
-  OnIdle();
+  silence_.Stop();
 }
 
 void FetchSession::RetryLater(const absl::Status& why) {
@@ -123,10 +167,28 @@ void FetchSession::RetryLater(const absl::Status& why) {
   // unable to answer a farewell.
   leave_next_ = !leave_next_ && connector_.Unusable();
   connector_.Pause();
-  OnRetryLater(why);
+  silence_.OnAttemptFailed();
+  // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
+  // than who is silent, also those that were made since: they have waited for this attempt.
+  const int64_t patience_ms = ops_options_.patience_ms;
+  if (patience_ms <= 0 || !connector_.FailedFor(patience_ms)) return;
+  TRYST_REACHED("rare: the producer answers hellos and brings nothing");
+  EndAll(absl::UnavailableError(absl::StrCat(
+      ops_options_.peer, " has brought nothing over ", ops_options_.path, " for ", patience_ms,
+      " ms (patience), though it may answer when a connection is "
+      "opened: ",
+      why.message())));
+}
+
+void FetchSession::OnPeerLost() {
+  if (open() || connector_.state() == State::kClosed) return;
+  TRYST_REACHED("rare: the producer is without a word for too long");
+  EndAll(
+      NotAnswered(ops_options_.peer, ops_options_.path, ops_options_.patience_ms, connector_.why));
 }
 
 void FetchSession::FailAttempt(const absl::Status& why) {
+  if (EndAttempt(why)) return Connect();
   RetryLater(why);
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
@@ -239,7 +301,7 @@ void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
   absl::Status said = answer.status();
   if (said.ok()) said = connector_.CheckAnswer(*answer);
   if (!said.ok() && !refused) return RetryLater(said);
-  OnPeerSpoke();
+  silence_.NoteWord();
   if (refused) {
     // Whoever turns that down, too, has taken nothing for us: it is another life of the peer.
     for (FetchAsk* ask : Asked()) EndAsk(ask, refusal);

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_owed.h"
+#include "channel/ops/peer_silence.h"
 
 namespace tryst {
 
@@ -29,33 +31,38 @@ class FetchSession : public FetchOps {
 
  protected:
   using State = Connector::State;
-  using FetchOps::FetchOps;
+  FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
+               FetchCounts* counts);
 
   // ---- What a transport has of it ----
-  virtual void Connect() = 0;
+  // A link is wanted: what `hello` says of it. An error: none can be made now.
+  virtual absl::Status BeginLink(Hello* hello) = 0;
+  // The answer to that hello. OnLinkOpen() is called in it, or later. An error: the attempt fails.
+  virtual absl::Status UseAnswer(const Hello& answer) = 0;
+  // No link comes of the attempt. True: it is to be made once more, at once.
+  virtual bool EndAttempt(const absl::Status& why) = 0;
   // It is closed. True: there is no link any more; else OnClosed() is called when there is none.
   virtual bool CloseLink() = 0;
-  virtual void OnIdle() {}  // Nothing is asked for, and there is no link.
-  virtual void OnRetryLater(const absl::Status& /*why*/) {}
   // The parameters of a hello that says farewell.
   virtual std::string FarewellParameters(const std::string& farewell) const { return farewell; }
-  virtual void OnPeerSpoke() {}  // The peer has answered a farewell.
   // Its link is over: what it noted of that link is forgotten.
   virtual void OnLinkOver(FetchAsk* ask) = 0;
   // It was given up to go on by another path, and the peer has nothing of it any more.
   virtual void MoveAway(FetchAsk*) {}
 
   // ---- A link, from its hello to its end ----
+  virtual void Connect();
   // The peer has answered the hello. Another incarnation, or another session, ends what was asked.
   void MeetPeer(uint64_t incarnation, uint64_t session);
-  void Replay();  // The link is open: all that was asked before is said again.
+  void OnLinkOpen();
+  void Replay();  // All that was asked before is said again.
   void BreakAsks();
   // The link has drained: no byte that was sent over it can land any more.
   void DrainAsks();
-  void GoIdle();
-  // No link came of an attempt, or none is to come at once.
-  void RetryLater(const absl::Status& why);
+  void GoOn();  // There is no link any more: makes the next one, if it is needed.
   void FailAttempt(const absl::Status& why);
+  void NoteUsable();  // The path has shown that it works.
+  void OnPeerLost();  // It was silent for the patience.
   void OnConnectTimer() override;
 
   // ---- The end of a session ----
@@ -73,8 +80,13 @@ class FetchSession : public FetchOps {
   uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
   uint64_t session_ = 0;           // The peer's memory of us.
   bool probing_ = false;           // It connects only to see whether the path works.
+  PeerSilence silence_;            // While there is no link.
+  FetchOwed owed_;                 // Over the present link, or the last.
 
  private:
+  void OnHelloAnswer(absl::StatusOr<Hello> answer);
+  void GoIdle();
+  void RetryLater(const absl::Status& why);
   void EndQueuedOf(uint64_t incarnation, const absl::Status& why);
   void Leave();
   void SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms);

@@ -31,18 +31,8 @@ constexpr uint64_t FetchCounters::*kCounters[] = {
 static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
 FetchOpsOptions OpsOptions(const FetchChannelOptions& options) {
-  FetchOpsOptions ops;
-  ops.connect = options;
-  ops.trace = options.trace;
+  FetchOpsOptions ops = options;
   ops.watch = options.link.watch;
-  ops.max_key_bytes = wire::kMaxKeyBytes;
-  ops.max_keys = wire::kMaxKeys;
-  ops.max_keys_bytes = wire::kKeysLapBytes;
-  ops.max_parked = options.max_parked;
-  ops.max_tensor_bytes = options.max_tensor_bytes;
-  ops.retain_ms = options.retain_ms;
-  ops.on_refused = options.on_refused;
-  ops.on_left = options.on_left;
   return ops;
 }
 
@@ -62,8 +52,6 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       sender_(&destinations_, &habits_),
       standing_(this, &destinations_, &habits_, &options_, &counters_),
       receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this),
-      silence_(poller_, options_.patience_ms, [this] { OnPeerLost(); }),
-      owed_(poller_, options_.give_up_ms > 0 ? options_.give_up_ms : options_.patience_ms),
       heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
   words_ = &sender_;
   slots_.Reset(options_.link.slots);
@@ -104,7 +92,6 @@ uint64_t FetchChannel::BytesOf(const FetchAsk& ask) const {
 
 bool FetchChannel::CloseLink() {
   poller_->CancelTimer(&heartbeat_timer_);
-  silence_.Stop();
   if (sender_.link != nullptr) sender_.link->Break(closed_);
   return sender_.link == nullptr;
 }

@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/ops/fetch_owed.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/member_timer.h"
@@ -22,7 +21,6 @@
 #include "channel/rdma/key_habits.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
-#include "channel/rdma/peer_silence.h"
 #include "channel/rdma/queue_hub.h"
 
 namespace tryst {
@@ -62,20 +60,15 @@ class FetchChannel final : public FetchSession,
   static constexpr int64_t kSoonNs = 1'000'000;
 
   // Connecting (fetch_connection.cc).
-  void Connect() override;
+  absl::Status BeginLink(Hello* hello) override;
+  absl::Status UseAnswer(const Hello& answer) override;
+  bool EndAttempt(const absl::Status& why) override;
   bool CloseLink() override;
-  void OnIdle() override { silence_.Stop(); }
-  void OnRetryLater(const absl::Status& why) override;
-  void OnPeerSpoke() override { silence_.NoteWord(); }
-  void OnHelloAnswer(absl::StatusOr<Hello> answer);
-  absl::Status UseAnswer(const Hello& answer);
-  bool AskForLess(const absl::Status& refusal);
 
   // How long the peer may be silent.
   void OnHeard() override;
   void OnPong() override;
   void OnBrought() override { owed_.NoteBrought(); }
-  void OnPeerLost();
   void StartWatch();
   void OnHeartbeat();
   absl::Status Overdue();
@@ -136,8 +129,6 @@ class FetchChannel final : public FetchSession,
   FetchReceiver receiver_;
   PagedBlocks<RdmaAsk> ask_blocks_;
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
-  PeerSilence silence_;
-  FetchOwed owed_;
   MemberTimer<FetchChannel> heartbeat_timer_;
 };
 

@@ -22,35 +22,24 @@ constexpr uint64_t kWrittenInATurn = 1 << 20;
 
 }  // namespace
 
-void FetchChannel::Connect() {
-  connector_.Begin(State::kHello);
+absl::Status FetchChannel::BeginLink(Hello* hello) {
   sender_.epoch = connector_.epoch();
   LinkOptions link_options = options_.link;
   if (asks_for_less_)
     link_options.message_bytes = std::min(kGrantedBytes, link_options.message_bytes);
   auto link =
       MessageLink::Create(hub_, link_options, static_cast<uint32_t>(connector_.epoch()), this);
-  if (!link.ok()) return RetryLater(link.status());
+  if (!link.ok()) return link.status();
   sender_.link = *std::move(link);
-  Hello hello = connector_.NewHello();
-  sender_.link->DescribeTo(&hello, 0);
-  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
-}
-
-void FetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
-  absl::Status used = answer.status();
-  if (used.ok() || IsPathRefusal(used) || IsFinal(used)) silence_.NoteWord();
-  if (used.ok()) used = UseAnswer(*answer);
-  if (used.ok()) return;
-  // The peer may know its queue pairs, but nothing was requested through them.
-  sender_.link.reset();
-  if (AskForLess(used)) return Connect();
-  FailAttempt(used);
+  sender_.link->DescribeTo(hello, 0);
+  return absl::OkStatus();
 }
 
 // An older producer, or one with smaller settings, refuses messages of our size. It is asked once
 // more, for a size that all producers grant.
-bool FetchChannel::AskForLess(const absl::Status& refusal) {
+bool FetchChannel::EndAttempt(const absl::Status& refusal) {
+  // The peer may know its queue pairs, but nothing was requested through them.
+  sender_.link.reset();
   if (refusal.code() != absl::StatusCode::kInvalidArgument || asks_for_less_ ||
       options_.link.message_bytes <= kGrantedBytes) {
     return false;
@@ -59,8 +48,6 @@ bool FetchChannel::AskForLess(const absl::Status& refusal) {
 }
 
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
-  const absl::Status ours = connector_.CheckAnswer(answer);
-  if (!ours.ok()) return ours;
   if (answer.protocol_newest < kProtocolOldest || answer.protocol_oldest > kProtocolNewest) {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.peer, " speaks protocol ", answer.protocol_oldest, " to ", answer.protocol_newest,
@@ -74,36 +61,15 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
 
   MeetPeer(answer.incarnation, parameters->session);
   sender_.session = session_;
-  connector_.SetState(State::kOpen);
-  silence_.Stop();
-  owed_.Begin();
-  connector_.why = absl::OkStatus();
   ++counters_.epochs;
-  Replay();
+  OnLinkOpen();
   sender_.ping_due = probing_;
   poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
   sender_.link->FlushSoon();
   return absl::OkStatus();
 }
 
-void FetchChannel::OnRetryLater(const absl::Status& why) {
-  silence_.OnAttemptFailed();
-  // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
-  // than who is silent, also those that were made since: they have waited for this attempt.
-  if (options_.patience_ms <= 0 || !connector_.FailedFor(options_.patience_ms)) return;
-  TRYST_REACHED("rare: the producer answers hellos and brings nothing");
-  EndAll(absl::UnavailableError(absl::StrCat(
-      options_.peer, " has brought nothing over ", options_.path, " for ", options_.patience_ms,
-      " ms (patience), though it may answer when a connection is opened: ", why.message())));
-}
-
 // ---- How long the peer may be silent ----
-
-void FetchChannel::OnPeerLost() {
-  if (open() || connector_.state() == State::kClosed) return;
-  TRYST_REACHED("rare: the producer is without a word for too long");
-  EndAll(NotAnswered(options_.peer, options_.path, options_.patience_ms, connector_.why));
-}
 
 // A fetch waits for the peer. If it is the first, the peer's silence counts from now.
 void FetchChannel::StartWatch() {
@@ -223,13 +189,7 @@ void FetchChannel::OnDrained() {
   sender_.link.reset();
   DrainAsks();
   if (connector_.state() == State::kClosed) return OnClosed();
-  if (asks_.live() == 0) {
-    GoIdle();
-  } else if (owed_.works() && connector_.back_off()->TakeFree()) {
-    Connect();
-  } else {
-    RetryLater(connector_.why);
-  }
+  GoOn();
 }
 
 // Those behind it go along: asked for here, the first of them would get the tensor that this one is
@@ -247,9 +207,7 @@ void FetchChannel::OnHeard() {
   if (!owed_.works()) return;
   connector_.back_off()->Reset();
   connector_.NoteWorking();
-  if (!probing_) return;
-  probing_ = false;
-  if (options_.on_usable) options_.on_usable();
+  if (probing_) NoteUsable();
 }
 
 void FetchChannel::OnPong() {

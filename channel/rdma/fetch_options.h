@@ -14,23 +14,18 @@
 
 namespace tryst {
 
-struct FetchChannelOptions : ConnectorOptions {
+struct FetchChannelOptions : FetchOpsOptions {
+  FetchChannelOptions() {
+    max_key_bytes = wire::kMaxKeyBytes;
+    max_keys = wire::kMaxKeys;
+    max_keys_bytes = wire::kKeysLapBytes;
+    max_parked = 1'000'000;  // Each costs a FetchAsk here and a ServeTake at the peer.
+  }
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
-  std::function<void()> on_refused;    // The peer turned the path down; may call TakeWaiting().
-  Trace* trace = nullptr;              // The poller's; may be null.
-  // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
-  std::function<void(std::vector<WaitingFetch>)> on_left;
-  std::function<void()> on_usable;  // Called when Probe() has shown that the path works.
   // Gets a fetch whose tensor is larger than the landing memory and has no destination, and those
   // that follow it, to bring them by another path. Null: the fetch fails.
   std::function<void(std::vector<WaitingFetch>)> on_too_large;
-  // How long the peer may be silent before the fetches that wait for it fail. 0: for ever.
-  int64_t patience_ms = 60'000;
-  // The most fetches that may wait for the peer's Send without a slot. Each costs a FetchAsk here
-  // and a ServeTake at the peer.
-  uint32_t max_parked = 1'000'000;
-  uint64_t max_tensor_bytes = UINT64_MAX;
   int64_t heartbeat_ms = 250;  // Between pings, while a request is open and nothing comes.
   // After this silence the link counts as broken; if the peer's NIC still answers, after
   // link.stall_ms.
@@ -38,7 +33,6 @@ struct FetchChannelOptions : ConnectorOptions {
   // How long to wait for parts that may still be written into the memory of a fetch that was given
   // up.
   int64_t given_up_ms = 2000;
-  int64_t retain_ms = 60'000;  // As in ServeChannelOptions.
   // The most standing receives at one time; never more than half the slots.
   uint32_t standing = 16;
   int64_t standing_ms = 30'000;  // How long one waits for its fetch.

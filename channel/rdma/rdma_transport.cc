@@ -38,20 +38,13 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.link.digests &= nic_->path().digests;
   options.landing_bytes = options_.offered_bytes;
   options.path = name();
-  options.self = context_.self;
-  options.self_incarnation = context_.incarnation;
-  options.peer = peer;
-  options.on_refused = [user] { user->OnRefused(); };
-  if (user->HasAnother()) options.give_up_ms = options_.give_up_ms;
-  options.on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
-  options.on_usable = [user] { user->OnUsable(); };
+  options.SetEnds(context_, peer);
+  options.SetUser(user, options_.give_up_ms);
   if (user->HasLastResort()) {
     options.on_too_large = [user](std::vector<WaitingFetch> fetches) {
       user->OnTooLarge(std::move(fetches));
     };
   }
-  options.max_tensor_bytes = context_.max_tensor_bytes;
-  options.trace = context_.trace;
   options.seed = ++seed_;
   options.heartbeat_ms = options_.heartbeat_ms;
   options.silence_ms = options_.silence_ms;
@@ -134,14 +127,12 @@ std::unique_ptr<ServeSession> RdmaTransport::MakeSession(const Hello& hello, uin
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
   options.path = name();
-  options.self = context_.self;
-  options.self_incarnation = context_.incarnation;
+  options.SetEnds(context_);
   options.eager_bytes = options_.eager_bytes;
   options.stripe_bytes = options_.stripe_bytes;
   options.write_bytes = options_.write_bytes;
   options.retain_ms = options_.retain_ms;
   options.max_parked = options_.max_waiting;
-  options.trace = context_.trace;
   return std::make_unique<ServeChannel>(hub_.get(), context_.source, std::move(options), hello,
                                         session);
 }

@@ -15,8 +15,9 @@ absl::Status ShmFetchChannel::MayFill(const Tensor& destination) const {
 }
 
 void ShmFetchChannel::OnWaits(FetchOp* op) {
+  if (asks_.live() == 1 && op->ask->front == op) silence_.NoteWaits();
   if (connector_.state() == State::kOpen) return link_.FlushSoon();
-  WaitPatiently(op->begun_ns);
+  silence_.Watch();
   if (connector_.state() == State::kIdle) Connect();
 }
 
@@ -69,7 +70,7 @@ bool ShmFetchChannel::PollLink() {
     const absl::Status good = receiver_.RunCopy();
     if (!good.ok()) {  // The session has ended.
       ReadRest();
-      Break(good, Then::kForget);
+      Break(good, /*life_over=*/true);
     }
     if (!open()) return true;
   }

@@ -4,14 +4,11 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
-#include "channel/ops/fetch_owed.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
-#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/fetch_ask.h"
 #include "channel/shm/fetch_link.h"
@@ -64,17 +61,12 @@ class ShmFetchChannel final : public FetchSession,
   static constexpr int kCellsAfterEnd = 2 * shm_wire::kMaxCells;
 
   // Connecting (fetch_connection.cc).
-  void Connect() override;
+  absl::Status BeginLink(Hello* hello) override;
+  absl::Status UseAnswer(const Hello& answer) override;
+  bool EndAttempt(const absl::Status& why) override;
   bool CloseLink() override;
-  void OnIdle() override { poller_->CancelTimer(&patience_timer_); }
   std::string FarewellParameters(const std::string& farewell) const override;
-  void OnHelloAnswer(absl::StatusOr<Hello> answer);
-  absl::Status Join(const Hello& answer);
-  void FailConnect(const absl::Status& why);
   void OnConnectTimer() override;
-  void OnPatienceTimer();
-  void WaitPatiently(int64_t since_ns);
-  void EndWaiting(const absl::Status& why, absl::FunctionRef<bool(const FetchOp&)> which);
 
   // What the producer says on the socket.
   void OnSocket() override;
@@ -92,16 +84,11 @@ class ShmFetchChannel final : public FetchSession,
   void OnSilent(int64_t silent_ms) override;
   void OnOwes(int64_t silent_ms) override;
   void NoteWords();
-  void NoteOpen();
 
   // The end of a link.
-  // What becomes of the fetches that are under way then. Those for the producer's next life wait.
-  enum class Then {
-    kAskAgain,
-    kGiveUp,  // They end, and are given up when it is met again.
-    kForget,  // They end, since its life is over.
-  };
-  void Break(const absl::Status& why, Then then = Then::kAskAgain);
+  // `life_over`: what was asked ends, since the producer's life is over; what is for its next life
+  // waits.
+  void Break(const absl::Status& why, bool life_over = false);
   void EndLink(const absl::Status& why, shm_wire::LinkEnd how);
   void OnLinkOver(FetchAsk* ask) override { DropMemory(ask); }
   void DropLink(shm_wire::LinkEnd how);
@@ -134,12 +121,9 @@ class ShmFetchChannel final : public FetchSession,
   ShmFetchLink link_;
   ShmReceiver receiver_;
   PagedBlocks<ShmAsk> ask_blocks_;
-  FetchOwed owed_;
   uint32_t cells_seen_ = 0;        // What owed_ knows of: cells of this link,
   uint64_t brought_seen_ = 0;      // and tensors and parts of all links.
   uint64_t gone_incarnation_ = 0;  // The life whose process has ended, if no new one has answered.
-  MemberTimer<ShmFetchChannel> patience_timer_;  // Set while a fetch waits for a link.
-  int64_t lost_ns_ = 0;  // When the last link ended on which the producer had said something.
 };
 
 }  // namespace tryst

@@ -18,35 +18,10 @@ namespace tryst {
 using shm_wire::Packet;
 using shm_wire::PacketType;
 
-namespace {
-
-constexpr int64_t kLooks = 8;  // Within the patience (Poller::RunningSince).
-
-FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
-  FetchOpsOptions ops;
-  ops.connect = options;
-  ops.trace = options.trace;
-  ops.max_key_bytes = shm_wire::kMaxKeyBytes;
-  ops.max_keys = shm_wire::kMaxKeys;
-  ops.max_keys_bytes = shm_wire::kKeysLapBytes;
-  ops.max_parked = std::min(options.max_waiting, shm_wire::kMaxParked);
-  ops.leave_ns = options.leave_ms * 1'000'000;
-  ops.max_tensor_bytes = options.max_tensor_bytes;
-  ops.retain_ms = options.retain_ms;
-  ops.on_refused = options.on_refused;
-  ops.on_left = options.on_left;
-  return ops;
-}
-
-}  // namespace
-
 ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options)
-    : FetchSession(hub->poller(), bootstrap, OpsOptions(options), &counters_),
+    : FetchSession(hub->poller(), bootstrap, options, &counters_),
       link_(hub, std::move(options), this, this, &counters_),
-      receiver_(this, &link_, connector_.back_off(), this),
-      owed_(poller_,
-            link_.options.give_up_ms > 0 ? link_.options.give_up_ms : link_.options.patience_ms),
-      patience_timer_(this, &ShmFetchChannel::OnPatienceTimer) {
+      receiver_(this, &link_, connector_.back_off(), this) {
   words_ = &link_;
 }
 
@@ -55,17 +30,15 @@ ShmFetchChannel::~ShmFetchChannel() {
   poller_->ForgetFlush(this);
 }
 
-void ShmFetchChannel::Connect() {
-  connector_.Begin(State::kHello);
+absl::Status ShmFetchChannel::BeginLink(Hello* hello) {
   link_.epoch = connector_.epoch();
   shm_wire::Offer offer;
   offer.boot_id = link_.hub->host().boot_id;
   offer.network_space = link_.hub->host().network_space;
   offer.sizes = link_.options.sizes;
   offer.digests = link_.options.digests;
-  Hello hello = connector_.NewHello();
-  hello.parameters = shm_wire::EncodeOffer(offer);
-  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
+  hello->parameters = shm_wire::EncodeOffer(offer);
+  return absl::OkStatus();
 }
 
 std::string ShmFetchChannel::FarewellParameters(const std::string& farewell) const {
@@ -74,14 +47,7 @@ std::string ShmFetchChannel::FarewellParameters(const std::string& farewell) con
   return shm_wire::EncodeOffer(offer);
 }
 
-void ShmFetchChannel::OnHelloAnswer(absl::StatusOr<Hello> answer) {
-  const absl::Status joined = answer.ok() ? Join(*answer) : answer.status();
-  if (!joined.ok()) FailConnect(joined);
-}
-
-absl::Status ShmFetchChannel::Join(const Hello& answer) {
-  const absl::Status ours = connector_.CheckAnswer(answer);
-  if (!ours.ok()) return ours;
+absl::Status ShmFetchChannel::UseAnswer(const Hello& answer) {
   auto invitation = shm_wire::DecodeInvitation(answer.parameters);
   if (!invitation.ok()) return invitation.status();
   MeetPeer(answer.incarnation, invitation->session);
@@ -106,54 +72,23 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
   return absl::OkStatus();
 }
 
-// An attempt has failed: tries again later, or gives up.
-void ShmFetchChannel::FailConnect(const absl::Status& why) {
+bool ShmFetchChannel::EndAttempt(const absl::Status& why) {
   DropLink(shm_wire::kNotEnded);
-  if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
-    EndWaiting(
-        absl::UnavailableError(absl::StrFormat(
-            "the process of %s (incarnation %016x) has ended, and no new one answers yet: %s",
-            link_.options.peer, gone_incarnation_, why.message())),
-        [this](const FetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
+  if (gone_incarnation_ == 0 || !absl::IsUnavailable(why)) return false;
+  const absl::Status gone = absl::UnavailableError(absl::StrFormat(
+      "the process of %s (incarnation %016x) has ended, and no new one answers yet: %s",
+      link_.options.peer, gone_incarnation_, why.message()));
+  for (FetchOp* op : fetches_.all()) {
+    if (op->key.src_incarnation() == gone_incarnation_) EndEarly(op, gone);
   }
-  FailAttempt(why);
+  return false;
 }
 
 void ShmFetchChannel::OnConnectTimer() {
   if (connector_.state() != State::kJoining) return FetchSession::OnConnectTimer();
   connector_.NoteFailing(connector_.since_ns());  // It was up then.
-  FailConnect(absl::UnavailableError(
+  FailAttempt(absl::UnavailableError(
       "the producer offered shared memory and did not answer on its local socket in time"));
-}
-
-// ---- Patience ----
-
-void ShmFetchChannel::WaitPatiently(int64_t since_ns) {
-  if (patience_timer_.is_set()) return;
-  const int64_t patience_ns = link_.options.patience_ms * 1'000'000;
-  const int64_t left_ns = patience_ns - poller_->RunningSince(since_ns);
-  poller_->SetTimer(&patience_timer_, now_ns() + std::min(left_ns, patience_ns / kLooks));
-}
-
-void ShmFetchChannel::OnPatienceTimer() {
-  if (connector_.state() == State::kOpen || connector_.state() == State::kClosed) return;
-  const int64_t patience_ns = link_.options.patience_ms * 1'000'000;
-  const auto since_ns = [this](const FetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
-  EndWaiting(NotAnswered(link_.options.peer, "shm", link_.options.patience_ms, connector_.why),
-             [&](const FetchOp& op) { return poller_->RunningSince(since_ns(op)) >= patience_ns; });
-  int64_t oldest_ns = INT64_MAX;
-  for (const FetchOp* op : fetches_.all()) {
-    if (op->phase == FetchPhase::kWaits) oldest_ns = std::min(oldest_ns, since_ns(*op));
-  }
-  if (oldest_ns != INT64_MAX) WaitPatiently(oldest_ns);
-}
-
-// Ends the waiting fetches that `which` selects.
-void ShmFetchChannel::EndWaiting(const absl::Status& why,
-                                 absl::FunctionRef<bool(const FetchOp&)> which) {
-  for (FetchOp* op : fetches_.all()) {
-    if (op->phase == FetchPhase::kWaits && which(*op)) EndEarly(op, why);
-  }
 }
 
 void ShmFetchChannel::OnSocket() {
@@ -169,7 +104,7 @@ bool ShmFetchChannel::HearPacket() {
   const absl::StatusOr<LocalSocket::Received> received = ReadPacket();
   if (!received.ok()) {
     if (connector_.state() == State::kJoining) {
-      FailConnect(received.status());
+      FailAttempt(received.status());
     } else {
       Break(received.status());
     }
@@ -221,19 +156,14 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   const absl::Status usable = UseSlots(packet.sizes.slots);
   if (!usable.ok()) return usable;
   receiver_.Reset();
-  connector_.StopWaiting();
-  poller_->CancelTimer(&patience_timer_);
   link_.hub->AddLink(this);
-  connector_.SetState(State::kOpen);
-  connector_.why = absl::OkStatus();
   ++counters_.links;
-  owed_.Begin();
   cells_seen_ = 0;
-  Replay();
+  OnLinkOpen();
   if (probing_) {
     AskForSign();
   } else {
-    NoteOpen();
+    NoteUsable();
   }
   link_.FlushSoon();
   if (probing_ || asks_.live() > 0) link_.watch.Watch();
@@ -256,11 +186,6 @@ absl::Status ShmFetchChannel::UseSlots(uint32_t slots) {
   return absl::OkStatus();
 }
 
-void ShmFetchChannel::NoteOpen() {
-  probing_ = false;
-  if (link_.options.on_open) link_.options.on_open();
-}
-
 // It is called from time to time, because a look at each cell would cost every fetch.
 void ShmFetchChannel::NoteWords() {
   if (link_.replies.taken() == cells_seen_) return;
@@ -270,7 +195,7 @@ void ShmFetchChannel::NoteWords() {
   if (std::exchange(brought_seen_, brought) != brought) owed_.NoteBrought();
   if (!owed_.works()) return;
   connector_.NoteWorking();
-  if (probing_) NoteOpen();
+  if (probing_) NoteUsable();
 }
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
@@ -322,14 +247,14 @@ void ShmFetchChannel::OnOwes(int64_t silent_ms) {
 
 void ShmFetchChannel::OnSilent(int64_t silent_ms) {
   Break(absl::UnavailableError(
-            absl::StrCat(link_.options.peer, " has sent nothing over shared memory for ", silent_ms,
-                         " ms (patience), though its process is there: it is stopped or hangs")),
-        Then::kGiveUp);
+      absl::StrCat(link_.options.peer, " has sent nothing over shared memory for ", silent_ms,
+                   " ms, though its process is there: it is stopped or hangs")));
+  OnPeerLost();
 }
 
 void ShmFetchChannel::OnProducerGone() {
   if (connector_.state() == State::kJoining) {
-    return FailConnect(absl::UnavailableError(
+    return FailAttempt(absl::UnavailableError(
         "the producer closed the local socket: it no longer expects this worker"));
   }
   if (!open()) return;
@@ -349,10 +274,10 @@ void ShmFetchChannel::OnProducerGone() {
       absl::UnavailableError(absl::StrFormat(
           "%s (incarnation %016x) has ended its shared memory: its process is gone or is stopping",
           link_.options.peer, peer_incarnation_)),
-      Then::kForget);
+      /*life_over=*/true);
 }
 
-void ShmFetchChannel::Break(const absl::Status& why, Then then) {
+void ShmFetchChannel::Break(const absl::Status& why, bool life_over) {
   if (connector_.state() != State::kOpen) return;
   ++counters_.breaks;
   if (absl::IsDataLoss(why)) {
@@ -363,28 +288,21 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
                        << link_.options.peer << ": " << why.message();
   }
   EndLink(why, shm_wire::kKept);
-  if (then == Then::kForget) {
+  if (life_over) {
     EndAsked(why, [this](const FetchAsk& ask) { return IsForAnother(ask); });
   }
   for (FetchAsk* ask : Asked()) {
-    const bool given_up = then == Then::kGiveUp && !IsForAnother(*ask);
-    if (given_up || ShmAsk::Of(ask)->misanswered >= kMisansweredMost) EndAsk(ask, why);
+    if (ShmAsk::Of(ask)->misanswered >= kMisansweredMost) EndAsk(ask, why);
   }
-  if (fetches_.live() > 0) WaitPatiently(lost_ns_);
-  if (asks_.live() == 0) return GoIdle();
-  // A link that has brought nothing is not made again at once.
-  if (owed_.works() && then != Then::kAskAgain) {
-    connector_.back_off()->Reset();
-    return Connect();
-  }
-  if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
-  RetryLater(why);
+  if (fetches_.live() > 0) silence_.Watch();
+  if (owed_.works() && life_over) connector_.back_off()->Reset();
+  GoOn();
 }
 
 // No byte lands behind the end of the link, since only we write.
 void ShmFetchChannel::EndLink(const absl::Status& why, shm_wire::LinkEnd how) {
   NoteWords();
-  if (owed_.has_spoken()) lost_ns_ = now_ns();
+  if (owed_.has_spoken()) silence_.NoteWord();
   if (connector_.state() != State::kClosed) connector_.SetState(State::kIdle);
   connector_.why = why;
   DropLink(how);
@@ -409,7 +327,6 @@ void ShmFetchChannel::DropLink(shm_wire::LinkEnd how) {
 }
 
 bool ShmFetchChannel::CloseLink() {
-  poller_->CancelTimer(&patience_timer_);
   if (link_.held == nullptr) {
     DropLink(shm_wire::kNotEnded);
   } else {

@@ -25,30 +25,21 @@
 
 namespace tryst {
 
-struct ShmFetchOptions : ConnectorOptions {
+struct ShmFetchOptions : FetchOpsOptions {
   ShmFetchOptions() {
     path = "shm";
     open_text = "connected (same host, proved by a memory that both see)";
+    max_key_bytes = shm_wire::kMaxKeyBytes;
+    max_keys = shm_wire::kMaxKeys;
+    max_keys_bytes = shm_wire::kKeysLapBytes;
+    max_parked = 1'000'000;
+    // A tensor sent after the report of a cancel cannot go to the request that was given up.
+    leave_ns = 1'000'000'000;
   }
   shm_wire::LinkSizes sizes;
   bool digests = false;
-  bool allow_pull = true;            // Read the producer's own memory, where the kernel lets us.
-  std::function<void()> on_refused;  // This peer refuses shared memory; may call TakeWaiting().
-  std::function<void()> on_open;     // A link has opened. May be null.
-  // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
-  std::function<void(std::vector<WaitingFetch>)> on_left;
-  Trace* trace = nullptr;  // The poller's; may be null.
-  uint64_t max_tensor_bytes = UINT64_MAX;
+  bool allow_pull = true;  // Read the producer's own memory, where the kernel lets us.
   int64_t join_timeout_ms = 5000;
-  // How long a cancel or a deadline waits for the producer's last word before it is reported. With
-  // that word, a tensor sent after the report cannot go to the request that was given up.
-  int64_t leave_ms = 1000;
-  int64_t retain_ms = 60'000;  // As in ServeSessionOptions.
-  // How long a fetch waits for a producer that does not answer, counted from the end of the link or
-  // from the producer's last sign of life.
-  int64_t patience_ms = 60'000;
-  // The most fetches that wait at the producer without a slot; further ones wait here.
-  uint32_t max_waiting = 1'000'000;
   // For tests: called when a tensor was read out of the producer's memory, before the loan is
   // looked at.
   std::function<void()> before_check;

@@ -33,12 +33,10 @@ ShmTransport::~ShmTransport() {
 }
 
 std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  std::function<void(std::vector<WaitingFetch>)> on_left;
-  if (user->HasAnother()) {
-    on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
-  }
-  auto channel = MakeFetchChannel(
-      peer, [user] { user->OnRefused(); }, [user] { user->OnUsable(); }, std::move(on_left));
+  ShmFetchOptions options = FetchOptions(peer);
+  options.SetUser(user, options_.give_up_ms);
+  auto channel =
+      std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
   fetching_.push_back(channel.get());
   return channel;
 }
@@ -46,26 +44,27 @@ std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, Path
 std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
     const std::string& peer, std::function<void()> on_refused, std::function<void()> on_open,
     std::function<void(std::vector<WaitingFetch>)> on_left) {
+  ShmFetchOptions options = FetchOptions(peer);
+  options.on_refused = std::move(on_refused);
+  options.on_usable = std::move(on_open);
+  if (on_left != nullptr) options.give_up_ms = options_.give_up_ms;
+  options.on_left = std::move(on_left);
+  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+}
+
+ShmFetchOptions ShmTransport::FetchOptions(const std::string& peer) {
   ShmFetchOptions options;
+  options.SetEnds(context_, peer);
   options.sizes = options_.sizes;
   options.digests = options_.digests;
   options.allow_pull = options_.allow_pull;
-  options.self = context_.self;
-  options.self_incarnation = context_.incarnation;
-  options.peer = peer;
-  options.on_refused = std::move(on_refused);
-  options.on_open = std::move(on_open);
-  if (on_left != nullptr) options.give_up_ms = options_.give_up_ms;
-  options.on_left = std::move(on_left);
-  options.trace = context_.trace;
-  options.max_tensor_bytes = context_.max_tensor_bytes;
   options.patience_ms = options_.patience_ms;
   options.retain_ms = options_.retain_ms;
   options.join_timeout_ms = options_.join_timeout_ms;
-  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
+  options.max_parked = std::min(options_.max_waiting, shm_wire::kMaxParked);
   options.before_check = options_.before_check;
   options.seed = ++seed_;
-  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+  return options;
 }
 
 void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
@@ -90,15 +89,13 @@ void ShmTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
 std::unique_ptr<ServeSession> ShmTransport::MakeSession(const Hello& hello, uint64_t session) {
   ShmServeOptions serve;
   serve.most = options_.sizes;
-  serve.self = context_.self;
-  serve.self_incarnation = context_.incarnation;
+  serve.SetEnds(context_);
   serve.retain_ms = options_.retain_ms;
   serve.digests = options_.digests;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
   serve.parts_bytes = options_.parts_bytes;
   serve.parts_room_bytes = options_.parts_room_bytes;
-  serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.apart = options_.apart;
   serve.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };

@@ -51,6 +51,7 @@ class ShmTransport final : public Transport {
   absl::Status Open() override;
   bool is_optional() const override { return true; }
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  // For tests: without a PathUser.
   std::unique_ptr<ShmFetchChannel> MakeFetchChannel(
       const std::string& peer, std::function<void()> on_refused,
       std::function<void()> on_open = nullptr,
@@ -77,6 +78,7 @@ class ShmTransport final : public Transport {
   static constexpr size_t kMostKept = 64;
 
  private:
+  ShmFetchOptions FetchOptions(const std::string& peer);
   std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they

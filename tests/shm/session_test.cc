@@ -354,9 +354,7 @@ TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
     EXPECT_EQ(one.status.code(), absl::StatusCode::kUnavailable) << one.status;
     EXPECT_NE(one.status.message().find("patience"), absl::string_view::npos) << one.status;
   }
-  const int64_t took_ms = EndOf(later);
-  EXPECT_GE(took_ms, 6990);
-  EXPECT_LT(took_ms, 7300);
+  EXPECT_LT(EndOf(later), 5300) << "it is the peer's silence that counts";
 }
 
 TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {

@@ -1,4 +1,4 @@
-#include "channel/rdma/peer_silence.h"
+#include "channel/ops/peer_silence.h"
 
 #include <algorithm>
 #include <cstdint>

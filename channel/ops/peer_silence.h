@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_RDMA_PEER_SILENCE_H_
-#define TRYST_CHANNEL_RDMA_PEER_SILENCE_H_
+#ifndef TRYST_CHANNEL_OPS_PEER_SILENCE_H_
+#define TRYST_CHANNEL_OPS_PEER_SILENCE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -64,4 +64,4 @@ class PeerSilence {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_RDMA_PEER_SILENCE_H_
+#endif  // TRYST_CHANNEL_OPS_PEER_SILENCE_H_
