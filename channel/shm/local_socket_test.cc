@@ -55,6 +55,14 @@ TEST_F(LocalSocketTest, PacketsComeInOrderWithTheirDescriptors) {
   EXPECT_EQ(Receive(), Received::kNothing);
 }
 
+TEST_F(LocalSocketTest, APacketOfAnotherVersionIsOfNoType) {
+  shm_wire::Packet packet = PacketOf(PacketType::kWake);
+  ++packet.version;
+  ASSERT_TRUE(ours_->Send(packet));
+  ASSERT_EQ(Receive(), Received::kPacket);
+  EXPECT_EQ(packet_.type, static_cast<PacketType>(0));
+}
+
 // Another release may send one, or somebody who tries what we read.
 TEST_F(LocalSocketTest, APacketOfAnotherLengthIsOfNoType) {
   const std::string bytes(sizeof(shm_wire::Packet) + 1, 1);

@@ -266,6 +266,12 @@ TEST(ShmWireTest, HelloAndInvitationKeepTheirForm) {
   EXPECT_EQ(sizeof(Packet), 112u);
   EXPECT_EQ(offsetof(Packet, version), 4u);
   EXPECT_EQ(Packet().version, 4u);
+  // Where a link ends is in the memory: there is no packet for it.
+  EXPECT_EQ(static_cast<uint32_t>(PacketType::kJoin), 0x314a5954u);
+  EXPECT_EQ(static_cast<uint32_t>(PacketType::kWelcome), 0x31575954u);
+  EXPECT_EQ(static_cast<uint32_t>(PacketType::kReady), 0x31525954u);
+  EXPECT_EQ(static_cast<uint32_t>(PacketType::kSegment), 0x31535954u);
+  EXPECT_EQ(static_cast<uint32_t>(PacketType::kWake), 0x314b5954u);
 }
 
 TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {
