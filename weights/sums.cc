@@ -55,7 +55,7 @@ void SumPortable(const uint32_t* a, const uint32_t* b, uint32_t stretch_a, uint3
 }
 
 #if defined(__x86_64__)
-constexpr uint64_t kLanes = 8;
+constexpr uint64_t kUnitLanes = 8;
 
 template <typename Unit>
 __attribute__((target("avx2"))) __m256i LoadUnits(const char* from) {
@@ -82,7 +82,7 @@ __attribute__((target("avx2"))) void SumAvx2(const uint32_t* a, const uint32_t* 
   const __m256i of_b = _mm256_set1_epi32(static_cast<int>(stretch_b));
   __m256i low = _mm256_setzero_si256(), high = low, low_odd = low, high_odd = low;
   uint64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
+  for (; i + kUnitLanes <= count; i += kUnitLanes) {
     const __m256i units = LoadUnits<Unit>(from + i * sizeof(Unit));
     const __m256i by_a =
         _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i)), of_a);
