@@ -120,7 +120,8 @@ ONLY_TESTS_YET = {
     "verbs:interval_tree": "of the registration cache",
     "plugins/tensorflow:asks": "the plug-in is built with TensorFlow's own headers, by no BUILD file",
     "plugins/tensorflow:links": "likewise",
-    "weights:data": "the server that publishes and fetches weights is to use it",
+    "weights:data": "by way of server/weights",
+    "server/weights:weights": "the C and the Python interface are to bring it to users",
     "verbs:registration_cache": "what registers the caller's memory is to use it",
 }
 
