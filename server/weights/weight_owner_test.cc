@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "rendezvous/answerer.h"
 #include "server/weights/weight_member.h"
 #include "weights/boxes.h"
+#include "weights/digests.h"
 
 namespace tryst {
 namespace {
@@ -235,6 +238,49 @@ TEST_F(WeightOwnerTest, AnotherReplicaServesWhenOneIsGone) {
   EXPECT_EQ(into[1].data_as<int32_t>()[3], 8);
   first_.reset();
   EXPECT_EQ(FirstElement(version).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Answers whatever it is asked with the same bytes and their digest.
+class Liar final : public Answerer {
+ public:
+  explicit Liar(std::string bytes) : bytes_(std::move(bytes)) {}
+  void Answer(const TensorKey&, const Args& args, DoneFn done) override {
+    Tensor answer = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes_.size())});
+    memcpy(answer.mutable_data(), bytes_.data(), bytes_.size());
+    std::move(done)(absl::OkStatus(), Args(), args, answer, false);
+  }
+
+ private:
+  const std::string bytes_;
+};
+
+TEST_F(WeightOwnerTest, WhatWasNotSealedIsNotDelivered) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  ASSERT_EQ(*FirstElement(version), 5);
+  const std::string other(16, 'x');
+  const std::string with_digest = other + EncodeDigests({DigestOf(other)});
+  // The other owner has the right bytes.
+  first_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest));
+  EXPECT_EQ(*FirstElement(version), 5);
+  second_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest));
+  const Tensor into = Ints(70);
+  const auto fetch = [&](const Box& box) {
+    return member_->Fetch(version, {{"w", box, into, Dense(box.extent)}}, kLong).code();
+  };
+  EXPECT_EQ(fetch({{0}, {4}}), absl::StatusCode::kDataLoss);
+  // A part is too short, or another than its digest says.
+  EXPECT_EQ(fetch({{0}, {2}}), absl::StatusCode::kDataLoss);
+  for (Server* server : {first_server_.get(), second_server_.get()}) {
+    server->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest.substr(8)));
+  }
+  EXPECT_EQ(fetch({{0}, {2}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(into.data_as<int32_t>()[0], 70) << "nothing was written";
+  // Neither a version nor layouts nor a list are believed.
+  EXPECT_EQ(member_->Newer(0, kLong).status().code(), absl::StatusCode::kDataLoss);
+  const auto anew = *WeightMember::Open(member_server_.get(), "policy", Owners());
+  EXPECT_EQ(anew->Layouts(version, kLong).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(WeightOwnerTest, WhoWaitsHearsThatTheOwnerLeaves) {
