@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -11,6 +12,12 @@
 
 namespace tryst {
 namespace {
+
+constexpr char kAnswered = '|';  // Edges that begin with it are for answerers.
+
+bool IsAnswered(const TensorKey& key) {
+  return !key.edge().empty() && key.edge().front() == kAnswered;
+}
 
 std::vector<std::pair<std::string, uint64_t>> SortedDevices(const StepRegistry::Options& options) {
   std::vector<std::pair<std::string, uint64_t>> devices(options.incarnations.begin(),
@@ -201,10 +208,15 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args,
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
   absl::Status status = CheckTake(key);
   std::shared_ptr<RoutingRendezvous> rendezvous;
+  std::shared_ptr<Answerer> answerer;
   {
     MutexLock lock(&mu_);
     ++own_.takes;
-    if (status.ok()) {
+    if (status.ok() && IsAnswered(key)) {
+      auto found = FindAnswerer(key.edge());
+      status = found.status();
+      if (found.ok()) answerer = *std::move(found);
+    } else if (status.ok()) {
       auto admitted = Admit(step_id, key.dst().worker);
       status = admitted.status();
       if (admitted.ok()) rendezvous = *std::move(admitted);
@@ -212,6 +224,8 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args,
   }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
+  } else if (answerer != nullptr) {
+    answerer->Answer(key, args, std::move(done));
   } else {
     rendezvous->TakeLocal(key, args, std::move(done));
   }
@@ -237,7 +251,24 @@ std::shared_ptr<RoutingRendezvous> StepRegistry::Find(int64_t step_id) const {
   return found == steps_.end() ? nullptr : found->second.rendezvous;
 }
 
+void StepRegistry::SetAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer) {
+  TRYST_CHECK(prefix.size() > 1 && prefix.front() == kAnswered && prefix.back() == kAnswered);
+  MutexLock lock(&mu_);
+  std::swap(answerers_[prefix], answerer);  // The former one goes when the lock has gone.
+  if (answerers_[prefix] == nullptr) answerers_.erase(prefix);
+}
+
+absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::string_view edge) {
+  if (!closed_.ok()) return closed_;
+  for (const auto& [prefix, answerer] : answerers_) {
+    if (absl::StartsWith(edge, prefix)) return answerer;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("nothing on ", options_.worker, " answers for ", edge));
+}
+
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+  if (IsAnswered(key)) return;
   const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
   if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "rendezvous/answerer.h"
 #include "rendezvous/routing_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_source.h"
@@ -73,6 +75,11 @@ class StepRegistry final : public TensorSource {
   // REQUIRES: !why.ok().
   void Close(const absl::Status& why);
 
+  // Peers' takes of edges that begin with `prefix`, which begins and ends with '|', are answered by
+  // `answerer` from now on, whatever their step; null: by nobody (kUnavailable). An answer that is
+  // under way may still use the former one. Of several that fit the first in order is taken.
+  void SetAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer);
+
   // Drops steps that have not started and in which no request waits any more, with the memory that
   // their requests took.
   void DropAbandonedSteps();
@@ -103,6 +110,8 @@ class StepRegistry final : public TensorSource {
   absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id,
                                                            absl::string_view consumer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<Answerer>> FindAnswerer(absl::string_view edge)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
   // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -127,6 +136,7 @@ class StepRegistry final : public TensorSource {
   mutable Mutex mu_;
   CondVar alarms_done_;
   absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::shared_ptr<Answerer>> answerers_ ABSL_GUARDED_BY(mu_);  // By prefix.
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.

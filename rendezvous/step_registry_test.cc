@@ -82,6 +82,44 @@ TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
   EXPECT_EQ(registry->counters().steps, 0) << "a step that is over does not come back";
 }
 
+// Answers with the number of times that it was asked.
+class CountingAnswerer final : public Answerer {
+ public:
+  void Answer(const TensorKey&, const Args& args, DoneFn done) override {
+    std::move(done)(absl::OkStatus(), Args(), args, Number(++asked), false);
+  }
+  int64_t asked = 0;
+};
+
+TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
+  EXPECT_EQ(Take(7, OutKey("|set|a"))->status.code(), absl::StatusCode::kUnavailable);
+  const auto answerer = std::make_shared<CountingAnswerer>();
+  const auto other = std::make_shared<CountingAnswerer>();
+  registry->SetAnswerer("|set|", answerer);
+  registry->SetAnswerer("|settee|", other);
+  EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 1);
+  const auto again = Take(7, OutKey("|set|a"));
+  EXPECT_EQ(again->number(), 2);
+  EXPECT_EQ(Take(7, OutKey("|settee|a"))->number(), 1);
+  EXPECT_EQ(Take(7, OutKey("|se|a"))->status.code(), absl::StatusCode::kUnavailable);
+  // What is given back is dropped, and no step has come of it.
+  registry->GiveBack(7, OutKey("|set|a"), {again->tensor, false, Args(), 1});
+  EXPECT_EQ(registry->counters().steps, 0);
+  auto step = *registry->StartStep(7);
+  registry->GiveBack(7, OutKey("|set|a"), {again->tensor, false, Args(), 1});
+  EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 3);
+  // A key of another device is refused before.
+  EXPECT_EQ(Take(7, KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
+                               absl::StrCat(kWorker1, "/device:CPU:0"), "|set|a"))
+                ->status.code(),
+            absl::StatusCode::kInvalidArgument);
+  registry->SetAnswerer("|set|", nullptr);
+  EXPECT_EQ(answerer.use_count(), 1);
+  EXPECT_EQ(Take(7, OutKey("|set|a"))->status.code(), absl::StatusCode::kUnavailable);
+  registry->Close(absl::AbortedError("over"));
+  EXPECT_EQ(Take(7, OutKey("|settee|a"))->status.code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   options.step.check_immutable = false;  // Off, as in builds that ship.
   Open();

@@ -17,10 +17,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LICENSES = {  # What is linked from a source package of Debian's; the whole texts are in THIRD_PARTY.
     "abseil": "Apache-2.0", "grpc": "Apache-2.0 AND BSD-3-Clause", "protobuf": "BSD-3-Clause", "re2": "BSD-3-Clause",
-    "openssl": "Apache-2.0", "c-ares": "MIT", "zlib": "Zlib", "libmicrohttpd": "LGPL-2.1-or-later",
+    "openssl": "Apache-2.0", "c-ares": "MIT", "zlib": "Zlib", "libmicrohttpd": "LGPL-2.1-or-later", "xxhash": "BSD-2-Clause",
     "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1", "gcc-12-cross": "GPL-3.0-or-later WITH GCC-exception-3.1"}
 SOURCES = {"libabsl": "abseil", "libgrpc": "grpc", "libprotobuf": "protobuf", "libre2": "re2", "libssl": "openssl", "libc-ares": "c-ares",
-           "zlib1g": "zlib", "libmicrohttpd": "libmicrohttpd", "libgcc": "gcc-12", "libstdc++": "gcc-12"}
+           "zlib1g": "zlib", "libmicrohttpd": "libmicrohttpd", "libxxhash": "xxhash", "libgcc": "gcc-12", "libstdc++": "gcc-12"}
 
 
 def run(*command):
@@ -92,6 +92,9 @@ def bill_of_materials(version, commit, date, processor, linked_from, libraries, 
         "supplier": "NOASSERTION", "licenseConcluded": "Apache-2.0", "licenseDeclared": "Apache-2.0", "copyrightText": "NOASSERTION",
         "sourceInfo": f"git commit {commit}"}
     relate("SPDXRef-DOCUMENT", "DESCRIBES", tryst)
+    for name, header_of, its_version in owners:
+        if name.endswith(r"\.h"):  # Compiled into what includes it: no archive and no symbol tells of it.
+            relate(tryst, "CONTAINS", package(header_of, its_version, next(s for start, s in SOURCES.items() if header_of.startswith(start)), False))
     library_ref = {library: file(library, f"linked/{library.name}") for library in libraries}
     for artefact in artefacts:
         ref = file(artefact, artefact.name)

@@ -22,7 +22,7 @@ import re
 from cpp_source import Source, Unreadable
 from planting import Edit
 
-ROOMS = ("rendezvous", "channel", "channel/arena", "channel/device", "channel/grpc", "channel/ops", "channel/poller", "channel/pool",
+ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/device", "channel/grpc", "channel/ops", "channel/poller", "channel/pool",
          "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/etcd", "server/listener",
          "server/members", "server/process", "server/security", "server/services", "server/status")
 

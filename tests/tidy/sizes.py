@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import tree as trees  # noqa: E402
 
-SHIPPED = ("base", "rendezvous", "verbs", "channel", "gpu", "server", "plugins", "python")
+SHIPPED = ("base", "rendezvous", "weights", "verbs", "channel", "gpu", "server", "plugins", "python")
 HEADER_LINES, SOURCE_LINES, FUNCTION_LINES = 120, 300, 30
 SHOWN = 8
 WORDS_IN_DOCS = 42000

@@ -48,8 +48,8 @@ def _pkg_config_repository_impl(ctx):
         builds.setdefault(package, []).append(_library(
             name,
             module,
-            _unique_last([f for f in words if f[:2] not in ["-D", "-I"]]),
-            [f[2:] for f in words if f.startswith("-D")],
+            [] if ctx.attr.inlined else _unique_last([f for f in words if f[:2] not in ["-D", "-I"]]),
+            [f[2:] for f in words if f.startswith("-D")] + ctx.attr.inlined,
             flags != None,
         ))
     for package, rules in builds.items():
@@ -71,6 +71,7 @@ pkg_config_repository = repository_rule(
     implementation = _pkg_config_repository_impl,
     attrs = {
         "debian": attr.string(),
+        "inlined": attr.string_list(doc = "What to define so that the headers are the whole library; nothing is linked then."),
         "modules": attr.string_dict(),
         "optional": attr.bool(),
         "programs": attr.string_dict(),
@@ -174,6 +175,12 @@ def system_repositories():
         name = "libmicrohttpd",
         debian = "libmicrohttpd-dev",
         modules = {":microhttpd": "libmicrohttpd"},
+    )
+    pkg_config_repository(
+        name = "xxhash",
+        debian = "libxxhash-dev",
+        inlined = ["XXH_INLINE_ALL"],
+        modules = {":xxhash": "libxxhash"},
     )
     pkg_config_repository(
         name = "rdma_core",

@@ -42,7 +42,7 @@ fi
 case $processor in x86_64) debian=amd64 ;; aarch64) debian=arm64 ;; *) die "there is nothing for $processor" ;; esac
 command -v "${cross}g++" >/dev/null || die "there is no ${cross}g++"
 
-versions=$(for package in "${abseil[0]}" "${grpc[0]}" "${protobuf[0]}" "${re2[0]}" libmicrohttpd-dev \
+versions=$(for package in "${abseil[0]}" "${grpc[0]}" "${protobuf[0]}" "${re2[0]}" libmicrohttpd-dev libxxhash-dev \
   libssl-dev libc-ares-dev zlib1g-dev libc6-dev; do
   echo "$package $(version "$package")"
 done; "${cross}g++" --version | head -n 1)
@@ -120,6 +120,7 @@ for name in "${archives[@]}"; do
 done
 cp "$found"/libabsl_*.a "$work/lib"
 echo "libabsl_*.a $(owner "$found/libabsl_base.a")" >>"$work/made_of"
+echo "xxhash.h libxxhash-dev $(version libxxhash-dev)" >>"$work/made_of" # A header alone, which the weights' code has inside.
 # Their licences are to be passed on with what is linked from them.
 for package in $(awk '$1 != "source" { print $2 }' "$work/made_of" | sort -u) libmicrohttpd-dev; do
   terms=$work/packages/usr/share/doc/$package/copyright

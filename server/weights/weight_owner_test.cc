@@ -1,0 +1,321 @@
+// Servers of one process, and what goes wrong between them.
+#include "server/weights/weight_owner.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "rendezvous/answerer.h"
+#include "server/weights/weight_member.h"
+#include "weights/boxes.h"
+#include "weights/digests.h"
+
+namespace tryst {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(30), kShort = absl::Milliseconds(300);
+
+std::unique_ptr<Server> Start(const std::string& job, int task, const Server* seed) {
+  ServerConfig config;
+  config.cluster = "lab";
+  config.job = job;
+  config.task = task;
+  config.protocol = "grpc";
+  config.insecure = true;
+  config.listen = "127.0.0.1:0";
+  config.open_cluster = true;
+  config.stop_deadline = absl::Seconds(5);
+  if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  EXPECT_TRUE(server.ok()) << server.status();
+  const absl::Status started = (*server)->Start();
+  EXPECT_TRUE(started.ok()) << started;
+  return *std::move(server);
+}
+
+TensorLayout Replicated() {
+  TensorLayout layout;
+  layout.name = "w";
+  layout.dtype = DType::kInt32;
+  layout.shape = {4};
+  return layout;
+}
+
+Tensor Ints(int32_t first) {
+  Tensor tensor = *Tensor::Allocate(DType::kInt32, {4});
+  for (int32_t i = 0; i < 4; ++i) static_cast<int32_t*>(tensor.mutable_data())[i] = first + i;
+  return tensor;
+}
+
+class WeightOwnerTest : public testing::Test {
+ protected:
+  WeightOwnerTest()
+      : first_server_(Start("owner", 0, nullptr)),
+        second_server_(Start("owner", 1, first_server_.get())),
+        member_server_(Start("member", 0, first_server_.get())),
+        first_(Open(first_server_.get(), 0)),
+        second_(Open(second_server_.get(), 1)),
+        member_(*WeightMember::Open(member_server_.get(), "policy", Owners())) {}
+
+  std::vector<std::string> Owners() { return {first_server_->worker(), second_server_->worker()}; }
+  std::unique_ptr<WeightOwner> Open(Server* server, uint32_t rank) {
+    WeightOwnerOptions options;
+    options.set = "policy";
+    options.owners = Owners();
+    options.rank = rank;
+    return *WeightOwner::Open(server, options);
+  }
+  void Declare() {
+    ASSERT_TRUE(first_->Declare({Replicated()}).ok());
+    ASSERT_TRUE(second_->Declare({Replicated()}).ok());
+  }
+  static absl::Status Publish(WeightOwner* owner, uint64_t number, const Tensor& bytes) {
+    return owner->Publish(number, "w", Box::Whole(bytes.shape()), bytes, Dense({4}));
+  }
+  // Both owners at once. The first's outcome and the second's.
+  std::pair<absl::StatusOr<SealedVersion>, absl::StatusOr<SealedVersion>> SealBoth(
+      uint64_t number) {
+    absl::StatusOr<SealedVersion> second = absl::UnknownError("");
+    std::thread other([&] { second = second_->Seal(number, "", kLong); });
+    auto first = first_->Seal(number, "", kLong);
+    other.join();
+    return {std::move(first), std::move(second)};
+  }
+  void PublishAndSeal(uint64_t number) {
+    ASSERT_TRUE(Publish(first_.get(), number, Ints(number)).ok());
+    ASSERT_TRUE(Publish(second_.get(), number, Ints(number)).ok());
+    const auto [first, second] = SealBoth(number);
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(first->root, second->root);
+  }
+  absl::StatusOr<int32_t> FirstElement(const SealedVersion& version) {
+    const Tensor into = Ints(0);
+    const absl::Status fetched =
+        member_->Fetch(version, {{"w", Box::Whole(into.shape()), into, Dense({4})}}, kLong);
+    if (!fetched.ok()) return fetched;
+    return into.data_as<int32_t>()[0];
+  }
+  // What an owner answers to an edge that no member of ours asks.
+  absl::Status AnswerTo(const std::string& edge) {
+    const auto key = TensorKey::Parse(
+        absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;%s;0:0", first_server_->worker(),
+                        first_server_->incarnation(), member_server_->worker(), edge));
+    EXPECT_TRUE(key.ok()) << key.status();
+    return (*member_server_->steps()->StartStep(9))->Recv(*key, {}, kLong).status();
+  }
+
+  std::unique_ptr<Server> first_server_, second_server_, member_server_;
+  std::unique_ptr<WeightOwner> first_, second_;
+  std::unique_ptr<WeightMember> member_;
+};
+
+TEST_F(WeightOwnerTest, AVersionIsFetchedAndReplacedByTheNext) {
+  Declare();
+  absl::StatusOr<SealedVersion> newest = absl::UnknownError("");
+  std::thread waiting([&] { newest = member_->Newer(0, kLong); });
+  absl::SleepFor(absl::Milliseconds(100));
+  PublishAndSeal(5);
+  waiting.join();
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->name.number, 5u);
+  EXPECT_EQ(*FirstElement(*newest), 5);
+  EXPECT_EQ(member_->Newer(5, kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
+  // Two are kept.
+  PublishAndSeal(6);
+  EXPECT_EQ(*FirstElement(*newest), 5);
+  PublishAndSeal(9);
+  const auto over = FirstElement(*newest).status();
+  EXPECT_EQ(over.code(), absl::StatusCode::kNotFound) << over;
+  EXPECT_NE(over.message().find("there are: 6, 9"), absl::string_view::npos) << over;
+  EXPECT_EQ(member_->Newer(5, kLong)->name.number, 9u);
+}
+
+TEST_F(WeightOwnerTest, AnOwnerThatDoesNotComeDropsTheVersion) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  const auto alone = first_->Seal(5, "", kShort);
+  EXPECT_EQ(alone.status().code(), absl::StatusCode::kAborted) << alone.status();
+  EXPECT_NE(alone.status().message().find("owner 1"), absl::string_view::npos) << alone.status();
+  // Who comes later hears of it, and the number is free again.
+  ASSERT_TRUE(Publish(second_.get(), 5, Ints(5)).ok());
+  const auto late = second_->Seal(5, "", kLong);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kAborted) << late.status();
+  PublishAndSeal(6);
+  EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 6);
+}
+
+TEST_F(WeightOwnerTest, ReplicasHaveTheSameBytes) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  ASSERT_TRUE(Publish(second_.get(), 5, Ints(6)).ok());
+  const auto [first, second] = SealBoth(5);
+  EXPECT_EQ(first.status().code(), absl::StatusCode::kDataLoss) << first.status();
+  EXPECT_NE(first.status().message().find("owners 0 and 1"), absl::string_view::npos);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted) << second.status();
+  EXPECT_EQ(member_->Newer(0, kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(WeightOwnerTest, OwnersDeclareTheSame) {
+  ASSERT_TRUE(first_->Declare({Replicated()}).ok());
+  TensorLayout other = Replicated();
+  other.dtype = DType::kUint32;
+  ASSERT_TRUE(second_->Declare({other}).ok());
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  const Tensor bytes = *Tensor::Allocate(DType::kUint32, {4});
+  ASSERT_TRUE(Publish(second_.get(), 5, bytes).ok());
+  const auto [first, second] = SealBoth(5);
+  EXPECT_EQ(first.status().code(), absl::StatusCode::kInvalidArgument) << first.status();
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted) << second.status();
+}
+
+TEST_F(WeightOwnerTest, WhatAnOwnerMayNotDo) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(first_->Seal(5, "", kLong).status().code(), absl::StatusCode::kFailedPrecondition);
+  Declare();
+  EXPECT_EQ(first_->Declare({Replicated()}).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(first_->Seal(5, "", kLong).status().code(), absl::StatusCode::kFailedPrecondition);
+  const Tensor ints = Ints(5), floats = *Tensor::Allocate(DType::kFloat, {4});
+  EXPECT_EQ(first_->Publish(5, "v", {{0}, {4}}, ints, Dense({4})).code(), kInvalid);
+  EXPECT_EQ(first_->Publish(5, "w", {{0}, {3}}, ints, Dense({3})).code(), kInvalid);
+  EXPECT_EQ(first_->Publish(5, "w", {{0}, {4}}, floats, Dense({4})).code(), kInvalid);
+  EXPECT_EQ(first_->Publish(5, "w", {{0}, {4}}, ints, {1, {1}}).code(),
+            absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(first_->Publish(5, "w", {{0}, {4}}, Tensor(), Dense({4})).code(), kInvalid);
+  // None of these has taken the place of what is right.
+  EXPECT_TRUE(Publish(first_.get(), 5, ints).ok());
+  EXPECT_EQ(Publish(first_.get(), 5, ints).code(), kInvalid);
+  first_->Drop(5);
+  PublishAndSeal(7);
+  EXPECT_EQ(Publish(first_.get(), 7, ints).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Publish(first_.get(), 6, ints).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(Publish(first_.get(), 8, ints).ok());
+  EXPECT_TRUE(Publish(first_.get(), 9, ints).ok());
+  EXPECT_EQ(Publish(first_.get(), 10, ints).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(WeightOwnerTest, StrangersAsksAreRefused) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  const std::string part = absl::StrFormat("|weights|policy|part|5.%016x|", version.name.birth);
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_TRUE(AnswerTo(part + "0|1+2").ok());
+  EXPECT_TRUE(AnswerTo(part + "0|1+0").ok());
+  EXPECT_EQ(AnswerTo(part + "0|1+4").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0|9223372036854775807+9223372036854775807").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0|").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0|0+1,0+1").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "1|0+1").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "4294967295|0+1").code(), kInvalid);
+  EXPECT_EQ(AnswerTo("|weights|policy|part|5.0000000000000000|0|0+1").code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(AnswerTo("|weights|policy|nothing|1").code(), kInvalid);
+  EXPECT_EQ(AnswerTo("|weights|policy|layouts|x").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(AnswerTo("|weights|other|newer|1").code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(WeightOwnerTest, AnotherReplicaServesWhenOneIsGone) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  second_.reset();
+  // Items go to the owners in turn.
+  const std::vector<Tensor> into = {Ints(0), Ints(0)};
+  const Box whole = Box::Whole(into[0].shape());
+  const absl::Status fetched = member_->Fetch(
+      version, {{"w", whole, into[0], Dense({4})}, {"w", whole, into[1], Dense({4})}}, kLong);
+  ASSERT_TRUE(fetched.ok()) << fetched;
+  EXPECT_EQ(into[0].data_as<int32_t>()[3], 8);
+  EXPECT_EQ(into[1].data_as<int32_t>()[3], 8);
+  first_.reset();
+  EXPECT_EQ(FirstElement(version).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Answers whatever it is asked with the same bytes and their digest.
+class Liar final : public Answerer {
+ public:
+  explicit Liar(std::string bytes) : bytes_(std::move(bytes)) {}
+  void Answer(const TensorKey&, const Args& args, DoneFn done) override {
+    Tensor answer = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes_.size())});
+    memcpy(answer.mutable_data(), bytes_.data(), bytes_.size());
+    std::move(done)(absl::OkStatus(), Args(), args, answer, false);
+  }
+
+ private:
+  const std::string bytes_;
+};
+
+TEST_F(WeightOwnerTest, WhatWasNotSealedIsNotDelivered) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  ASSERT_EQ(*FirstElement(version), 5);
+  const std::string other(16, 'x');
+  const std::string with_digest = other + EncodeDigests({DigestOf(other)});
+  // The other owner has the right bytes.
+  first_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest));
+  EXPECT_EQ(*FirstElement(version), 5);
+  second_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest));
+  const Tensor into = Ints(70);
+  const auto fetch = [&](const Box& box) {
+    return member_->Fetch(version, {{"w", box, into, Dense(box.extent)}}, kLong).code();
+  };
+  EXPECT_EQ(fetch({{0}, {4}}), absl::StatusCode::kDataLoss);
+  // A part is too short, or another than its digest says.
+  EXPECT_EQ(fetch({{0}, {2}}), absl::StatusCode::kDataLoss);
+  for (Server* server : {first_server_.get(), second_server_.get()}) {
+    server->steps()->SetAnswerer("|weights|policy|", std::make_shared<Liar>(with_digest.substr(8)));
+  }
+  EXPECT_EQ(fetch({{0}, {2}}), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(into.data_as<int32_t>()[0], 70) << "nothing was written";
+  // Neither a version nor layouts nor a list are believed.
+  EXPECT_EQ(member_->Newer(0, kLong).status().code(), absl::StatusCode::kDataLoss);
+  const auto anew = *WeightMember::Open(member_server_.get(), "policy", Owners());
+  EXPECT_EQ(anew->Layouts(version, kLong).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(WeightOwnerTest, WhoWaitsHearsThatTheOwnerLeaves) {
+  Declare();
+  absl::Status newest, sealed;
+  std::thread member([&] { newest = member_->Newer(0, kLong).status(); });
+  ASSERT_TRUE(Publish(second_.get(), 5, Ints(5)).ok());
+  std::thread owner([&] { sealed = second_->Seal(5, "", kLong).status(); });
+  absl::SleepFor(absl::Milliseconds(200));
+  first_.reset();
+  member.join();
+  owner.join();
+  EXPECT_EQ(newest.code(), absl::StatusCode::kAborted) << newest;
+  EXPECT_EQ(sealed.code(), absl::StatusCode::kAborted) << sealed;
+}
+
+TEST_F(WeightOwnerTest, WhatAMemberMayNotAsk) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  const auto fetch = [&](const std::string& tensor, const Box& box, const Tensor& into,
+                         const Strides& places) {
+    return member_->Fetch(version, {{tensor, box, into, places}}, kLong).code();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const Tensor into = Ints(0);
+  EXPECT_EQ(fetch("v", {{0}, {4}}, into, Dense({4})), kInvalid);
+  EXPECT_EQ(fetch("w", {{0}, {5}}, into, Dense({5})), kInvalid);
+  EXPECT_EQ(fetch("w", {{0}, {4}}, into, {0, {0}}), kInvalid);
+  EXPECT_EQ(fetch("w", {{0}, {4}}, into, {1, {1}}), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(fetch("w", {{0}, {4}}, *Tensor::Allocate(DType::kUint32, {4}), Dense({4})), kInvalid);
+  EXPECT_FALSE(WeightMember::Open(first_server_.get(), "policy", Owners()).ok());
+  EXPECT_FALSE(WeightMember::Open(member_server_.get(), "a|b", Owners()).ok());
+  EXPECT_FALSE(WeightMember::Open(member_server_.get(), "policy", {}).ok());
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,140 @@
+#include "weights/asks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/printable.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMaxSetNameBytes = 128;
+
+struct KindName {
+  WeightAsk::Kind kind;
+  absl::string_view name;
+  size_t words;  // After the name.
+};
+constexpr KindName kKindNames[] = {
+    {WeightAsk::Kind::kReady, "ready", 1}, {WeightAsk::Kind::kSealed, "sealed", 1},
+    {WeightAsk::Kind::kNewer, "newer", 1}, {WeightAsk::Kind::kLayouts, "layouts", 1},
+    {WeightAsk::Kind::kList, "list", 1},   {WeightAsk::Kind::kPart, "part", 3},
+};
+
+// Digits alone, where SimpleAtoi() would take a sign and spaces.
+template <typename T>
+bool ReadDecimal(absl::string_view text, T* number) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, number);
+}
+
+// "105.00f3...": a number and a birth.
+bool ReadVersion(absl::string_view text, WeightAsk* ask) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('.', 1));
+  return ReadDecimal(parts.first, &ask->number) && parts.second.size() == 16 &&
+         std::all_of(parts.second.begin(), parts.second.end(), absl::ascii_isxdigit) &&
+         absl::SimpleHexAtoi(parts.second, &ask->birth);
+}
+
+bool ReadBox(absl::string_view text, Box* box) {
+  if (text.empty()) return true;  // A scalar's.
+  for (const absl::string_view dim : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(dim, absl::MaxSplits('+', 1));
+    int64_t begin = 0, extent = 0;
+    if (box->rank() == TensorShape::kMaxRank || !ReadDecimal(parts.first, &begin) ||
+        !ReadDecimal(parts.second, &extent)) {
+      return false;
+    }
+    box->begin.push_back(begin);
+    box->extent.push_back(extent);
+  }
+  return true;
+}
+
+bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
+  switch (ask->kind) {
+    case WeightAsk::Kind::kReady:
+    case WeightAsk::Kind::kSealed:
+    case WeightAsk::Kind::kNewer:
+      return ReadDecimal(words[1], &ask->number);
+    case WeightAsk::Kind::kLayouts:
+      ask->digest = std::string(words[1]);
+      return true;
+    case WeightAsk::Kind::kList:
+      return ReadVersion(words[1], ask);
+    case WeightAsk::Kind::kPart:
+      return ReadVersion(words[1], ask) && ReadDecimal(words[2], &ask->tensor) &&
+             ReadBox(words[3], &ask->box);
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status CheckSetName(absl::string_view set) {
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/';
+  };
+  if (!set.empty() && set.size() <= kMaxSetNameBytes &&
+      std::all_of(set.begin(), set.end(), allowed)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("a set is named by up to ", kMaxSetNameBytes,
+                                                 " letters, digits, '_', '-', '.' and '/', not \"",
+                                                 Printable(set), "\""));
+}
+
+std::string WeightsPrefix(absl::string_view set) { return absl::StrCat("|weights|", set, "|"); }
+
+std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
+  std::string edge = WeightsPrefix(set);
+  for (const KindName& kind : kKindNames) {
+    if (kind.kind == ask.kind) absl::StrAppend(&edge, kind.name, "|");
+  }
+  switch (ask.kind) {
+    case WeightAsk::Kind::kReady:
+    case WeightAsk::Kind::kSealed:
+    case WeightAsk::Kind::kNewer:
+      absl::StrAppend(&edge, ask.number);
+      break;
+    case WeightAsk::Kind::kLayouts:
+      absl::StrAppend(&edge, ask.digest);
+      break;
+    case WeightAsk::Kind::kList:
+    case WeightAsk::Kind::kPart:
+      absl::StrAppend(&edge, ask.number, ".", absl::Hex(ask.birth, absl::kZeroPad16));
+      break;
+  }
+  if (ask.kind != WeightAsk::Kind::kPart) return edge;
+  absl::StrAppend(&edge, "|", ask.tensor, "|");
+  for (int i = 0; i < ask.box.rank(); ++i) {
+    absl::StrAppend(&edge, i == 0 ? "" : ",", ask.box.begin[i], "+", ask.box.extent[i]);
+  }
+  return edge;
+}
+
+absl::StatusOr<WeightAsk> ParseEdge(absl::string_view set, absl::string_view edge) {
+  const absl::Status wrong = absl::InvalidArgumentError(
+      absl::StrCat("owners of weights are not asked \"", Printable(edge), "\""));
+  const std::string prefix = WeightsPrefix(set);
+  if (!absl::StartsWith(edge, prefix)) return wrong;
+  const std::vector<absl::string_view> words = absl::StrSplit(edge.substr(prefix.size()), '|');
+  for (const KindName& kind : kKindNames) {
+    if (words[0] != kind.name || words.size() != 1 + kind.words) continue;
+    WeightAsk ask;
+    ask.kind = kind.kind;
+    if (ReadWords(words, &ask)) return ask;
+  }
+  return wrong;
+}
+
+}  // namespace tryst

@@ -1,0 +1,47 @@
+#ifndef TRYST_WEIGHTS_ASKS_H_
+#define TRYST_WEIGHTS_ASKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "weights/digests.h"
+#include "weights/layout.h"
+
+// What members and owners ask an owner, as the edge of a key: "|weights|SET|" and one of
+//   ready|NUMBER                has this owner published all of the version? Its digests
+//   sealed|NUMBER               the version, when the first owner has sealed it
+//   newer|NUMBER                the newest sealed version, when it is above the number
+//   layouts|DIGEST              what was declared
+//   list|NUMBER.BIRTH           the owner's list of digests
+//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...   bytes of one of its boxes, and their digest
+// Numbers are decimal, births and digests hexadecimal; a tensor is its place in the declaration.
+namespace tryst {
+
+struct WeightAsk {
+  enum class Kind { kReady, kSealed, kNewer, kLayouts, kList, kPart };
+  Kind kind = Kind::kNewer;
+  uint64_t number = 0;
+  uint64_t birth = 0;   // kList, kPart.
+  std::string digest;   // kLayouts, as Digest::ToString().
+  uint32_t tensor = 0;  // kPart.
+  Box box;              // kPart; whether it is within a tensor is not known yet.
+};
+
+// Letters, digits, '_', '-', '.' and '/', up to 128 of them. kInvalidArgument.
+absl::Status CheckSetName(absl::string_view set);
+// "|weights|SET|". REQUIRES: CheckSetName() accepts it.
+std::string WeightsPrefix(absl::string_view set);
+std::string EdgeOf(absl::string_view set, const WeightAsk& ask);
+// Reads an edge that begins with WeightsPrefix(set). kInvalidArgument: it is none of these.
+absl::StatusOr<WeightAsk> ParseEdge(absl::string_view set, absl::string_view edge);
+
+// The most that one answer brings; a member asks for parts of what is larger.
+inline constexpr uint64_t kMaxPartBytes = uint64_t{256} << 20;
+
+}  // namespace tryst
+
+#endif  // TRYST_WEIGHTS_ASKS_H_

@@ -1,0 +1,74 @@
+#include "weights/asks.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+namespace {
+
+WeightAsk Part() {
+  WeightAsk ask;
+  ask.kind = WeightAsk::Kind::kPart;
+  ask.number = 105;
+  ask.birth = 0xf3;
+  ask.tensor = 7;
+  ask.box = {{0, 8}, {4, 16}};
+  return ask;
+}
+
+TEST(AsksTest, WhatIsAskedComesBack) {
+  WeightAsk ask = Part();
+  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16");
+  auto read = ParseEdge("a/b", EdgeOf("a/b", ask));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->number, 105u);
+  EXPECT_EQ(read->birth, 0xf3u);
+  EXPECT_EQ(read->tensor, 7u);
+  EXPECT_EQ(read->box, ask.box);
+  ask.box.begin.clear();
+  ask.box.extent.clear();
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->box, Box());
+  ask.kind = WeightAsk::Kind::kList;
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|list|105.00000000000000f3");
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->birth, 0xf3u);
+  for (const auto kind :
+       {WeightAsk::Kind::kReady, WeightAsk::Kind::kSealed, WeightAsk::Kind::kNewer}) {
+    ask.kind = kind;
+    ask.number = UINT64_MAX;
+    EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->kind, kind);
+    EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->number, UINT64_MAX);
+  }
+  ask.kind = WeightAsk::Kind::kLayouts;
+  ask.digest = Digest{1, 2}.ToString();
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->digest, ask.digest);
+}
+
+TEST(AsksTest, OtherEdgesAreRefused) {
+  const std::string part = "part|105.00000000000000f3|7|";
+  for (const std::string edge :
+       {"", "ready", "ready|", "ready|x", "ready|1|2", "ready|-1", "ready| 1", "ready|+1",
+        "ready|18446744073709551616", "other|1", "list|1", "list|1.f3", "list|1.00000000000000g3",
+        "list|1.00000000000000f3|", "part|1.00000000000000f3|7",
+        "part|1.00000000000000f3|4294967296|"}) {
+    EXPECT_FALSE(ParseEdge("s", "|weights|s|" + edge).ok()) << edge;
+  }
+  for (const std::string box : {"1", "1+", "+1", "-1+2", "1+-2", "1+2,", "1+9223372036854775808",
+                                "1+2+3", "1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1"}) {
+    EXPECT_FALSE(ParseEdge("s", absl::StrCat("|weights|s|", part, box)).ok()) << box;
+  }
+  EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2")).ok());
+  EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2")).ok());
+}
+
+TEST(AsksTest, SetsHavePlainNames) {
+  EXPECT_TRUE(CheckSetName("policy/v2_a.b-c").ok());
+  for (const std::string name : {"", "a|b", "a;b", "a b", "a\n"}) {
+    EXPECT_FALSE(CheckSetName(name).ok()) << name;
+  }
+  EXPECT_TRUE(CheckSetName(std::string(128, 'a')).ok());
+  EXPECT_FALSE(CheckSetName(std::string(129, 'a')).ok());
+}
+
+}  // namespace
+}  // namespace tryst
