@@ -121,6 +121,7 @@ ONLY_TESTS_YET = {
     "plugins/tensorflow:asks": "the plug-in is built with TensorFlow's own headers, by no BUILD file",
     "plugins/tensorflow:links": "likewise",
     "weights:data": "the server that publishes and fetches weights is to use it",
+    "weights:log": "the server that connects owners, members and leaders is to use it",
     "verbs:registration_cache": "what registers the caller's memory is to use it",
 }
 
