@@ -84,11 +84,12 @@ def search(settings, without=(), memory_mb=1500, optimise="-O0"):
 
 # All that may happen, in settings that are searched whole in minutes.
 WHOLE = (
-    {"SEALING": 1, "CRASHES": 2, "REIGNS": 3, "ENTRIES": 7},
-    {"BARRIER": 1, "NEWEST": 2, "CRASHES": 1, "REIGNS": 2, "ENTRIES": 4},
-    {"BARRIER": 0, "NEWEST": 2, "CRASHES": 1, "REIGNS": 2, "ENTRIES": 4},
-    {"BARRIER": 1, "NEWEST": 3, "CRASHES": 0, "REIGNS": 2, "ENTRIES": 4},
+    {**SEALING, "NEWEST": 3},
+    {**BARRIER, "LEASE": 1},
+    {**RETURNS, "REIGNS": 2, "LOSSES": 0},
+    {**TWO_ROLLING, "MEMBERS": 2},
 )
+
 
 
 def main():
