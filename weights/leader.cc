@@ -281,6 +281,8 @@ std::vector<const WeightLeader::Peer*> WeightLeader::Owners(int64_t now_ns) cons
       continue;
     }
     const uint32_t rank = peer.last.rank;
+    const bool named = rank < owners.size() && owners[rank] == incarnation;
+    if (!named && log_.state().WasReplaced(incarnation)) continue;
     if (found.size() <= rank) found.resize(rank + 1);
     // A new life takes the place of the one that the log names.
     if (found[rank] == nullptr ||

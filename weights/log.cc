@@ -32,6 +32,10 @@ bool LogState::HasMember(uint64_t incarnation) const {
   return std::binary_search(members.begin(), members.end(), incarnation);
 }
 
+bool LogState::WasReplaced(uint64_t incarnation) const {
+  return std::find(replaced.begin(), replaced.end(), incarnation) != replaced.end();
+}
+
 const LogEntry* LogState::FindOpen(uint64_t number) const {
   for (const LogEntry& entry : open) {
     if (entry.version.number == number) return &entry;
@@ -47,6 +51,9 @@ absl::Status LogState::Check(const LogEntry& entry) const {
       if (entry.incarnations.empty() || entry.incarnations.size() > kMaxOwners ||
           !Distinct(entry.incarnations)) {
         return MayNot(entry, "has no owners, too many, or one twice");
+      }
+      for (const uint64_t owner : entry.incarnations) {
+        if (WasReplaced(owner)) return MayNot(entry, "has an owner that was replaced");
       }
       return absl::OkStatus();
     case EntryKind::kMembers:
@@ -88,6 +95,15 @@ void LogState::Apply(const LogEntry& entry) {
   switch (entry.kind) {
     case EntryKind::kOwners:
       term = entry.term;
+      for (const uint64_t owner : owners) {
+        if (std::find(entry.incarnations.begin(), entry.incarnations.end(), owner) ==
+            entry.incarnations.end()) {
+          replaced.push_back(owner);
+        }
+      }
+      if (replaced.size() > kMaxReplaced) {
+        replaced.erase(replaced.begin(), replaced.end() - kMaxReplaced);
+      }
       owners = entry.incarnations;
       layout = entry.root;
       floor = std::max(floor, entry.floor);

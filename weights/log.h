@@ -50,6 +50,7 @@ struct LogEntry {
 };
 
 inline constexpr size_t kMaxOwners = 4096;
+inline constexpr size_t kMaxReplaced = 1024;
 inline constexpr size_t kMaxGroup = 8192;      // Members.
 inline constexpr size_t kMaxOpenVersions = 8;  // Sealed, neither active nor given up.
 inline constexpr size_t kKeptEntries = 64;     // Who lacks more gets what they say together.
@@ -60,7 +61,7 @@ inline constexpr size_t kMaxEntryBytes =
     (kMaxOwners * sizeof(WeightRoot) > kMaxGroup * 8 ? kMaxOwners * sizeof(WeightRoot)
                                                      : kMaxGroup * 8);
 inline constexpr size_t kMaxStateBytes =
-    kEntryOverhead + sizeof(WeightRoot) + kMaxOwners * 8 + kMaxGroup * 8 +
+    kEntryOverhead + sizeof(WeightRoot) + kMaxOwners * 8 + kMaxReplaced * 8 + kMaxGroup * 8 +
     (kMaxOpenVersions + 1) *
         (kEntryOverhead + sizeof(WeightRoot) + kMaxOwners * sizeof(WeightRoot));
 
@@ -69,6 +70,7 @@ struct LogState {
   uint64_t length = 0;  // How many entries it has.
   uint64_t term = 0;    // 0: nobody has declared.
   std::vector<uint64_t> owners;
+  std::vector<uint64_t> replaced;  // Were owners, and will not be again; the newest kMaxReplaced.
   WeightRoot layout = {};
   std::vector<uint64_t> members;
   uint64_t floor = 0;  // Numbers up to it are sealed, or never will be.
@@ -77,6 +79,7 @@ struct LogState {
   std::vector<LogEntry> open;  // The SEALED entries that may become active, ascending.
 
   bool HasMember(uint64_t incarnation) const;
+  bool WasReplaced(uint64_t incarnation) const;
   const LogEntry* FindOpen(uint64_t number) const;  // Null: it is none.
   // Whether it may come next. kFailedPrecondition says why not.
   absl::Status Check(const LogEntry& entry) const;

@@ -76,6 +76,7 @@ TEST(WeightLogTest, ATermBeginsAfterTheLastOne) {
   EXPECT_FALSE(log.Append(Owners(1, {})).ok());
   ASSERT_TRUE(log.Append(Owners(1, {4, 8}, 10)).ok());
   ASSERT_TRUE(log.Append(Owners(2, {4, 9})).ok());
+  EXPECT_FALSE(log.Append(Owners(3, {4, 8})).ok()) << "8 was replaced";
   EXPECT_FALSE(log.Append(Sealed(11, 1)).ok()) << "it is of the term before";
   EXPECT_FALSE(log.Append(Sealed(10, 2)).ok()) << "somebody has seen 10 sealed";
   EXPECT_FALSE(log.Append(Sealed(11, 2, 3)).ok()) << "there are two owners";
@@ -155,6 +156,7 @@ TEST(WeightLogTest, TheLongestOfEachKindIsWithinItsBound) {
   LogState state;
   state.length = state.term = state.floor = ~uint64_t{0};
   state.owners.assign(most.begin(), most.begin() + kMaxOwners);
+  state.replaced.assign(most.begin(), most.begin() + kMaxReplaced);
   state.members = most;
   state.active = sealed;
   for (size_t i = 0; i < kMaxOpenVersions; ++i) state.open.push_back(sealed);

@@ -120,6 +120,7 @@ std::string EncodeState(const LogState& state) {
   message.set_length(state.length);
   message.set_term(state.term);
   message.set_owners(Pack(state.owners));
+  message.set_replaced(Pack(state.replaced));
   message.set_layout(Pack(state.layout));
   message.set_members(Pack(state.members));
   message.set_floor(state.floor);
@@ -143,6 +144,7 @@ absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
   state.floor = message.floor();
   if (message.active_mode() > static_cast<uint32_t>(ActivateMode::kBarrier) ||
       !Unpack(message.owners(), kMaxOwners, &state.owners) ||
+      !Unpack(message.replaced(), kMaxReplaced, &state.replaced) ||
       !Unpack(message.layout(), &state.layout) ||
       !Unpack(message.members(), kMaxGroup, &state.members) ||
       message.sealed_size() > static_cast<int>(kMaxOpenVersions) + 1) {

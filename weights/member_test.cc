@@ -110,6 +110,11 @@ TEST_F(MemberTest, AnAnswerToAnotherQuestionGivesItsOwnTimeOrNone) {
   EXPECT_EQ(Served(), 0);
   member_.OnAnswer(late, clock_.now_ns);
   EXPECT_EQ(Served(), 0);
+  member_.Advance(clock_.now_ns += 500'000'000);
+  late.question = asked_.question - 1;
+  member_.OnAnswer(late, clock_.now_ns);
+  EXPECT_EQ(permit_.until_ns(), clock_.now_ns + 500'000'000) << "it has been under way for a while";
+  permit_.End();
   late.question = asked_.question + 1;
   member_.OnAnswer(late, clock_.now_ns);
   EXPECT_EQ(Served(), 0) << "it has not been asked";

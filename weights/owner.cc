@@ -96,7 +96,6 @@ void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
     if (answer.question != question_) return;
     log_ = answer.log;
     state_ = LogState();
-    was_in_term_ = false;
     // What was ready was so in a term of the log that is lost.
     while (!seals_.empty()) {
       EndSeal(seals_.begin()->first, absl::AbortedError("the log of the set was lost"));
@@ -109,9 +108,8 @@ void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
   }
   floor_ = std::max(floor_, state_.floor);
   if (*moved) {
-    // Whoever takes its place has its name; this one is out of the set for good.
-    if (was_in_term_ && !in_term() && state_.term > 0) superseded_ = true;
-    was_in_term_ = was_in_term_ || in_term();
+    // Another has its rank; this one is out of the set for good.
+    superseded_ = superseded_ || state_.WasReplaced(self_.incarnation);
     OnLog();
   }
   if (answer.length == state_.length) CheckActivate(answer.settled);

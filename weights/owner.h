@@ -65,7 +65,6 @@ class WeightOwner {
   const AskFn ask_;
   uint64_t log_ = 0;
   LogState state_;
-  bool was_in_term_ = false;
   bool superseded_ = false;
   uint64_t floor_ = 0;
   std::map<uint64_t, Sealing> seals_;  // By number; at most kMaxReady.

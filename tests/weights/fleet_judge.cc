@@ -1,5 +1,7 @@
 #include "tests/weights/fleet_judge.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
@@ -51,6 +53,16 @@ void FleetJudge::OnChosen(uint64_t id, const LogEntry& entry, const std::vector<
   const uint64_t number = entry.version.number;
   switch (entry.kind) {
     case EntryKind::kOwners:
+      for (const uint64_t owner : life.states.back().owners) life.replaced.insert(owner);
+      for (const uint64_t owner : entry.incarnations) {
+        // Who is an owner still was in the term before.
+        const std::vector<uint64_t>& last = life.states.back().owners;
+        if (life.replaced.count(owner) != 0 &&
+            std::find(last.begin(), last.end(), owner) == last.end()) {
+          Break("StaleOwnerFenced",
+                absl::StrCat("term ", entry.term, " has an owner that was replaced"));
+        }
+      }
       life.owners[entry.term] = entry.incarnations;
       ++report_->terms;
       break;

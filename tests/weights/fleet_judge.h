@@ -47,6 +47,7 @@ class FleetJudge {
     std::set<uint64_t> dropped;
     std::map<uint64_t, int64_t> active;                // Number -> when it was chosen.
     std::map<uint64_t, std::vector<uint64_t>> owners;  // By term.
+    std::set<uint64_t> replaced;                       // Owners of former terms.
   };
   void OnSealed(Life* life, const LogEntry& entry);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "tests/weights/fleet_judge.h"
 #include "verbs/sim/sim_random.h"
@@ -41,6 +42,8 @@ class DriftingClock final : public Clock {
   const int64_t ppm_, offset_ns_;
 };
 
+void Short(std::string* out, uint64_t incarnation) { absl::StrAppend(out, incarnation % 1000); }
+
 enum class Role { kLeader, kOwner, kMember };
 
 class Fleet;
@@ -63,7 +66,8 @@ struct Process {
   bool touched = false;
   // The trainer.
   bool sealing = false, activating = false;
-  int64_t paused_until = 0, cut_until = 0;
+  int64_t paused_until = 0, cut_until = 0, slow_until = 0;
+  int64_t superseded_ns = 0;
   int64_t timer_ns = 0;
 };
 
@@ -72,6 +76,7 @@ struct Place {
   Role role;
   int index;
   std::unique_ptr<Process> process;  // Null while it is down.
+  bool retired = false;              // Another place has its rank.
 };
 
 class AllCovers final : public Covers {
@@ -97,9 +102,9 @@ class Fleet {
         chaos_(random_.Fork()),
         times_(),
         judge_(times_, &report_) {
-    for (int i = 0; i < options.leaders; ++i) places_.push_back({Role::kLeader, i, nullptr});
-    for (int i = 0; i < options.owners; ++i) places_.push_back({Role::kOwner, i, nullptr});
-    for (int i = 0; i < options.members; ++i) places_.push_back({Role::kMember, i, nullptr});
+    for (int i = 0; i < options.leaders; ++i) places_.push_back({Role::kLeader, i, nullptr, false});
+    for (int i = 0; i < options.owners; ++i) places_.push_back({Role::kOwner, i, nullptr, false});
+    for (int i = 0; i < options.members; ++i) places_.push_back({Role::kMember, i, nullptr, false});
     if (!options.worker_decides) {
       store_clock_ = std::make_unique<DriftingClock>(&now_, Ppm(), 0);
       store_ = std::make_unique<LogStore>(random_.Next(), times_.lease_ns);
@@ -201,14 +206,14 @@ class Fleet {
 
   void Start(size_t at) {
     Place& place = places_[at];
-    if (place.process != nullptr) return;
+    if (place.process != nullptr || place.retired) return;
     place.process = std::make_unique<Process>();
     Process* process = place.process.get();
     process->role = place.role;
     process->index = place.index;
     process->incarnation = random_.Next() | 1;
     process->clock = std::make_unique<DriftingClock>(&now_, Ppm(), random_.Between(0, 1000) * kMs);
-    Say(absl::StrCat(Name(at), " starts"));
+    Say(absl::StrCat(Name(at), " starts as ", process->incarnation % 1000));
     if (place.role == Role::kLeader) {
       StartLeader(at, process);
     } else if (place.role == Role::kOwner) {
@@ -305,6 +310,11 @@ class Fleet {
       twice = twice || network_.Chance(10'000);
     }
     if (Cut(from) || Cut(to)) return;
+    const auto cut = cut_links_.find({std::min(from, to), std::max(from, to)});
+    if (cut != cut_links_.end() && cut->second > now_) return;
+    if (receiver->slow_until > now_ || places_[from].process->slow_until > now_) {
+      delay_ns += network_.Between(100, 1300) * kMs;
+    }
     const uint64_t incarnation = receiver->incarnation;
     for (int i = 0; i < (twice ? 2 : 1); ++i) {
       At(now_ + delay_ns * (i + 1), [=] { Arrive(to, incarnation, what); });
@@ -347,6 +357,7 @@ class Fleet {
         return false;
       case FleetFault::kPause:
         receiver->paused_until = now_ + 2600 * kMs;
+        for (auto& due : calls_due_) due.second = std::max(due.second, now_ + 2700 * kMs);
         return false;
       case FleetFault::kCut:
         receiver->cut_until = now_ + 2600 * kMs;
@@ -407,10 +418,23 @@ class Fleet {
     const DeciderAnswer answer = store->Append(length, lease, entry);
     if (answer.outcome == DeciderOutcome::kDone) {
       Say(absl::StrCat("  chosen: ", EntryKindName(entry.kind), " ",
-                       entry.kind == EntryKind::kOwners ? entry.term : entry.version.number));
+                       entry.kind == EntryKind::kOwners ? entry.term : entry.version.number, " ",
+                       absl::StrJoin(entry.incarnations, ",", Short)));
       judge_.OnChosen(store->life(), entry, Open(), now_);
+      if (entry.kind == EntryKind::kActive) JudgeVotes(store->log().state(), entry.version);
     }
     return answer;
+  }
+
+  // Every member that lives has it whole.
+  void JudgeVotes(const LogState& state, const WeightVersion& version) {
+    for (size_t at = 0; at < places_.size(); ++at) {
+      const Process* process = places_[at].process.get();
+      if (process != nullptr && process->member && state.HasMember(process->incarnation) &&
+          process->beside != version) {
+        judge_.Break("AllVoted", absl::StrCat(Name(at), " does not have ", version.number));
+      }
+    }
   }
 
   // ---- Engines and trainers ----
@@ -424,7 +448,13 @@ class Fleet {
     report_.refused_votes += !whole;
     const WeightVersion what = version.version;
     process->beside = {};
-    At(now_ + network_.Between(1, 400) * kMs, [=] {
+    int64_t takes = network_.Between(1, 400) * kMs;
+    if (options_.random_faults && network_.Chance(100'000))
+      takes += network_.Between(0, 3000) * kMs;
+    if (options_.slow_member && places_[at].index == 0 && what.number % 2 == 0 && Faulty()) {
+      takes = 3000 * kMs;
+    }
+    At(now_ + takes, [=] {
       Process* still = Living(at, incarnation);
       if (still == nullptr) return;
       if (whole && still->member->stage() == what) still->beside = what;
@@ -436,7 +466,10 @@ class Fleet {
     ++report_.held;
     Process* process = places_[at].process.get();
     const uint64_t incarnation = process->incarnation;
-    At(now_ + network_.Between(0, 60) * kMs, [=] {
+    int64_t takes = network_.Between(0, 60) * kMs;
+    if (options_.random_faults && network_.Chance(150'000))
+      takes += network_.Between(0, 2000) * kMs;
+    At(now_ + takes, [=] {
       if (Process* still = Living(at, incarnation)) {
         still->member->Quiet(version, still->clock->NowNs());
       }
@@ -476,7 +509,12 @@ class Fleet {
       Process* process = places_[at].process.get();
       if (process == nullptr || !process->owner || process->paused_until > now_) continue;
       if (process->owner->superseded()) {
-        Kill(at);  // As whoever starts jobs does with what it has replaced.
+        // Whoever starts jobs ends what it has replaced, in time.
+        if (process->superseded_ns == 0) process->superseded_ns = now_;
+        if (now_ < process->superseded_ns + 2000 * kMs) continue;
+        Say(absl::StrCat(Name(at), " is ended, since another has its rank"));
+        places_[at].retired = true;
+        places_[at].process.reset();
         continue;
       }
       if (!process->owner->in_term()) continue;
@@ -518,10 +556,14 @@ class Fleet {
     open_calls_.insert(call);
     ++report_.operations;
     process->activating = true;
-    const ActivateMode mode =
-        random_.Chance(600'000) ? ActivateMode::kBarrier : ActivateMode::kRolling;
-    calls_due_[call] = now_ + 6150 * kMs;
-    process->owner->Activate(number, mode, process->clock->NowNs() + 6000 * kMs,
+    const ActivateMode mode = options_.slow_member || random_.Chance(600'000)
+                                  ? ActivateMode::kBarrier
+                                  : ActivateMode::kRolling;
+    int64_t timeout = 6000 * kMs;
+    if (options_.random_faults && Faulty()) timeout = random_.Between(300, 6000) * kMs;
+    if (options_.slow_member && Faulty()) timeout = 700 * kMs;
+    calls_due_[call] = now_ + timeout + 150 * kMs;
+    process->owner->Activate(number, mode, process->clock->NowNs() + timeout,
                              [=](const absl::Status& status) {
                                Ended(call);
                                Say(absl::StrCat("activation of ", number, ": ", status.ToString()));
@@ -543,36 +585,61 @@ class Fleet {
     while (at < kFaultsEndNs - 200 * kMs) {
       at += chaos_.Between(50, 1500) * kMs;
       const size_t victim = chaos_.Below(places_.size());
-      const uint64_t kind = chaos_.Below(10);
+      const uint64_t kind = chaos_.Below(14);
       const int64_t lasts = chaos_.Between(100, 4000) * kMs;
       At(at, [=] { Trouble(victim, kind, lasts); });
     }
     At(kFaultsEndNs, [this] {
       for (Place& place : places_) {
-        if (place.process) place.process->cut_until = place.process->paused_until = now_;
+        if (!place.process) continue;
+        place.process->cut_until = place.process->paused_until = place.process->slow_until = now_;
       }
+      cut_links_.clear();
       decider_cut_until_ = now_;
     });
   }
 
   void Trouble(size_t victim, uint64_t kind, int64_t lasts) {
     if (!Faulty()) return;
+    const int64_t until = std::min(now_ + lasts, kFaultsEndNs);
     if (kind < 4) {
       Kill(victim);
       return;
     }
     ++report_.operations;
     Process* process = places_[victim].process.get();
-    if (kind == 9) {
-      decider_cut_until_ = now_ + lasts;
+    if (kind == 4) {
+      decider_cut_until_ = until;
       Say("the decider is cut off");
+    } else if (kind < 8) {
+      const size_t leader = chaos_.Below(static_cast<uint64_t>(options_.leaders));
+      cut_links_[{std::min(victim, leader), std::max(victim, leader)}] = until;
+      Say(absl::StrCat(Name(victim), " and ", Name(leader), " do not hear each other"));
+    } else if (process != nullptr && kind == 8 && places_[victim].role == Role::kOwner) {
+      Replace(victim, until);
     } else if (process != nullptr) {
-      int64_t* until = kind < 7 ? &process->paused_until : &process->cut_until;
-      *until = std::min(now_ + lasts, kFaultsEndNs);
       // Whoever stands still ends its calls when it goes on.
-      for (auto& due : calls_due_) due.second = std::max(due.second, *until + 100 * kMs);
-      Say(absl::StrCat(Name(victim), kind < 7 ? " is paused" : " is cut off"));
+      if (kind <= 10) {
+        for (auto& due : calls_due_) due.second = std::max(due.second, until + 100 * kMs);
+      }
+      (kind <= 10   ? process->paused_until
+       : kind == 11 ? process->cut_until
+                    : process->slow_until) = until;
+      Say(absl::StrCat(Name(victim), kind <= 10   ? " is paused"
+                                     : kind == 11 ? " is cut off"
+                                                  : " is slow to reach"));
     }
+  }
+
+  // Another process gets its rank, while it stands still or is cut off; then it comes back.
+  void Replace(size_t at, int64_t until) {
+    Process* process = places_[at].process.get();
+    if (places_.size() > 24) return;
+    Say(absl::StrCat(Name(at), " is replaced"));
+    (chaos_.Chance(500'000) ? process->paused_until : process->cut_until) = until;
+    for (auto& due : calls_due_) due.second = std::max(due.second, until + 100 * kMs);
+    places_.push_back({Role::kOwner, places_[at].index, nullptr, false});
+    Start(places_.size() - 1);
   }
 
   // ---- What is looked at ----
@@ -644,6 +711,8 @@ class Fleet {
   std::unique_ptr<DriftingClock> store_clock_;
   std::unique_ptr<LogStore> store_;
   int64_t decider_cut_until_ = 0;
+  std::map<std::pair<size_t, size_t>, int64_t>
+      cut_links_;  // A leader's with itself: to the decider.
   uint32_t loss_per_million_ = 0;
   AllCovers covers_;
   uint64_t calls_ = 0;

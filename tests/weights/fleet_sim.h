@@ -31,6 +31,7 @@ struct FleetOptions {
   int leaders = 2;
   bool worker_decides = false;  // The log dies with the leader, of whom there is one.
   bool random_faults = false;
+  bool slow_member = false;  // One member is late for every second version, and is put out.
   // One fault, at one message; the runs of one seed are equal up to it.
   uint64_t at_message = 0;
   FleetFault fault = FleetFault::kNone;

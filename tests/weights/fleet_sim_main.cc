@@ -40,12 +40,12 @@ bool Good(const FleetOptions& options, Sum* sum) {
   return false;
 }
 
-bool EveryMessage(uint64_t seed, uint64_t stride, bool worker, bool verbose, Sum* sum) {
+bool EveryMessage(uint64_t seed, uint64_t stride, bool worker, bool slow, Sum* sum) {
   FleetOptions options;
   options.seed = seed;
   options.worker_decides = worker;
   options.leaders = worker ? 1 : 2;
-  options.verbose = verbose;
+  options.slow_member = slow;
   const uint64_t messages = RunFleet(options).messages_with_faults;
   for (uint64_t at = 1; at <= messages; at += stride) {
     for (int fault = 1; fault < kFleetFaultCount; ++fault) {
@@ -59,7 +59,7 @@ bool EveryMessage(uint64_t seed, uint64_t stride, bool worker, bool verbose, Sum
 
 int Main(int argc, char** argv) {
   uint64_t seeds = 200, from = 7'000'000'001, stride = 0, at = 0, fault = 0;
-  bool verbose = false, worker = false;
+  bool verbose = false, worker = false, slow = false;
   for (int i = 1; i < argc; ++i) {
     const auto number = [&](const char* name, uint64_t* value) {
       if (strcmp(argv[i], name) != 0 || i + 1 >= argc) return false;
@@ -71,6 +71,7 @@ int Main(int argc, char** argv) {
       continue;
     }
     verbose = verbose || strcmp(argv[i], "--verbose") == 0;
+    slow = slow || strcmp(argv[i], "--slow") == 0;
     worker = worker || strcmp(argv[i], "--worker") == 0;
   }
   SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
@@ -81,13 +82,14 @@ int Main(int argc, char** argv) {
     options.seed = from;
     options.worker_decides = worker;
     options.leaders = worker ? 1 : 2;
+    options.slow_member = slow;
     options.at_message = at;
     options.fault = static_cast<FleetFault>(fault);
     options.verbose = verbose;
     good = Good(options, &sum);
   } else if (stride != 0) {
     for (uint64_t seed = from; good && seed < from + seeds; ++seed) {
-      good = EveryMessage(seed, stride, worker, verbose, &sum);
+      good = EveryMessage(seed, stride, worker, slow, &sum);
     }
   } else {
     for (uint64_t seed = from; good && seed < from + seeds; ++seed) {
