@@ -24,6 +24,21 @@ bool CannotStage(const Question& question, const WeightVersion& version) {
   return question.stage == version && question.stage_state == StageState::kFailed;
 }
 
+// Whether the protocol could go on because of it.
+bool TellsMore(const Question& now, const Question& before) {
+  if (now.ready.size() != before.ready.size()) return true;
+  for (size_t i = 0; i < now.ready.size(); ++i) {
+    if (now.ready[i].number != before.ready[i].number ||
+        now.ready[i].term != before.ready[i].term ||
+        now.ready[i].digest != before.ready[i].digest) {
+      return true;
+    }
+  }
+  return before.question == 0 || now.stage != before.stage ||
+         now.stage_state != before.stage_state || now.serving != before.serving ||
+         now.owner != before.owner || now.term != before.term || now.log != before.log;
+}
+
 bool Serves(const Question& question, const WeightVersion& version) {
   return question.serving == version;
 }
@@ -96,6 +111,7 @@ void WeightLeader::Resign() {
   log_call_ = 0;
   append_.reset();
   reading_ = false;
+  next_join_ns_ = 0;
   peers_.clear();
   activation_ = Activation::kNone;
   version_ = {};
@@ -191,10 +207,14 @@ void WeightLeader::OnQuestion(const Question& question, int64_t now_ns) {
   }
   Peer& peer = found->second;
   if (question.question <= peer.last.question) return;
+  bool more = TellsMore(question, peer.last);
+  // A joiner has to have applied the log.
+  more = more ||
+         (question.length != peer.last.length && !log_.state().HasMember(question.incarnation));
   peer.last = question;
   peer.heard_ns = now_ns;
   BeginWhatIsWished(question, now_ns);
-  Advance(now_ns);
+  if (more || tell_) Advance(now_ns);
   Answer answer = MakeAnswer(question);
   answer.question = question.question;
   answer.permit = MayPermit(question, now_ns);
@@ -387,7 +407,8 @@ bool WeightLeader::ChangeMembers(int64_t now_ns) {
       entry.incarnations.size() < options_.min_members) {
     return Drop(version_.number, now_ns);
   }
-  if (activation_ != Activation::kHolding) {
+  // Who comes soon after others waits, so that a fleet that starts takes few entries.
+  if (activation_ != Activation::kHolding && (lost || now_ns >= next_join_ns_)) {
     for (const auto& [incarnation, peer] : peers_) {
       if (peer.last.member && !state.HasMember(incarnation) && Alive(peer, now_ns) &&
           peer.last.log == life_ && peer.last.length == state.length &&
@@ -398,6 +419,7 @@ bool WeightLeader::ChangeMembers(int64_t now_ns) {
   }
   std::sort(entry.incarnations.begin(), entry.incarnations.end());
   if (entry.incarnations == state.members) return false;
+  next_join_ns_ = now_ns + options_.times.permit_ns / 6;
   Append(std::move(entry), now_ns);
   return true;
 }

@@ -137,6 +137,7 @@ class WeightLeader {
   WeightVersion version_;  // That is being activated.
   ActivateMode mode_ = ActivateMode::kRolling;
   int64_t deadline_ns_ = 0;
+  int64_t next_join_ns_ = 0;
   bool tell_ = false;
 };
 

@@ -153,6 +153,27 @@ TEST_F(LeaderTest, WhoHoldsHasNoPermitAndIsWaitedFor) {
   EXPECT_EQ(active(), 2);
 }
 
+TEST_F(LeaderTest, AFleetThatStartsTakesFewEntries) {
+  Lead();
+  for (uint64_t question = 1; question <= 3; ++question) {
+    for (uint64_t member = 100; member < 150; ++member) {
+      Question ask;
+      ask.incarnation = member;
+      ask.question = question;
+      ask.log = store_.life();
+      ask.length = store_.log().state().length;
+      ask.member = true;
+      leader_.OnQuestion(ask, now_ns_);
+      Answers();
+      now_ns_ += 4 * kMs;
+    }
+    leader_.Advance(now_ns_);
+    Answers();
+  }
+  EXPECT_EQ(store_.log().state().members.size(), 50);
+  EXPECT_LE(store_.log().state().length, 5);
+}
+
 TEST_F(LeaderTest, OneNoDropsIt) {
   Write();
   now_ns_ += 1000 * kMs;

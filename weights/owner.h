@@ -13,8 +13,8 @@
 namespace tryst {
 
 // One owner of a set: it declares itself, says READY, and learns from the log what became of a
-// version. Every call's `done` runs once, inside a later call of this object at the latest in the
-// one that destroys it. One thread calls it.
+// version. Every `done` runs once, inside a call of this object: the one that it was given to where
+// that is refused, else a later one, at the latest the destructor. None may destroy it. One thread.
 class WeightOwner {
  public:
   using SealDone = absl::AnyInvocable<void(absl::StatusOr<LogEntry>)>;  // The SEALED entry.
