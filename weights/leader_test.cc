@@ -1,0 +1,188 @@
+#include "weights/leader.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "weights/stage_table.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr uint64_t kMember = 50, kOwner = 60;
+
+class LeaderTest : public ::testing::Test, public Decider, public Covers {
+ protected:
+  void Append(uint64_t call, uint64_t length, uint64_t lease, const LogEntry& entry) override {
+    calls_.push_back({call, store_.Append(length, lease, entry)});
+  }
+  void ReadFrom(uint64_t call, uint64_t index) override {
+    calls_.push_back({call, store_.ReadFrom(index)});
+  }
+  void TakeLease(uint64_t call) override { calls_.push_back({call, store_.TakeLease(now_ns_)}); }
+  void KeepLease(uint64_t call, uint64_t lease) override {
+    calls_.push_back({call, store_.KeepLease(lease, now_ns_)});
+  }
+  absl::StatusOr<WeightRoot> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
+    return WeightRoot{};
+  }
+
+  // Every answer of the decider comes now.
+  void Answers() {
+    while (!calls_.empty()) {
+      std::pair<uint64_t, DeciderAnswer> first = calls_.front();
+      calls_.erase(calls_.begin());
+      first.second.call = first.first;
+      leader_.OnDecider(first.second, now_ns_);
+    }
+  }
+  // Version 1 is active, and version 2 sealed; a former leader wrote that.
+  void Write() {
+    LogEntry entry;
+    entry.kind = EntryKind::kOwners;
+    entry.term = 1;
+    entry.incarnations = {kOwner};
+    Put(entry);
+    entry.kind = EntryKind::kMembers;
+    entry.incarnations = {kMember};
+    Put(entry);
+    entry.kind = EntryKind::kSealed;
+    entry.digests.resize(1);
+    entry.version = {1, 11};
+    Put(entry);
+    entry.kind = EntryKind::kActive;
+    Put(entry);
+    entry.kind = EntryKind::kSealed;
+    entry.version = {2, 22};
+    Put(entry);
+  }
+  void Put(const LogEntry& entry) {
+    if (lease_ == 0) lease_ = store_.TakeLease(now_ns_).lease;
+    ASSERT_EQ(store_.Append(length_++, lease_, entry).outcome, DeciderOutcome::kDone);
+  }
+  void Lead() {
+    leader_.Advance(now_ns_);
+    Answers();
+    ASSERT_TRUE(leader_.leads(now_ns_));
+  }
+  void Pass(int64_t ms) {
+    for (const int64_t end = now_ns_ + ms * kMs; now_ns_ < end; now_ns_ += 50 * kMs) {
+      leader_.Advance(now_ns_);
+      Answers();
+      Asks(state_, false);
+    }
+  }
+  void Asks(StageState state, bool wish) {
+    state_ = state;
+    Question question;
+    question.incarnation = kMember;
+    question.question = ++question_;
+    question.log = store_.life();
+    question.length = store_.log().state().length;
+    question.member = true;
+    question.serving = {1, 11};
+    if (state != StageState::kNone) question.stage = {2, 22};
+    question.stage_state = state;
+    if (wish) question.wish = {2, ActivateMode::kBarrier, 10'000 * kMs};
+    leader_.OnQuestion(question, now_ns_);
+    Answers();
+  }
+  uint64_t active() const { return store_.log().state().active.version.number; }
+
+  int64_t now_ns_ = 10'000 * kMs;
+  LogStore store_{7, 1000 * kMs};
+  std::vector<std::pair<uint64_t, DeciderAnswer>> calls_;
+  std::vector<Answer> said_;
+  WeightLeader leader_{WeightLeader::Options(), this, this,
+                       [this](const Answer& answer) { said_.push_back(answer); },
+                       [] { return uint64_t{99}; }};
+  uint64_t lease_ = 0, length_ = 0, question_ = 0;
+  StageState state_ = StageState::kNone;
+};
+
+TEST_F(LeaderTest, TheLeaseRunsFromWhenItWasAskedFor) {
+  const int64_t asked = now_ns_;
+  leader_.Advance(now_ns_);
+  now_ns_ += 150 * kMs;
+  Answers();
+  EXPECT_TRUE(leader_.leads(asked + 979 * kMs));
+  EXPECT_FALSE(leader_.leads(asked + 981 * kMs)) << "the decider's clock may be faster by 1 %";
+}
+
+TEST_F(LeaderTest, WithoutALeaseItAnswersNothing) {
+  Lead();
+  Asks(StageState::kNone, false);
+  const size_t said = said_.size();
+  EXPECT_GT(said, 0);
+  now_ns_ += 1001 * kMs;
+  Question question;
+  question.incarnation = kMember;
+  question.question = ++question_;
+  leader_.OnQuestion(question, now_ns_);
+  EXPECT_EQ(said_.size(), said);
+}
+
+TEST_F(LeaderTest, ANewLeaderWaitsForThePermitsOfTheLast) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Asks(StageState::kStaged, true);
+  Asks(StageState::kHeld, false);
+  Pass(900);
+  EXPECT_EQ(active(), 1) << "whom the last leader put out may serve still";
+  Pass(250);
+  EXPECT_EQ(active(), 2);
+}
+
+TEST_F(LeaderTest, WhoHoldsHasNoPermitAndIsWaitedFor) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Pass(1500);
+  Asks(StageState::kNone, true);
+  EXPECT_TRUE(said_.back().permit);
+  Pass(500);
+  EXPECT_EQ(active(), 1) << "it has not voted";
+  Asks(StageState::kStaged, false);
+  EXPECT_TRUE(said_.back().hold);
+  EXPECT_FALSE(said_.back().permit);
+  Pass(500);
+  EXPECT_EQ(active(), 1) << "it has not said that it holds";
+  Asks(StageState::kHeld, false);
+  EXPECT_EQ(active(), 2);
+}
+
+TEST_F(LeaderTest, AFleetThatStartsTakesFewEntries) {
+  Lead();
+  for (uint64_t question = 1; question <= 3; ++question) {
+    for (uint64_t member = 100; member < 150; ++member) {
+      Question ask;
+      ask.incarnation = member;
+      ask.question = question;
+      ask.log = store_.life();
+      ask.length = store_.log().state().length;
+      ask.member = true;
+      leader_.OnQuestion(ask, now_ns_);
+      Answers();
+      now_ns_ += 4 * kMs;
+    }
+    leader_.Advance(now_ns_);
+    Answers();
+  }
+  EXPECT_EQ(store_.log().state().members.size(), 50);
+  EXPECT_LE(store_.log().state().length, 5);
+}
+
+TEST_F(LeaderTest, OneNoDropsIt) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Asks(StageState::kNone, true);
+  Asks(StageState::kFailed, false);
+  EXPECT_EQ(store_.log().state().FindOpen(2), nullptr);
+  EXPECT_EQ(active(), 1);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,181 @@
+#include "weights/owner.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+WeightOwner::~WeightOwner() {
+  while (!seals_.empty()) {
+    EndSeal(seals_.begin()->first, absl::CancelledError("the owner left the set"));
+  }
+  if (activated_) EndActivate(absl::CancelledError("the owner left the set"));
+}
+
+bool WeightOwner::in_term() const {
+  return self_.rank < state_.owners.size() && state_.owners[self_.rank] == self_.incarnation;
+}
+
+void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns,
+                       SealDone done) {
+  if (number <= floor_) {
+    done(absl::AlreadyExistsError(
+        absl::StrCat("version ", number, " is not above ", floor_, ", which is sealed")));
+  } else if (seals_.size() >= kMaxReady || seals_.count(number) != 0) {
+    done(absl::ResourceExhaustedError(
+        absl::StrCat("version ", number, " is being sealed, or ", kMaxReady, " others are")));
+  } else {
+    seals_[number] = {in_term() ? state_.term : 0, digest, deadline_ns, std::move(done)};
+    next_ns_ = 0;
+  }
+}
+
+void WeightOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done) {
+  if (activated_) {
+    done(absl::FailedPreconditionError(
+        absl::StrCat("version ", wish_.number, " is being activated")));
+    return;
+  }
+  wish_ = {number, mode, 0};
+  wish_deadline_ns_ = deadline_ns;
+  activated_ = std::move(done);
+  next_ns_ = 0;
+}
+
+int64_t WeightOwner::Advance(int64_t now_ns) {
+  Expire(now_ns);
+  if (now_ns >= next_ns_) AskNow(now_ns);
+  return next_ns_;
+}
+
+void WeightOwner::Expire(int64_t now_ns) {
+  std::vector<uint64_t> late;
+  for (const auto& seal : seals_) {
+    if (now_ns >= seal.second.deadline_ns) late.push_back(seal.first);
+  }
+  for (const uint64_t number : late) {
+    EndSeal(number,
+            absl::DeadlineExceededError(absl::StrCat("version ", number, " is not sealed yet")));
+  }
+  if (activated_ && now_ns >= wish_deadline_ns_) {
+    EndActivate(absl::DeadlineExceededError(
+        absl::StrCat("not every member serves version ", wish_.number, " yet")));
+  }
+}
+
+void WeightOwner::AskNow(int64_t now_ns) {
+  Question question;
+  question.incarnation = self_.incarnation;
+  question.question = ++question_;
+  question.log = log_;
+  question.length = state_.length;
+  question.floor = floor_;
+  if (activated_) {
+    question.wish = wish_;
+    question.wish.timeout_ns = wish_deadline_ns_ - now_ns;
+  }
+  question.owner = !superseded_;
+  question.term = state_.term;
+  question.rank = self_.rank;
+  question.owners = self_.owners;
+  question.layout = self_.layout;
+  for (const auto& [number, seal] : seals_) {
+    if (seal.term != 0) question.ready.push_back({seal.term, number, seal.digest});
+  }
+  next_ns_ = now_ns + times_.permit_ns / 3;
+  ask_(question);
+}
+
+void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
+  if (answer.incarnation != self_.incarnation || answer.log == 0) return;
+  if (answer.log != log_) {
+    if (answer.question != question_) return;
+    log_ = answer.log;
+    state_ = LogState();
+    // What was ready was so in a term of the log that is lost.
+    while (!seals_.empty()) {
+      EndSeal(seals_.begin()->first, absl::AbortedError("the log of the set was lost"));
+    }
+  }
+  const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
+  if (!moved.ok()) {
+    TRYST_LOG(Error) << moved.status().ToString();
+    return;
+  }
+  floor_ = std::max(floor_, state_.floor);
+  if (*moved) {
+    // Another has its rank; this one is out of the set for good.
+    superseded_ = superseded_ || state_.WasReplaced(self_.incarnation);
+    OnLog();
+  }
+  if (answer.length == state_.length) CheckActivate(answer.settled);
+  if (answer.length > state_.length) AskNow(now_ns);
+}
+
+void WeightOwner::OnLog() {
+  std::vector<uint64_t> numbers;
+  for (const auto& seal : seals_) numbers.push_back(seal.first);
+  for (const uint64_t number : numbers) {
+    if (const auto found = seals_.find(number); found != seals_.end()) {
+      CheckSeal(number, &found->second);
+    }
+  }
+  CheckActivate(0);
+}
+
+void WeightOwner::CheckSeal(uint64_t number, Sealing* sealing) {
+  if (sealing->term == 0 && in_term()) {
+    sealing->term = state_.term;
+    next_ns_ = 0;
+  }
+  const LogEntry* sealed =
+      state_.active.version.number == number ? &state_.active : state_.FindOpen(number);
+  if (sealed != nullptr) {
+    // By another line-up, this owner's bytes are not the version's.
+    if (sealed->term == sealing->term && self_.rank < sealed->digests.size() &&
+        sealed->digests[self_.rank] == sealing->digest) {
+      EndSeal(number, *sealed);
+    } else {
+      EndSeal(number,
+              absl::AbortedError(absl::StrCat("version ", number, " was sealed by others")));
+    }
+  } else if (number <= state_.floor) {
+    EndSeal(number,
+            absl::AbortedError(absl::StrCat("version ", number, " was dropped, or is over")));
+  } else if (sealing->term != 0 && sealing->term != state_.term) {
+    EndSeal(number,
+            absl::AbortedError(absl::StrCat("version ", number, " was ready in term ",
+                                            sealing->term, ", and this is term ", state_.term)));
+  }
+}
+
+void WeightOwner::CheckActivate(uint64_t settled) {
+  if (!activated_) return;
+  const uint64_t number = wish_.number;
+  if (settled >= number) {
+    EndActivate(absl::OkStatus());
+  } else if (number <= state_.floor && state_.FindOpen(number) == nullptr &&
+             state_.active.version.number != number) {
+    EndActivate(absl::AbortedError(absl::StrCat("version ", number, " was dropped, or ",
+                                                state_.active.version.number, " succeeds it")));
+  }
+}
+
+void WeightOwner::EndSeal(uint64_t number, absl::StatusOr<LogEntry> result) {
+  SealDone done = std::move(seals_[number].done);
+  seals_.erase(number);
+  done(std::move(result));
+}
+
+void WeightOwner::EndActivate(absl::Status status) {
+  Done done = std::move(activated_);
+  activated_ = nullptr;
+  wish_ = {};
+  done(std::move(status));
+}
+
+}  // namespace tryst
