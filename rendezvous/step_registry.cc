@@ -233,6 +233,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args,
 
 // A cached place may be out of date. Its step is over then, hence aborted, and gives no tensor.
 bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) {
+  if (IsAnswered(*key)) return false;
   if (place->step == nullptr || place->step_id != step_id) {
     MutexLock lock(&mu_);
     const auto found = steps_.find(step_id);

@@ -108,6 +108,12 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   auto step = *registry->StartStep(7);
   registry->GiveBack(7, OutKey("|set|a"), {again->tensor, false, Args(), 1});
   EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 3);
+  // What is sent under such a name is not in its way, and is not dropped.
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("|set|b"), 9).ok());
+  TensorSource::Place place;
+  Taken taken;
+  TensorKey named = OutKey("|set|b");
+  EXPECT_FALSE(registry->TakeHere(7, &named, &place, &taken));
   // A key of another device is refused before.
   EXPECT_EQ(Take(7, KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
                                absl::StrCat(kWorker1, "/device:CPU:0"), "|set|a"))

@@ -17,7 +17,6 @@
 #include "base/mutex.h"
 #include "channel/grpc/fetch_server_stream.h"
 #include "channel/grpc/fetch_wire.h"
-#include "channel/grpc/former_lives.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/serial_set.h"
 #include "channel/ops/peer_words.h"
@@ -126,7 +125,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   };
   struct Consumer {
     uint64_t incarnation = 0;
-    FormerLives former;
+    std::deque<uint64_t> retired;  // The last few earlier incarnations.
     std::shared_ptr<FetchServerUse> use = std::make_shared<FetchServerUse>();
     std::map<uint64_t, Peer> channels;
     int64_t heard_ns = 0;  // When it last said anything.
@@ -281,7 +280,8 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   Consumer* consumer = slot.get();
   consumer->heard_ns = alarms_->clock().NowNs();
   if (consumer->incarnation == caller.incarnation) return consumer;
-  if (consumer->former.Ended(caller.incarnation, consumer->heard_ns)) {
+  const auto& retired = consumer->retired;
+  if (std::find(retired.begin(), retired.end(), caller.incarnation) != retired.end()) {
     return absl::AbortedError(
         absl::StrCat(caller.worker, " has restarted: this call is from its earlier process ",
                      caller.incarnation, ", and it now is ", consumer->incarnation));
@@ -297,7 +297,8 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   for (auto& entry : entries) GiveUp(entry, todo);
   consumer->channels.clear();
   consumer->use = std::make_shared<FetchServerUse>();
-  consumer->former.End(consumer->incarnation, consumer->heard_ns);
+  consumer->retired.push_back(consumer->incarnation);
+  if (consumer->retired.size() > 8) consumer->retired.pop_front();
   consumer->incarnation = caller.incarnation;
   return consumer;
 }

@@ -30,6 +30,7 @@ void Consumers::End(IsOver is_over, const absl::Status& why) {
 }
 
 void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
+  DropWaitingOfOthers(worker, incarnation);
   End(
       [&](const ServeSession& session) {
         return session.consumer() == worker && session.consumer_incarnation() != incarnation;
@@ -102,6 +103,17 @@ bool Consumers::MustWait(const Hello& hello, absl::string_view farewell, HelloDo
     context_->poller->SetTimer(&wait_timer_, context_->poller->now_ns() + kWaitNs);
   }
   return true;
+}
+
+// What a process that has ended said must not end the session of the one that took its place.
+void Consumers::DropWaitingOfOthers(const std::string& worker, uint64_t incarnation) {
+  const auto of_another = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
+    return one.hello.worker == worker && one.hello.incarnation != incarnation;
+  });
+  if (of_another == waiting_.end()) return;
+  HelloDone done = std::move(of_another->done);
+  waiting_.erase(of_another);
+  std::move(done)(absl::AbortedError("another process of this worker has said hello"));
 }
 
 void Consumers::HearWaiting() {

@@ -61,6 +61,7 @@ class Consumers {
   ServeSession* FindLiving(const Hello& hello) const;  // Null: it has none.
   // Whether a closed session of this worker still has a take under way. Then `hello` waits.
   bool MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done);
+  void DropWaitingOfOthers(const std::string& worker, uint64_t incarnation);
   void HearWaiting();
   void Reap();
 

@@ -143,6 +143,25 @@ TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {
   EXPECT_TRUE(answers_[1].ok()) << answers_[1];
 }
 
+// What waits is of a process that has ended meanwhile, and would end its successor's session.
+TEST_F(ConsumersTest, AHelloThatWaitsEndsWhenAnotherProcessSaysHello) {
+  consumers_.OnHello(From(1, 1), Note());
+  last_->Request();
+  consumers_.OnHello(From(2, 1), Note());
+  ASSERT_EQ(answers_.size(), 1u);
+  slow_.Meet(met_++);
+  poller_.Turn();
+  consumers_.OnHello(From(3, 1), Note());
+  ASSERT_EQ(answers_.size(), 3u);
+  EXPECT_EQ(answers_[1].code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(answers_[2].ok()) << answers_[2];
+  Turn();
+  Turn();
+  EXPECT_EQ(answers_.size(), 3u);
+  EXPECT_FALSE(last_->closed());
+  EXPECT_EQ(last_->consumer_incarnation(), 3u);
+}
+
 // Nor may another path be told that nothing is kept.
 TEST_F(ConsumersTest, AFarewellToAFormerSessionWaitsToo) {
   consumers_.OnHello(From(1, 1), Note());

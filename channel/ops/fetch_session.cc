@@ -192,10 +192,12 @@ void FetchSession::FailAttempt(const absl::Status& why) {
   RetryLater(why);
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
-    EndAll(why);
-    ForgetLeaving();
+    EndAll(why);  // The next link says that nobody wants what was asked.
   } else if (IsPathRefusal(why) && ops_options_.on_refused) {
-    if (session_ == 0) return ops_options_.on_refused();
+    if (session_ == 0 || Asked().empty()) {  // The producer holds nothing for us.
+      session_ = 0;
+      return ops_options_.on_refused();
+    }
     TRYST_REACHED("rare: a path is refused in the middle of a session");
     refusal_ = why;
     connector_.StopWaiting();

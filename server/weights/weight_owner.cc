@@ -511,6 +511,9 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
 }
 
 void WeightOwner::State::AnswerPart(const WeightAsk& ask, const Args& args, DoneFn done) {
+  if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+    return End(args, std::move(done), absl::CancelledError("cancelled"));
+  }
   Tensor box;
   StridedCopy copy;
   const absl::Status checked = CheckPart(ask, &box, &copy);
