@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -118,7 +119,11 @@ void DoublesToFloats(const char* from, char* to, uint64_t count) {
 
 bool HasVectors() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  // Clang 14 has no name for F16C in __builtin_cpu_supports(). AVX2 also says that the kernel keeps
+  // the wide registers.
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool halves = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  return __builtin_cpu_supports("avx2") && halves;
 #else
   return false;
 #endif
