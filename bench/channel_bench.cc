@@ -121,9 +121,9 @@ class Load {
     return to_end_;
   }
   void Start(size_t place) {
-    pair_->consumer()->Fetch(1, key_, places_[place],
-                             [this, place](absl::Status status, const Args&, const Args&, Tensor,
-                                           bool) { OnDone(place, status); });
+    pair_->consumer()->Fetch(1, key_, places_[place], [this, place](Received&& received) {
+      OnDone(place, received.status);
+    });
   }
   void OnDone(size_t place, const absl::Status& status) {
     TRYST_CHECK(status.ok()) << status;

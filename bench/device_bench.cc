@@ -351,11 +351,10 @@ class Bench {
     Args args;
     args.destination = into;
     args.device_context = end_->Context(stream_.get(), options);
-    end_->Fetch(key, args,
-                [waiter](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                  waiter->status = std::move(status);
-                  waiter->ended.store(true, std::memory_order_release);
-                });
+    end_->Fetch(key, args, [waiter](Received&& received) {
+      waiter->status = std::move(received.status);
+      waiter->ended.store(true, std::memory_order_release);
+    });
   }
   static void Spin(Waiter* waiter) {
     while (!waiter->ended.load(std::memory_order_acquire)) {
@@ -557,10 +556,9 @@ class Bench {
       args.by_reference = true;
       args.device_context = end_->Context(stream_.get());
       end_->Fetch(DeviceEnd::Key(1, edge, i), args,
-                  [&waiter, view = &views[i]](absl::Status status, const Args&, const Args&,
-                                              const Tensor& tensor, bool) {
-                    *view = tensor;
-                    waiter.status = std::move(status);
+                  [&waiter, view = &views[i]](Received&& received) {
+                    *view = received.tensor;
+                    waiter.status = std::move(received.status);
                     waiter.ended.store(true, std::memory_order_release);
                   });
       Spin(&waiter);
@@ -679,9 +677,8 @@ class Bench {
       args.device_context = end_->Context(stream_.get());
       args.deadline = Deadline::After(clock, absl::Seconds(3));
       end_->Fetch(DeviceEnd::Key(1, "kill", i), args,
-                  [waiter = waiters.back().get()](absl::Status status, const Args&, const Args&,
-                                                  const Tensor&, bool) {
-                    waiter->status = std::move(status);
+                  [waiter = waiters.back().get()](Received&& received) {
+                    waiter->status = std::move(received.status);
                     waiter->ended.store(true, std::memory_order_release);
                   });
     }

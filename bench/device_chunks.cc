@@ -54,11 +54,10 @@ int64_t DeviceChunks::Fetch(const std::string& edge, int number, const Tensor& i
   args.destination = into;
   args.device_context = parts_.end->Context(parts_.stream);
   const int64_t begin = NowNs();
-  parts_.end->Fetch(DeviceEnd::Key(1, edge, number), args,
-                    [&](absl::Status why, const Args&, const Args&, const Tensor&, bool) {
-                      status = std::move(why);
-                      ended.store(true, std::memory_order_release);
-                    });
+  parts_.end->Fetch(DeviceEnd::Key(1, edge, number), args, [&](Received&& received) {
+    status = std::move(received.status);
+    ended.store(true, std::memory_order_release);
+  });
   while (!ended.load(std::memory_order_acquire)) {
   }
   MustWork(status);
@@ -177,12 +176,10 @@ void DeviceChunks::Bandwidth(uint64_t chunk_bytes) {
       Args args;  // All land in one place, because only the transfer is measured.
       args.destination = TensorAt(range, place);
       args.device_context = parts_.end->Context(parts_.stream);
-      parts_.end->Fetch(
-          DeviceEnd::Key(1, edge, round * pulls + i), args,
-          [&](const absl::Status& why, const Args&, const Args&, const Tensor&, bool) {
-            MustWork(why);
-            ended.fetch_add(1, std::memory_order_release);
-          });
+      parts_.end->Fetch(DeviceEnd::Key(1, edge, round * pulls + i), args, [&](Received&& received) {
+        MustWork(received.status);
+        ended.fetch_add(1, std::memory_order_release);
+      });
       while (i + 1 - ended.load(std::memory_order_acquire) >= 4) {
       }
     }

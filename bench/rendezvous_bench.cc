@@ -94,11 +94,10 @@ void Check(bool ok) {
 }
 
 void Receive(const TensorKey& key, const Args& args, int64_t* bytes) {
-  world->rendezvous->RecvAsync(
-      key, args, [bytes](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-        Check(status.ok());
-        *bytes += tensor.bytes();
-      });
+  world->rendezvous->RecvAsync(key, args, [bytes](Received&& received) {
+    Check(received.status.ok());
+    *bytes += received.tensor.bytes();
+  });
 }
 
 // Each thread sends and receives on another key.

@@ -61,10 +61,10 @@ class Figures {
 
 class SmallTensors final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
-    std::move(done)(absl::OkStatus(), Args(), args, tensor_, false);
+  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+    std::move(done)({absl::OkStatus(), tensor_});
   }
-  void GiveBack(int64_t, const TensorKey&, Taken) override {}  // Every tensor is the same.
+  void GiveBack(int64_t, const TensorKey&, Received) override {}  // Every tensor is the same.
 
  private:
   const Tensor tensor_ = *Tensor::Allocate(DType::kUint8, {64});
@@ -117,11 +117,10 @@ class PeersWorld {
             ->At(0, 0);
     bool landed = false;
     const int64_t began_ns = world_.NowNs();
-    hub_->Fetch(1, key, Args(),
-                [&landed](absl::Status status, const Args&, const Args&, Tensor, bool) {
-                  TRYST_CHECK(status.ok()) << status;
-                  landed = true;
-                });
+    hub_->Fetch(1, key, Args(), [&landed](Received&& received) {
+      TRYST_CHECK(received.status.ok()) << received.status;
+      landed = true;
+    });
     while (!landed) Turn();
     return world_.NowNs() - began_ns;
   }

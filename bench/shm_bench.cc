@@ -110,10 +110,7 @@ class Pair {
     for (int64_t i = 0; i < count; ++i) {
       const TensorKey& key = pair_.key(static_cast<int>(i % key_count_));
       TRYST_CHECK(step.Send(key, Args(), pair_.source(), false).ok());
-      step.RecvAsync(key, Args(),
-                     [&landed](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
-                       ++landed;
-                     });
+      step.RecvAsync(key, Args(), [&landed](Received&&) { ++landed; });
     }
     const double ns = ProcessorNs() - began;
     TRYST_CHECK(landed == count);

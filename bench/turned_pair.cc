@@ -68,11 +68,11 @@ struct TurnedPair::Worker {
     void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
       steps->Take(step_id, key, args, std::move(done));
     }
-    bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
+    bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override {
       return steps->TakeHere(step_id, key, place, taken);
     }
     bool MayTake(const TensorKey& key) const override { return steps->MayTake(key); }
-    void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
       steps->GiveBack(step_id, key, std::move(taken));
     }
     StepRegistry* steps = nullptr;
@@ -124,12 +124,10 @@ void TurnedPair::Send(int key) {
 }
 
 void TurnedPair::Ask(int key) {
-  receives_->RecvAsync(
-      keys_[static_cast<size_t>(key)], args_,
-      [this](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-        TRYST_CHECK(status.ok()) << status;
-        ++landed_;
-      });
+  receives_->RecvAsync(keys_[static_cast<size_t>(key)], args_, [this](Received&& received) {
+    TRYST_CHECK(received.status.ok()) << received.status;
+    ++landed_;
+  });
   if (asks_in_its_turn_) Deliver();
 }
 

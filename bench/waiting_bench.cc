@@ -116,14 +116,12 @@ class Consumer {
     std::atomic<bool> over{false};
     int64_t left = count;
     std::function<void()> ask = [&] {
-      step_->RecvAsync(
-          key_, Args(),
-          [&](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-            TRYST_CHECK(status.ok()) << status.ToString();
-            Pause();
-            if (--left > 0) return ask();
-            over.store(true);
-          });
+      step_->RecvAsync(key_, Args(), [&](Received&& received) {
+        TRYST_CHECK(received.status.ok()) << received.status.ToString();
+        Pause();
+        if (--left > 0) return ask();
+        over.store(true);
+      });
     };
     ask();
     while (!over.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

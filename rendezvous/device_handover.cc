@@ -19,8 +19,9 @@ struct Plan {
   Tensor into;
 };
 
-absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const Args& recv_args,
-                              const Tensor& tensor) {
+absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& recv_args,
+                              const Received& received) {
+  const Tensor& tensor = received.tensor;
   const bool on_host = tensor.space().host_readable();
   const bool to_host = WantedOnHost(key, recv_args);
   const bool same_device = key.src_device().empty() || key.src_device() == key.dst_device();
@@ -38,7 +39,7 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
   // The device side copies, because it knows its stream. Of two devices the receiver does.
   const std::shared_ptr<DeviceContext>& copier =
       !to_host && recv_args.device_context != nullptr ? recv_args.device_context
-      : send_args.device_context != nullptr           ? send_args.device_context
+      : received.send_context != nullptr              ? received.send_context
                                                       : recv_args.device_context;
   if (copier == nullptr) {
     return absl::FailedPreconditionError(
@@ -66,37 +67,29 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
 // A delivery that waits for the sender's work, and then perhaps for a copy.
 struct Handover {
   DoneFn done;
-  Args send_args;
-  Args recv_args;
-  Tensor tensor;
+  Executor* executor;
+  std::shared_ptr<DeviceContext> receiver;  // Outlives the wait.
+  Received received;
   Plan plan;
 };
 
-void Deliver(std::unique_ptr<Handover> handover, absl::Status status, Tensor tensor) {
-  Handover& h = *handover;
-  if (!status.ok()) tensor = Tensor();
-  std::move(h.done)(std::move(status), h.send_args, h.recv_args, std::move(tensor), false);
-}
-
 // On the receiver's executor. Whoever has waited must not wait for room there.
-void End(std::unique_ptr<Handover> handover, absl::Status status, Tensor tensor) {
-  Executor* const executor = handover->recv_args.executor;
-  if (executor == nullptr) return Deliver(std::move(handover), std::move(status), tensor);
-  executor->RunWithoutWaiting([handover = std::move(handover), status = std::move(status),
-                               tensor = std::move(tensor)]() mutable {
-    Deliver(std::move(handover), std::move(status), std::move(tensor));
-  });
+void End(std::unique_ptr<Handover> handover, absl::Status status) {
+  if (!status.ok())
+    return FailReceive(std::move(status), handover->executor, std::move(handover->done));
+  EndReceive(handover->executor, std::move(handover->received), std::move(handover->done));
 }
 
 void Copy(std::unique_ptr<Handover> handover, absl::Status sent) {
-  if (!sent.ok()) return End(std::move(handover), std::move(sent), Tensor());
+  if (!sent.ok()) return End(std::move(handover), std::move(sent));
   // Held here, too: the end of the copy may be told on another thread before this call returns.
   const std::shared_ptr<DeviceContext> copier = handover->plan.copier;
-  const Tensor from = handover->tensor;
+  const Tensor from = handover->received.tensor;
   const Tensor into = handover->plan.into;
   copier->StartCopy(from, into,
                     [handover = std::move(handover), into](absl::Status copied) mutable {
-                      End(std::move(handover), std::move(copied), into);
+                      handover->received.tensor = into;
+                      End(std::move(handover), std::move(copied));
                     });
 }
 
@@ -107,37 +100,27 @@ bool MayNeedCopy(const TensorKey& key, const Args& recv_args) {
   return !from_cpu || !WantedOnHost(key, recv_args);
 }
 
-DoneFn CopyToReceiver(const TensorKey& key, DoneFn done) {
-  return [key, done = std::move(done)](absl::Status status, const Args& send_args,
-                                       const Args& recv_args, Tensor tensor, bool is_dead) mutable {
-    if (!status.ok() || is_dead) {
-      std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), is_dead);
-      return;
-    }
-    absl::StatusOr<Plan> plan = PlanCopy(key, send_args, recv_args, tensor);
-    if (!plan.ok()) {
-      std::move(done)(plan.status(), Args(), recv_args, Tensor(), false);
-      return;
-    }
-    const bool waits = !tensor.space().host_readable() && send_args.device_context != nullptr &&
-                       plan->copier != send_args.device_context;
-    if (plan->copier == nullptr && !waits) {
-      std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), false);
-      return;
-    }
-    auto handover = std::make_unique<Handover>(
-        Handover{std::move(done), send_args, recv_args, std::move(tensor), *std::move(plan)});
+DoneFn CopyToReceiver(const TensorKey& key, const Args& recv_args, DoneFn done) {
+  return [key, recv_args, done = std::move(done)](Received&& received) mutable {
+    if (!received.status.ok() || received.is_dead) return std::move(done)(std::move(received));
+    absl::StatusOr<Plan> plan = PlanCopy(key, recv_args, received);
+    if (!plan.ok()) return FailReceive(plan.status(), nullptr, std::move(done));
+    const std::shared_ptr<DeviceContext> sender = received.send_context;
+    const bool waits =
+        !received.tensor.space().host_readable() && sender != nullptr && plan->copier != sender;
+    if (plan->copier == nullptr && !waits) return std::move(done)(std::move(received));
+    auto handover = std::make_unique<Handover>(Handover{std::move(done), recv_args.executor,
+                                                        recv_args.device_context,
+                                                        std::move(received), *std::move(plan)});
     if (!waits) return Copy(std::move(handover), absl::OkStatus());
-    const std::shared_ptr<DeviceContext> sender = send_args.device_context;
     if (handover->plan.copier != nullptr) {
       return sender->WhenSent(nullptr, [handover = std::move(handover)](absl::Status sent) mutable {
         Copy(std::move(handover), std::move(sent));
       });
     }
-    const DeviceContext* const receiver = recv_args.device_context.get();
+    const DeviceContext* const receiver = handover->receiver.get();
     sender->WhenSent(receiver, [handover = std::move(handover)](absl::Status sent) mutable {
-      const Tensor shared = handover->tensor;
-      End(std::move(handover), std::move(sent), shared);
+      End(std::move(handover), std::move(sent));
     });
   };
 }

@@ -14,7 +14,7 @@ bool MayNeedCopy(const TensorKey& key, const Args& recv_args);
 // args.destination or into new memory of the receiver's device context; shares it where
 // it already lies right. Either way the sender's work that fills it has come first. The result runs
 // on the receiver's executor.
-DoneFn CopyToReceiver(const TensorKey& key, DoneFn done);
+DoneFn CopyToReceiver(const TensorKey& key, const Args& recv_args, DoneFn done);
 
 }  // namespace tryst
 

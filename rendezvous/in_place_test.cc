@@ -64,11 +64,10 @@ TEST(RecvInPlace, OfALateReceiveDoesNotHang) {
     late.deadline = Deadline::After(alarms.clock(), absl::Milliseconds(5));
     std::atomic<bool> elsewhere{false};
     std::atomic<int> code{-1};
-    rendezvous.RecvAsync(LocalKey("a"), late,
-                         [&](absl::Status, const Args&, const Args&, Tensor, bool) {
-                           elsewhere = std::this_thread::get_id() != here;
-                           code = static_cast<int>(RecvHere(&rendezvous, LocalKey("b")));
-                         });
+    rendezvous.RecvAsync(LocalKey("a"), late, [&](Received&&) {
+      elsewhere = std::this_thread::get_id() != here;
+      code = static_cast<int>(RecvHere(&rendezvous, LocalKey("b")));
+    });
     for (int i = 0; i < 1000 && code < 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -87,14 +86,13 @@ TEST(RecvInPlace, OfAnAbortedReceiveEndsWithTheAbort) {
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
   int ended = 0;
   for (int i = 0; i < 32; ++i) {
-    rendezvous.RecvAsync(LocalKey(absl::StrCat(i)), Args(),
-                         [&, i](absl::Status, const Args&, const Args&, Tensor, bool) {
-                           ++ended;
-                           for (int j = 0; j < 32; ++j) {
-                             EXPECT_EQ(RecvHere(&rendezvous, LocalKey(absl::StrCat(i, "/", j))),
-                                       absl::StatusCode::kInternal);
-                           }
-                         });
+    rendezvous.RecvAsync(LocalKey(absl::StrCat(i)), Args(), [&, i](Received&&) {
+      ++ended;
+      for (int j = 0; j < 32; ++j) {
+        EXPECT_EQ(RecvHere(&rendezvous, LocalKey(absl::StrCat(i, "/", j))),
+                  absl::StatusCode::kInternal);
+      }
+    });
   }
   rendezvous.StartAbort(absl::InternalError("over"));
   EXPECT_EQ(ended, 32);
@@ -107,11 +105,10 @@ TEST(RecvInPlace, OnAThreadOfAnExecutorMayWait) {
   Args args;
   args.executor = &executor;
   std::atomic<int64_t> got{-1};
-  rendezvous.RecvAsync(
-      LocalKey("a"), args, [&](absl::Status, const Args&, const Args&, Tensor, bool) {
-        const auto second = rendezvous.Recv(LocalKey("b"), Args(), absl::InfiniteDuration());
-        got = *second->tensor.data_as<int64_t>();
-      });
+  rendezvous.RecvAsync(LocalKey("a"), args, [&](Received&&) {
+    const auto second = rendezvous.Recv(LocalKey("b"), Args(), absl::InfiniteDuration());
+    got = *second->tensor.data_as<int64_t>();
+  });
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("a"), 1).ok());
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("b"), 2).ok());
   while (got < 0) std::this_thread::yield();

@@ -38,9 +38,11 @@ void LocalRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args
   core_->RecvManyAsync(keys, args, std::move(done));
 }
 
-bool LocalRendezvous::TakeHere(TensorKey* key, Taken* taken) { return core_->TakeHere(key, taken); }
+bool LocalRendezvous::TakeHere(TensorKey* key, Received* taken) {
+  return core_->TakeHere(key, taken);
+}
 
-void LocalRendezvous::GiveBack(const TensorKey& key, Taken taken) {
+void LocalRendezvous::GiveBack(const TensorKey& key, Received taken) {
   core_->GiveBack(key, std::move(taken));
 }
 

@@ -59,12 +59,13 @@ class LocalRendezvous final : public Rendezvous {
   // already wait for some.
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  using Rendezvous::RecvAsync;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
   // TensorSource::TakeHere of this step.
-  bool TakeHere(TensorKey* key, Taken* taken);
-  // Undoes a receive that got `taken` with Args::turn set: TensorSource::GiveBack. Not bound
-  // by the memory caps: what was accepted once is not refused.
-  void GiveBack(const TensorKey& key, Taken taken);
+  bool TakeHere(TensorKey* key, Received* taken);
+  // Undoes a receive that got `taken`: TensorSource::GiveBack. Not bound by the memory caps: what
+  // was accepted once is not refused.
+  void GiveBack(const TensorKey& key, Received taken);
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 

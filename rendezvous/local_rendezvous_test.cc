@@ -131,12 +131,11 @@ TEST_F(LocalRendezvousTest, AnAbortWithoutACauseIsStillAnAbort) {
 
 TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
   auto outcome = std::make_shared<Outcome>();
-  rendezvous->RecvAsync(LocalKey("a"), Args(),
-                        [this, outcome](absl::Status, const Args&, const Args&, Tensor, bool) {
-                          ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
-                          EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
-                          ++outcome->calls;
-                        });
+  rendezvous->RecvAsync(LocalKey("a"), Args(), [this, outcome](Received&&) {
+    ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
+    EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
+    ++outcome->calls;
+  });
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
   EXPECT_EQ(outcome->calls, 1);
 
@@ -145,9 +144,7 @@ TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
   args.cancellation = &cancellation;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
   const auto other = Receive(rendezvous.get(), LocalKey("d"), args);
-  rendezvous->RecvAsync(
-      LocalKey("c"), args,
-      [this](absl::Status, const Args&, const Args&, Tensor, bool) { rendezvous.reset(); });
+  rendezvous->RecvAsync(LocalKey("c"), args, [this](Received&&) { rendezvous.reset(); });
   cancellation.StartCancel();
   EXPECT_EQ(rendezvous, nullptr);
   EXPECT_EQ(other->code(), absl::StatusCode::kCancelled);
@@ -174,7 +171,7 @@ TEST_F(LocalRendezvousTest, DoneRunsOnTheExecutor) {
   args.executor = &executor;
   const std::thread::id here = std::this_thread::get_id();
   std::atomic<int> calls{0};
-  const auto done = [&](absl::Status, const Args&, const Args&, Tensor, bool) {
+  const auto done = [&](Received&&) {
     EXPECT_NE(std::this_thread::get_id(), here);
     ++calls;
   };
@@ -431,29 +428,18 @@ TEST_F(LocalRendezvousTest, WhoWaitsForRoomHearsOfTheAbort) {
 
 TEST_F(LocalRendezvousTest, WhatIsGivenBackKeepsItsPlace) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), i).ok());
-  std::vector<Taken> taken(3);
-  for (Taken& one : taken) {
-    Args args;
-    args.turn = &one.turn;
-    rendezvous->RecvAsync(LocalKey("a"), args,
-                          [&one](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
-                            one.tensor = std::move(tensor);
-                          });
-  }
+  std::vector<Received> taken(3);
+  for (Received& one : taken) one = *Receive(rendezvous.get(), LocalKey("a"));
   for (size_t i : {1, 0, 2}) rendezvous->GiveBack(LocalKey("a"), taken[i]);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), i);
   EXPECT_EQ(rendezvous->counters().given_back, 3);
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
   // A tensor that was given back and is taken again has the same turn.
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 7).ok());
-  uint64_t turn = 0;
-  Args args;
-  args.turn = &turn;
-  rendezvous->RecvAsync(LocalKey("b"), args,
-                        [](absl::Status, const Args&, const Args&, Tensor, bool) {});
-  taken[0].send_args.alloc_attrs.scope_id = 9;
+  const auto again = Receive(rendezvous.get(), LocalKey("b"));
+  taken[0].send_attrs.scope_id = 9;
   rendezvous->GiveBack(LocalKey("b"), taken[0]);
-  EXPECT_EQ(turn, taken[0].turn);
+  EXPECT_EQ(again->turn, taken[0].turn);
   rendezvous->GiveBack(LocalKey("c"), taken[0]);
   EXPECT_EQ(Receive(rendezvous.get(), LocalKey("c"))->send_attrs.scope_id, 9);
 }
@@ -465,13 +451,13 @@ TEST_F(LocalRendezvousTest, WhatIsGivenBackIsNotRefused) {
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
   EXPECT_EQ(SendNumber(rendezvous.get(), LocalKey("b"), 2).code(),
             absl::StatusCode::kResourceExhausted);
-  rendezvous->GiveBack(LocalKey("b"), {Number(2), false, Args(), 1});
+  rendezvous->GiveBack(LocalKey("b"), {absl::OkStatus(), Number(2)});
   EXPECT_EQ(rendezvous->counters().held_bytes, 256);
   EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
   EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), 1);
   EXPECT_EQ(rendezvous->counters().held_bytes, 0);
   rendezvous->StartAbort(absl::InternalError("over"));
-  rendezvous->GiveBack(LocalKey("b"), {Number(2), false, Args(), 1});
+  rendezvous->GiveBack(LocalKey("b"), {absl::OkStatus(), Number(2)});
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
 }
 
@@ -597,10 +583,8 @@ TEST(FailReceiveTest, WhatFailsIsNotDeadWhereverItIsTold) {
   InlineExecutor inline_executor;
   for (Executor* const executor :
        {static_cast<Executor*>(nullptr), static_cast<Executor*>(&inline_executor)}) {
-    Args args;
-    args.executor = executor;
     auto outcome = std::make_shared<Outcome>();
-    FailReceive(absl::AbortedError("over"), args, Into(outcome));
+    FailReceive(absl::AbortedError("over"), executor, Into(outcome));
     EXPECT_EQ(outcome->status, absl::AbortedError("over"));
     EXPECT_FALSE(outcome->is_dead);
     EXPECT_FALSE(outcome->tensor.valid());

@@ -39,6 +39,14 @@ absl::StatusOr<Tensor> CopyOf(const TensorKey& key, const Tensor& tensor) {
   return copy;
 }
 
+// What the sender of a tensor that is given back said; moved out of it.
+Args SendArgsOf(Received* taken) {
+  Args args;
+  args.device_context = std::move(taken->send_context);
+  args.alloc_attrs = taken->send_attrs;
+  return args;
+}
+
 size_t PowerOfTwo(int at_least) {
   size_t power = 1;
   while (power < static_cast<size_t>(std::min(std::max(at_least, 1), 1024))) power *= 2;
@@ -124,21 +132,20 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
       return absl::OkStatus();
     }
     ++shard.counters.sends;
-    GiveToReceive(shard, head, args, tensor, is_dead, 0, &leaving.emplace());
+    GiveToReceive(shard, head, args, std::move(*tensor), is_dead, 0, &leaving.emplace());
   }
-  CallReceive(&*leaving, args, std::move(*tensor), is_dead);
+  CallReceive(&*leaving);
   return absl::OkStatus();
 }
 
-void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead) {
+void MatchCore::CallReceive(Leaving* leaving) {
   BetweenLocks("send: met", leaving->held);
   if (leaving->held != nullptr) {
     End(leaving->held);
   } else if (leaving->batch != nullptr) {
     GiveResults(leaving->batch, 1);
   } else if (leaving->done) {
-    std::move(leaving->done)(absl::OkStatus(), send_args, leaving->args, std::move(tensor),
-                             is_dead);
+    std::move(leaving->done)(std::move(leaving->received));
   }
 }
 
@@ -159,7 +166,7 @@ WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& 
   return item;
 }
 
-void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
+void MatchCore::GiveBack(const TensorKey& key, Received&& taken) {
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken.tensor) : 0;
   Leaving leaving;
   bool kept;
@@ -177,30 +184,26 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
     if (kept) {
       charged = KeepGivenBack(shard, head, key, std::move(taken), checksum);
     } else {
-      GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn,
-                    &leaving);
+      GiveToReceive(shard, head, SendArgsOf(&taken), std::move(taken.tensor), taken.is_dead,
+                    taken.turn, &leaving);
     }
   }
   if (!charged) held_.OnRefused();
-  if (!kept) CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
+  if (!kept) CallReceive(&leaving);
 }
 
 // A send that was given back is never refused. If it does not fit under a cap, it is not charged;
 // returns whether it is.
-bool MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+bool MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Received&& taken,
                               uint64_t checksum) {
   int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
   const bool charged = Charge(shard, charge_bytes);
   if (!charged) charge_bytes = 0;
-  WaitingSend* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
-                              charge_bytes, checksum);
+  WaitingSend* item = NewSend(shard, key, SendArgsOf(&taken), std::move(taken.tensor),
+                              taken.is_dead, charge_bytes, checksum);
   item->turn = taken.turn;
   shard.table.InsertByTurn(head, item);
   return charged;
-}
-
-void MatchCore::TellTurn(Shard& shard, const Args& receive_args, uint64_t turn) {
-  if (receive_args.turn != nullptr) *receive_args.turn = turn != 0 ? turn : ++shard.last_turn;
 }
 
 bool MatchCore::Charge(Shard& shard, int64_t bytes) {
@@ -243,31 +246,30 @@ int64_t MatchCore::ReleaseReserves() {
 
 // A receive whose caller is still registering its cancellation and deadline ("arming") is only
 // marked here; the caller finishes it.
-void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
+void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor&& tensor,
                               bool is_dead, uint64_t turn, Leaving* leaving) {
   WaitingReceive* item = AsReceive(shard.table.PopHead(head));
   RendezvousCounters& counters = shard.counters;
   --counters.waiting_receives;
   ++counters.delivered;
-  counters.delivered_bytes += tensor->bytes();
+  counters.delivered_bytes += tensor.bytes();
   counters.dead += is_dead;
-  if (item->more != nullptr) TellTurn(shard, item->more->args, turn);
+  Received& received = item->batch != nullptr  ? item->batch->results[item->batch_index]
+                       : item->more != nullptr ? item->more->received
+                                               : leaving->received;
+  received.tensor = std::move(tensor);
+  received.is_dead = is_dead;
+  if (args.device_context != nullptr) received.send_context = args.device_context;
+  received.send_attrs = args.alloc_attrs;
+  received.turn = turn != 0 ? turn : ++shard.last_turn;
   if (item->batch != nullptr) {
     leaving->batch = item->batch;
-    item->batch->results[item->batch_index] = {absl::OkStatus(), std::move(*tensor), is_dead,
-                                               args.device_context, args.alloc_attrs};
     shard.table.Free(item);
   } else if (item->plain()) {
     leaving->done = std::move(item->done);
-    if (item->more != nullptr) leaving->args = std::move(item->more->args);
     shard.table.Free(item);
-  } else {
-    item->more->status = absl::OkStatus();
-    item->more->tensor = std::move(*tensor);
-    item->is_dead = is_dead;
-    item->more->send_context = args.device_context;
-    item->more->send_attrs = args.alloc_attrs;
-    if (!item->arming) leaving->held = item;
+  } else if (!item->arming) {
+    leaving->held = item;
   }
 }
 
@@ -285,17 +287,16 @@ absl::Status MatchCore::CheckUnchanged(const TensorKey& key, const Tensor& tenso
 }
 
 void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
-  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  if (!done) done = [](Received&&) {};
   if (key.empty()) {
-    FailReceive(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args,
+    FailReceive(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args.executor,
                 std::move(done));
     return;
   }
   Shard& shard = ShardOf(key);
-  absl::Status status;
   WaitingReceive* kept = nullptr;
   bool arming = false;
-  Taken met;
+  Received received;
   uint64_t checksum = 0;
   int64_t freed_bytes = 0;
   {
@@ -304,13 +305,12 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     Item** head = shard.table.Find(key);
     if (!shard.aborted.ok()) {
       ++shard.counters.aborted_receives;
-      status = shard.aborted;
+      received.status = shard.aborted;
     } else if (*head != nullptr && (*head)->is_send) {
-      freed_bytes = GetSend(shard, head, &met, &checksum);
-      TellTurn(shard, args, met.turn);
+      freed_bytes = GetSend(shard, head, &received, &checksum);
     } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
       ++shard.counters.cancelled;
-      status = CancelledReceive();
+      received.status = CancelledReceive();
     } else {
       const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
       if (!args.deadline.Passed(now_ns)) {
@@ -318,7 +318,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
         arming = kept->arming;
       } else {
         ++shard.counters.deadline_exceeded;
-        status = LateReceive(key);
+        received.status = LateReceive(key);
       }
     }
   }
@@ -326,45 +326,35 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     if (arming) Arm(kept);
     return;
   }
-  if (!status.ok()) {
-    FailReceive(std::move(status), args, std::move(done));
-    return;
+  if (received.status.ok()) {
+    BetweenLocks("recv: met", nullptr);
+    held_.Give(freed_bytes);
+    absl::Status unchanged = CheckUnchanged(key, received.tensor, checksum);
+    if (!unchanged.ok()) return FailReceive(std::move(unchanged), args.executor, std::move(done));
   }
-  BetweenLocks("recv: met", nullptr);
-  held_.Give(freed_bytes);
-  status = CheckUnchanged(key, met.tensor, checksum);
-  if (!status.ok()) {
-    FailReceive(std::move(status), args, std::move(done));
-  } else if (args.executor == nullptr) {
-    std::move(done)(std::move(status), met.send_args, args, std::move(met.tensor), met.is_dead);
-  } else {
-    args.executor->RunWithoutWaiting([met = std::move(met), args,
-                                      done = std::move(done)]() mutable {
-      std::move(done)(absl::OkStatus(), met.send_args, args, std::move(met.tensor), met.is_dead);
-    });
-  }
+  EndReceive(args.executor, std::move(received), std::move(done));
 }
 
 // Takes the send at `head` out of the table. Returns how much of it to Give, without the lock.
-int64_t MatchCore::GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum) {
+int64_t MatchCore::GetSend(Shard& shard, Item** head, Received* received, uint64_t* checksum) {
   WaitingSend* send = AsSend(shard.table.PopHead(head));
   const int64_t freed_bytes = Uncharge(shard, *send);
   *checksum = send->checksum;
   ++shard.counters.delivered;
   shard.counters.delivered_bytes += send->tensor.bytes();
   shard.counters.dead += send->is_dead;
-  taken->is_dead = send->is_dead;
-  taken->tensor = std::move(send->tensor);
-  if (send->send_context != nullptr || taken->send_args.device_context != nullptr) {
-    taken->send_args.device_context = std::move(send->send_context);
+  received->is_dead = send->is_dead;
+  received->tensor = std::move(send->tensor);
+  if (send->send_context != nullptr || received->send_context != nullptr) {
+    received->send_context = std::move(send->send_context);
   }
-  taken->send_args.alloc_attrs = send->send_attrs;
-  taken->turn = send->turn;
+  received->send_attrs = send->send_attrs;
+  received->turn = send->turn != 0 ? send->turn : ++shard.last_turn;
   shard.table.Free(send);
   return freed_bytes;
 }
 
-bool MatchCore::TakeHere(TensorKey* key, Taken* taken) {
+bool MatchCore::TakeHere(TensorKey* key, Received* taken) {
   if (options_.check_immutable) return false;  // It may have to end with an error.
   uint64_t checksum;
   int64_t freed_bytes;
@@ -378,7 +368,6 @@ bool MatchCore::TakeHere(TensorKey* key, Taken* taken) {
     ++shard.counters.receives;
     if (!key->SharesTextWith((*head)->key)) *key = (*head)->key;
     freed_bytes = GetSend(shard, head, taken, &checksum);
-    if (taken->turn == 0) taken->turn = ++shard.last_turn;
   }
   held_.Give(freed_bytes);
   return true;
@@ -386,14 +375,17 @@ bool MatchCore::TakeHere(TensorKey* key, Taken* taken) {
 
 WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key,
                                        const Args& args, DoneFn* done, int64_t now_ns) {
-  WaitingReceive* item = shard.table.NewReceive(key, args);
+  WaitingReceive* item = shard.table.NewReceive(key);
   item->done = std::move(*done);
   item->since_ns = now_ns;
   const int callbacks = (args.cancellation != nullptr) + !args.deadline.is_never();
   item->arming = callbacks != 0;
   if (callbacks != 0 || args.executor != nullptr) {
     item->holds = static_cast<uint8_t>(1 + callbacks);
-    item->is_held = true;
+    item->more = shard.table.NewMore();
+    item->more->executor = args.executor;
+    item->more->cancellation = args.cancellation;
+    item->more->deadline = args.deadline;
     Ref();
   }
   shard.table.Append(head, item);
@@ -406,14 +398,14 @@ WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKe
 void MatchCore::Arm(WaitingReceive* item) {
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   BetweenLocks("recv: cancellation", item);
-  if (item->more->args.cancellation != nullptr) {
-    cancel_token = item->more->args.cancellation->Register(
-        [this, item] { EndWaiting(item, CancelledReceive()); });
+  if (item->more->cancellation != nullptr) {
+    cancel_token =
+        item->more->cancellation->Register([this, item] { EndWaiting(item, CancelledReceive()); });
   }
   Alarms::Token alarm_token = Alarms::kNoToken;
   BetweenLocks("recv: deadline", item);
-  if (!item->more->args.deadline.is_never()) {
-    alarm_token = alarms_->Set(item->more->args.deadline,
+  if (!item->more->deadline.is_never()) {
+    alarm_token = alarms_->Set(item->more->deadline,
                                [this, item] { EndWaiting(item, LateReceive(item->key)); });
   }
   BetweenLocks("recv: armed", item);
@@ -424,11 +416,11 @@ void MatchCore::Arm(WaitingReceive* item) {
     item->arming = false;
     item->more->cancel_token = cancel_token;
     item->more->alarm_token = alarm_token;
-    if (item->more->args.cancellation != nullptr && cancel_token == Cancellation::kNoToken) {
+    if (item->more->cancellation != nullptr && cancel_token == Cancellation::kNoToken) {
       --item->holds;  // Cancelled before it was registered.
       if (item->linked) {
         shard.table.Remove(item);
-        item->more->status = CancelledReceive();
+        item->more->received.status = CancelledReceive();
         ++shard.counters.cancelled;
         --shard.counters.waiting_receives;
       }
@@ -447,7 +439,7 @@ void MatchCore::EndWaiting(WaitingReceive* item, const absl::Status& status) {
     MutexLock lock(&shard.mu);
     if (item->linked) {
       shard.table.Remove(item);
-      item->more->status = status;
+      item->more->received.status = status;
       --shard.counters.waiting_receives;
       ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
       ended = !item->arming;
@@ -462,30 +454,24 @@ void MatchCore::End(WaitingReceive* item) {
   BetweenLocks("end", item);
   item->drops = 1;
   if (item->more->cancel_token != Cancellation::kNoToken &&
-      item->more->args.cancellation->TryDeregister(item->more->cancel_token)) {
+      item->more->cancellation->TryDeregister(item->more->cancel_token)) {
     ++item->drops;
   }
   if (item->more->alarm_token != Alarms::kNoToken && alarms_->Cancel(item->more->alarm_token))
     ++item->drops;
-  if (item->more->args.executor != nullptr) {
-    item->more->args.executor->RunWithoutWaiting([this, item] { Finish(item); });
+  if (item->more->executor != nullptr) {
+    item->more->executor->RunWithoutWaiting([this, item] { Finish(item); });
   } else {
     Finish(item);
   }
 }
 
 void MatchCore::Finish(WaitingReceive* item) {
-  ReceiveMore& more = *item->more;
   DoneFn done = std::move(item->done);
-  absl::Status status = std::move(more.status);
-  const Args args = std::move(more.args);
-  Args send_args;
-  send_args.device_context = std::move(more.send_context);
-  send_args.alloc_attrs = more.send_attrs;
-  Tensor tensor = std::move(more.tensor);
-  const bool is_dead = item->is_dead;
+  const CancellationRef cancellation = std::move(item->more->cancellation);
+  Received received = std::exchange(item->more->received, Received());
   DropHolds(item, item->drops);  // This may delete the core: touch nothing after it.
-  std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
+  std::move(done)(std::move(received));
 }
 
 void MatchCore::DropHolds(WaitingReceive* item, int holds) {

@@ -33,8 +33,8 @@ class MatchCore {
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
-  bool TakeHere(TensorKey* key, Taken* taken);
-  void GiveBack(const TensorKey& key, Taken taken);
+  bool TakeHere(TensorKey* key, Received* taken);
+  void GiveBack(const TensorKey& key, Received&& taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 
@@ -64,7 +64,7 @@ class MatchCore {
   // to be finished.
   struct Leaving {
     DoneFn done;
-    Args args;
+    Received received;
     Batch* batch = nullptr;
     WaitingReceive* held = nullptr;
   };
@@ -89,16 +89,14 @@ class MatchCore {
   WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor&& tensor,
                        bool is_dead, int64_t charge_bytes, uint64_t checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+  bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Received&& taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
-  void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
+  void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor&& tensor, bool is_dead,
                      uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  static void TellTurn(Shard& shard, const Args& receive_args, uint64_t turn)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   absl::Status TrySend(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead,
                        uint64_t checksum);
-  void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);
+  void CallReceive(Leaving* leaving);
   bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Returns how much of it to Give, without the lock.
   int64_t Uncharge(Shard& shard, const WaitingSend& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
@@ -107,7 +105,7 @@ class MatchCore {
   absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
 
   // Receives.
-  int64_t GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum)
+  int64_t GetSend(Shard& shard, Item** head, Received* received, uint64_t* checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
                               DoneFn* done, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);

@@ -40,7 +40,7 @@ void MatchCore::EmptyShard(Shard& shard, const absl::Status& derived) {
     for (Item* item = shard.table.DetachAll(); item != nullptr;) {
       Item* next = std::exchange(item->next, nullptr);
       if (item->arming) {
-        AsReceive(item)->more->status = derived;  // Its caller finishes it.
+        AsReceive(item)->more->received.status = derived;  // Its caller finishes it.
       } else {
         item->next = items;
         items = item;
@@ -91,11 +91,9 @@ void MatchCore::EndAborted(Item* item, const absl::Status& derived) {
     receive->batch->results[receive->batch_index].status = derived;
     GiveResults(receive->batch, 1);
   } else if (receive->plain()) {
-    DoneFn done = std::move(receive->done);
-    const Args args = receive->more != nullptr ? std::move(receive->more->args) : Args();
-    std::move(done)(derived, Args(), args, Tensor(), false);
+    FailReceive(derived, nullptr, std::move(receive->done));
   } else {
-    receive->more->status = derived;
+    receive->more->received.status = derived;
     End(receive);
   }
 }

@@ -83,17 +83,9 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
   }
   Item** head = shard.table.Find(key);
   if (*head != nullptr && (*head)->is_send) {
-    WaitingSend* send = AsSend(shard.table.PopHead(head));
-    *freed_bytes += Uncharge(shard, *send);
-    if (options_.check_immutable) batch->checks[index] = send->checksum;
-    ++shard.counters.delivered;
-    shard.counters.delivered_bytes += send->tensor.bytes();
-    shard.counters.dead += send->is_dead;
-    result.is_dead = send->is_dead;
-    result.tensor = std::move(send->tensor);
-    result.send_context = std::move(send->send_context);
-    result.send_attrs = send->send_attrs;
-    shard.table.Free(send);
+    uint64_t checksum;
+    *freed_bytes += GetSend(shard, head, &result, &checksum);
+    if (options_.check_immutable) batch->checks[index] = checksum;
     return;
   }
   const Args& args = batch->args;
@@ -108,7 +100,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     return;
   }
   --*ended;
-  WaitingReceive* item = shard.table.NewReceive(key, Args());
+  WaitingReceive* item = shard.table.NewReceive(key);
   item->batch = batch;
   item->batch_index = index;
   item->since_ns = now_ns;
@@ -258,7 +250,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
   Shard& shard = *shards_[shard_index];
   while (begin < end) {
     Leaving leaving;
-    SendItem* met = nullptr;
+    bool met = false;
     Batch* fed = nullptr;  // A waiting RecvMany, and how many results it got here.
     int64_t results = 0;
     {
@@ -267,7 +259,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
         ++shard.counters.aborted_sends;
         return shard.aborted;
       }
-      while (begin < end && met == nullptr) {
+      while (begin < end && !met) {
         const uint32_t index = batch->order[begin++];
         const uint64_t checksum = options_.check_immutable ? batch->checks[index] : 0;
         if (!SendOne(shard, &items[index], args, checksum, spare_bytes, &leaving)) continue;
@@ -275,13 +267,13 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
           fed = std::exchange(leaving.batch, nullptr);
           ++results;
         } else {
-          met = &items[index];
+          met = true;
         }
       }
     }
     if (fed != nullptr) all->Run([&] { GiveResults(fed, results); });
-    if (met != nullptr) {
-      all->Run([&] { CallReceive(&leaving, args, std::move(met->tensor), met->is_dead); });
+    if (met) {
+      all->Run([&] { CallReceive(&leaving); });
     }
   }
   return absl::OkStatus();
@@ -294,7 +286,7 @@ bool MatchCore::SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t
   const int64_t bytes = item->tensor.bytes();
   if (*head != nullptr && !(*head)->is_send) {
     ++shard.counters.sends;
-    GiveToReceive(shard, head, args, &item->tensor, item->is_dead, 0, leaving);
+    GiveToReceive(shard, head, args, std::move(item->tensor), item->is_dead, 0, leaving);
     return true;
   }
   shard.table.Append(head, NewSend(shard, item->key, args, std::move(item->tensor), item->is_dead,

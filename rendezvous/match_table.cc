@@ -14,15 +14,6 @@ size_t BlockItems(size_t blocks) {
   return blocks < 7 ? kFirstBlockItems << blocks : kMaxBlockItems;
 }
 
-bool Empty(const Args& args) {
-  const AllocatorAttributes& attrs = args.alloc_attrs;
-  return args.device_context == nullptr && !args.destination.valid() &&
-         args.cancellation == nullptr && args.deadline.is_never() && args.executor == nullptr &&
-         args.turn == nullptr && !args.copy_on_send && !args.recurring && !args.by_reference &&
-         !args.prefers_view && !attrs.on_host && !attrs.nic_compatible && !attrs.gpu_compatible &&
-         attrs.scope_id == 0;
-}
-
 }  // namespace
 
 MatchTable::MatchTable(uint16_t shard) : shard_(shard), buckets_(kFirstBuckets, nullptr) {}
@@ -59,13 +50,9 @@ Kind* MatchTable::New(Pool<Kind>* pool, const TensorKey& key) {
 
 WaitingSend* MatchTable::NewSend(const TensorKey& key) { return New(&sends_, key); }
 
-WaitingReceive* MatchTable::NewReceive(const TensorKey& key, const Args& args) {
+WaitingReceive* MatchTable::NewReceive(const TensorKey& key) {
   WaitingReceive* item = New(&receives_, key);
   item->number = ++next_number_;
-  if (!Empty(args)) {
-    item->more = NewMore();
-    item->more->args = args;
-  }
   return item;
 }
 
@@ -92,11 +79,9 @@ void MatchTable::Free(Item* item) {
   }
   WaitingReceive* receive = AsReceive(item);
   receive->batch = nullptr;
-  receive->is_held = false;
   if (ReceiveMore* more = std::exchange(receive->more, nullptr)) {
     more->cancel_token = Cancellation::kNoToken;
     more->alarm_token = Alarms::kNoToken;
-    more->send_attrs = AllocatorAttributes();
     more->next_free = std::exchange(free_more_, more);
   }
   item->chain = std::exchange(receives_.free, item);

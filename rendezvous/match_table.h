@@ -51,29 +51,27 @@ struct WaitingSend : Item {
   int64_t charge_bytes = 0;  // Taken from the memory cap.
 };
 
-// What only receives with non-default args need.
+// What only receives with an executor, a cancellation or a deadline need.
 struct ReceiveMore {
   ReceiveMore* next_free = nullptr;
-  Args args;
+  Executor* executor = nullptr;
+  CancellationRef cancellation;
+  Deadline deadline;
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   Alarms::Token alarm_token = Alarms::kNoToken;
-  absl::Status status;  // From here on: how one that is not plain ended.
-  Tensor tensor;
-  std::shared_ptr<DeviceContext> send_context;
-  AllocatorAttributes send_attrs;
+  Received received;  // How it ended.
 };
 
 struct WaitingReceive : Item {
   DoneFn done;
-  ReceiveMore* more = nullptr;  // Null: its args are Args().
+  ReceiveMore* more = nullptr;  // Constant while it waits and ends.
   Batch* batch = nullptr;       // If it is in a batch: where the outcome goes.
   uint64_t number = 0;          // Counts the receives of a shard that have waited.
   uint32_t batch_index = 0;
-  bool is_held = false;  // Constant while it waits and ends: that `holds` began above 0.
 
   // Nobody but the table refers to it, so it can be recycled when it leaves the table. Whoever took
   // it out may ask without the lock, when its callbacks may be dropping their holds.
-  bool plain() const { return !is_held && batch == nullptr; }
+  bool plain() const { return more == nullptr && batch == nullptr; }
 };
 static_assert(sizeof(WaitingReceive) == 128);
 
@@ -99,8 +97,8 @@ class MatchTable {
   Item** Find(const TensorKey& key);
   // Returns an unlinked item for `key`; its other fields have their defaults.
   WaitingSend* NewSend(const TensorKey& key);
-  // The item has room for `args`, which are copied, unless they are Args().
-  WaitingReceive* NewReceive(const TensorKey& key, const Args& args);
+  WaitingReceive* NewReceive(const TensorKey& key);
+  ReceiveMore* NewMore();  // For a receive, and freed with it.
   // REQUIRES: it is unlinked, and its tensors, args and done were moved out.
   void Free(Item* item);
   // Puts `item` at the end of the queue at `*head`, which Find(item->key) returned.
@@ -133,7 +131,6 @@ class MatchTable {
   };
   template <typename Kind>
   Kind* New(Pool<Kind>* pool, const TensorKey& key);
-  ReceiveMore* NewMore();
 
   const uint16_t shard_;
   std::vector<Item*> buckets_;  // Their number is a power of two.

@@ -111,13 +111,11 @@ TEST(Order, OfALocalRendezvous) {
             if (random() % 4 == 0) {
               args.deadline = Deadline::After(alarms.clock(), absl::Microseconds(random() % 200));
             }
-            rendezvous.RecvAsync(
-                keys[key], args,
-                [one](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                  if (status.ok()) one->number = *tensor.data_as<int64_t>();
-                  one->status = std::move(status);
-                  one->ended = true;
-                });
+            rendezvous.RecvAsync(keys[key], args, [one](Received&& received) {
+              if (received.status.ok()) one->number = *received.tensor.data_as<int64_t>();
+              one->status = std::move(received.status);
+              one->ended = true;
+            });
             if (random() % 4 == 0) to_cancel[random() % kSlots] = one;
           }
           all &= received.of_key[key] == kTensorsOfAKey;
@@ -162,7 +160,7 @@ class ServingEnd {
     Op* op = line.op.get();
     op->cancellation.StartCancel();
     while (!op->ended.load(std::memory_order_acquire)) std::this_thread::yield();
-    if (op->status.ok()) {
+    if (op->taken.status.ok()) {
       ++given_back_;
       source_->GiveBack(step_, keys_[key], std::move(op->taken));
     }
@@ -173,7 +171,8 @@ class ServingEnd {
     for (;;) {
       Op* op = lines_[key].op.get();
       if (op == nullptr || !op->ended.load(std::memory_order_acquire)) return;
-      Next(key, op->status, op->status.ok() ? *op->taken.tensor.data_as<int64_t>() : -1);
+      const Received& taken = op->taken;
+      Next(key, taken.status, taken.status.ok() ? *taken.tensor.data_as<int64_t>() : -1);
     }
   }
   int64_t given_back() const { return given_back_; }
@@ -181,8 +180,7 @@ class ServingEnd {
  private:
   struct Op {
     Cancellation cancellation;
-    absl::Status status;
-    Taken taken;
+    Received taken;
     std::atomic<bool> ended{false};
   };
   struct Line {
@@ -197,13 +195,10 @@ class ServingEnd {
     Op* op = line.op.get();
     Args args;
     args.cancellation = &op->cancellation;
-    args.turn = &op->taken.turn;
-    source_->Take(step_, keys_[key], args,
-                  [op](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                    op->status = std::move(status);
-                    op->taken.tensor = std::move(tensor);
-                    op->ended.store(true, std::memory_order_release);
-                  });
+    source_->Take(step_, keys_[key], args, [op](Received&& received) {
+      op->taken = std::move(received);
+      op->ended.store(true, std::memory_order_release);
+    });
   }
   void Next(int key, absl::Status status, int64_t number) {
     Line& line = lines_[key];

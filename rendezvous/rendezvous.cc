@@ -18,15 +18,26 @@ absl::Status WouldNeverEnd(const TensorKey& key) {
 
 }  // namespace
 
-void FailReceive(absl::Status status, const Args& args, DoneFn done) {
-  if (args.executor == nullptr) {
-    std::move(done)(std::move(status), Args(), args, Tensor(), false);
-    return;
-  }
-  args.executor->RunWithoutWaiting(
-      [status = std::move(status), args, done = std::move(done)]() mutable {
-        std::move(done)(std::move(status), Args(), args, Tensor(), false);
-      });
+void EndReceive(Executor* executor, Received&& received, DoneFn done) {
+  if (executor == nullptr) return std::move(done)(std::move(received));
+  executor->RunWithoutWaiting([received = std::move(received), done = std::move(done)]() mutable {
+    std::move(done)(std::move(received));
+  });
+}
+
+void FailReceive(absl::Status status, Executor* executor, DoneFn done) {
+  EndReceive(executor, {std::move(status)}, std::move(done));
+}
+
+DoneFn Rendezvous::FromFiveArguments(const Args& args, FiveArgumentDoneFn done) {
+  if (!done) return nullptr;
+  return [args, done = std::move(done)](Received&& received) mutable {
+    Args send_args;
+    send_args.device_context = std::move(received.send_context);
+    send_args.alloc_attrs = received.send_attrs;
+    std::move(done)(std::move(received.status), send_args, args, std::move(received.tensor),
+                    received.is_dead);
+  };
 }
 
 absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
@@ -45,13 +56,10 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
   Received received;
   {
     WaitScope scope(&waiter);
-    RecvAsync(
-        key, own,
-        [&](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
-          received = {std::move(status), std::move(tensor), is_dead, send_args.device_context,
-                      send_args.alloc_attrs};
-          waiter.End();
-        });
+    RecvAsync(key, own, [&](Received&& its) {
+      received = std::move(its);
+      waiter.End();
+    });
     scope.Until(Waiter::kForever);
   }
   if (must_not_wait && absl::IsDeadlineExceeded(received.status)) return WouldNeverEnd(key);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -73,9 +75,6 @@ struct Args {
   // Receives of the data plane itself: a view of the producer's memory is taken in place of filling
   // `destination`.
   bool prefers_view = false;
-  // Receives: where to write the turn of the send that it gets, before `done` runs. GiveBack()
-  // needs it. Not for RecvManyAsync.
-  uint64_t* turn = nullptr;
 
   // Lets go of what it shares with others. For one that is filled anew, again and again.
   void DropReferences() {
@@ -102,35 +101,33 @@ class ArgsOfEach {
   const absl::Span<const Tensor> destinations_;
 };
 
+// What a receive ends with.
+struct Received {
+  absl::Status status;
+  Tensor tensor = {};  // Invalid unless the status is OK and it is not dead.
+  bool is_dead = false;
+  // What the sender said beside the key. Empty of a remote tensor, and of a receive that failed.
+  std::shared_ptr<DeviceContext> send_context = nullptr;
+  AllocatorAttributes send_attrs = {};
+  uint64_t turn = 0;  // Its place in the order of its key, for GiveBack(). 0 of a remote tensor.
+};
+
 // Called exactly once, never with a lock held. If it throws, it still counts as called: its tensor
 // is lost, and the other callbacks of the call still run. The exception leaves the call that ran it
 // in place (Send, RecvAsync, StartCancel, StartAbort); of several exceptions the first does. On a
 // thread of the executor, of the data plane or of the alarms an exception ends the process. The
-// rendezvous is not touched after the call, so `done` may drop the last reference to it. `tensor`
-// is invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a receive
-// that failed, `send_args` is empty; else it has the sender's device_context and alloc_attrs.
-using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
-                                       const Args& recv_args, Tensor tensor, bool is_dead) &&>;
+// rendezvous is not touched after the call, so `done` may drop the last reference to it. What it
+// does not move out of its argument is dropped when it returns.
+using DoneFn = absl::AnyInvocable<void(Received&&) &&>;
 
-// Ends a receive that fails, on args.executor if there is one.
-void FailReceive(absl::Status status, const Args& args, DoneFn done);
+// Ends a receive, on `executor` if there is one.
+void EndReceive(Executor* executor, Received&& received, DoneFn done);
+void FailReceive(absl::Status status, Executor* executor, DoneFn done);
 
-// A tensor that a take got and that is to be given back.
-struct Taken {
-  Tensor tensor;
-  bool is_dead = false;
-  Args send_args;
-  uint64_t turn = 0;  // By Args::turn.
-};
-
-// One end of a RecvMany.
-struct Received {
-  absl::Status status;
-  Tensor tensor;
-  bool is_dead = false;
-  std::shared_ptr<DeviceContext> send_context;
-  AllocatorAttributes send_attrs;
-};
+// The DoneFn of 0.2.0. Goes after 0.3.
+using FiveArgumentDoneFn =
+    absl::AnyInvocable<void(absl::Status status, const Args& send_args, const Args& recv_args,
+                            Tensor tensor, bool is_dead) &&>;
 
 // Called as DoneFn is, with the first failure of all and one result for each key in the
 // order of the keys. The results last for the call and may be moved from.
@@ -171,6 +168,13 @@ class Rendezvous {
   // deadline or the cancel, as TensorFlow does.
   // A null `done` throws the tensor away.
   virtual void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) = 0;
+  // With a callback of 0.2.0, which takes five arguments. Goes after 0.3.
+  template <typename Fn, typename = std::enable_if_t<std::is_invocable_v<
+                             Fn, absl::Status, const Args&, const Args&, Tensor, bool>>>
+  [[deprecated("give a callback that takes one Received&&: CHANGELOG.md")]] void RecvAsync(
+      const TensorKey& key, const Args& args, Fn done) {
+    RecvAsync(key, args, FromFiveArguments(args, std::move(done)));
+  }
   // Like a RecvAsync for each key, with one callback when the last of them has ended.
   // REQUIRES: args.destination is unset; args.destinations is empty or has one for each key.
   virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
@@ -199,6 +203,7 @@ class Rendezvous {
   virtual void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) = 0;
 
  protected:
+  static DoneFn FromFiveArguments(const Args& args, FiveArgumentDoneFn done);
   virtual const Clock& clock() const = 0;
   // Whether RecvAsync may need another thread to end a receive although its tensor is here (a copy,
   // a fetch). Then Recv cannot try without waiting.

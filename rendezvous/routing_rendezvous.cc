@@ -15,13 +15,13 @@ namespace tryst {
 namespace {
 
 // REQUIRES: it is packed.
-void UnpackInPlace(absl::Status* status, Tensor* tensor) {
-  absl::StatusOr<Tensor> unpacked = Unpack(*tensor);
-  *tensor = Tensor();
+void UnpackInPlace(Received* received) {
+  absl::StatusOr<Tensor> unpacked = Unpack(received->tensor);
+  received->tensor = Tensor();
   if (unpacked.ok()) {
-    *tensor = *std::move(unpacked);
+    received->tensor = *std::move(unpacked);
   } else {
-    *status = unpacked.status();
+    received->status = unpacked.status();
   }
 }
 
@@ -141,7 +141,7 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args&
 }
 
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
-  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  if (!done) done = [](Received&&) {};
   // The way of nearly all that is fetched: another one made it, and it is for us.
   if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.dst().worker == worker_ &&
       !args.destination.read_only() && args.destination.shape().rank() <= TensorShape::kMaxRank) {
@@ -153,11 +153,11 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
         absl::StrCat("The destination of ", key.text(), " is read-only memory"));
   }
   if (!status.ok()) {
-    FailReceive(std::move(status), args, std::move(done));
+    FailReceive(std::move(status), args.executor, std::move(done));
   } else if (!ProducedHere(key)) {  // Its destination has more dimensions than a wire can describe.
     FetchInto(key, args, std::move(done));
   } else if (NeedsHandover(key, args)) {
-    local_.RecvAsync(key, args, CopyToReceiver(key, std::move(done)));
+    local_.RecvAsync(key, args, CopyToReceiver(key, args, std::move(done)));
   } else {
     local_.RecvAsync(key, args, std::move(done));
   }
@@ -216,26 +216,23 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
 
 void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn&& done) {
   if (local_.aborted()) {
-    FailReceive(MarkDerived(abort_cause()), args, std::move(done));
+    FailReceive(MarkDerived(abort_cause()), args.executor, std::move(done));
     return;
   }
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-    FailReceive(MarkDerived(absl::CancelledError("RecvAsync is cancelled.")), args,
+    FailReceive(MarkDerived(absl::CancelledError("RecvAsync is cancelled.")), args.executor,
                 std::move(done));
     return;
   }
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
   Fetching* fetching = StartFetching(self, absl::MakeConstSpan(&key, 1));
   fetching->done = std::move(done);
-  fetcher_->Fetch(step_id_, key, args,
-                  [fetching](absl::Status status, const Args& send_args, const Args& recv_args,
-                             Tensor tensor, bool is_dead) {
-                    DoneFn done = std::move(fetching->done);
-                    const auto step = fetching->step->EndFetching(fetching);
-                    if (tensor.dtype() == DType::kPacked) UnpackInPlace(&status, &tensor);
-                    std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
-                                    is_dead);
-                  });
+  fetcher_->Fetch(step_id_, key, args, [fetching](Received&& received) {
+    DoneFn done = std::move(fetching->done);
+    const auto step = fetching->step->EndFetching(fetching);
+    if (received.tensor.dtype() == DType::kPacked) UnpackInPlace(&received);
+    std::move(done)(std::move(received));
+  });
   AbortFetchesIfAborted();
 }
 
@@ -244,18 +241,12 @@ void RoutingRendezvous::FetchInto(const TensorKey& key, const Args& args, DoneFn
   Args anywhere = args;
   anywhere.destination = Tensor();
   Fetch(key, anywhere,
-        [into = args.destination, key, done = std::move(done)](
-            absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
-            bool is_dead) mutable {
-          Args asked = recv_args;
-          asked.destination = into;
-          if (status.ok() && !is_dead) status = CopyInto(key, tensor, into);
-          if (!status.ok()) {
-            tensor = Tensor();
-          } else if (!is_dead) {
-            tensor = std::move(into);
+        [into = args.destination, key, done = std::move(done)](Received&& received) mutable {
+          if (received.status.ok() && !received.is_dead) {
+            received.status = CopyInto(key, received.tensor, into);
+            received.tensor = received.status.ok() ? std::move(into) : Tensor();
           }
-          std::move(done)(std::move(status), send_args, asked, std::move(tensor), is_dead);
+          std::move(done)(std::move(received));
         });
 }
 
@@ -276,7 +267,7 @@ void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& 
                         const auto step = fetching->step->EndFetching(fetching);
                         for (Received& result : results) {
                           if (result.tensor.dtype() != DType::kPacked) continue;
-                          UnpackInPlace(&result.status, &result.tensor);
+                          UnpackInPlace(&result);
                           KeepCause(&first_error, result.status);
                         }
                         std::move(done)(std::move(first_error), results);
@@ -325,18 +316,13 @@ void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args
   mixed->done = std::move(done);
   ArgsOfEach each(args);
   for (size_t i = 0; i < keys.size(); ++i) {
-    RecvAsync(keys[i], each.At(i),
-              [mixed, i](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                         bool is_dead) {
-                mixed->results[i] = {std::move(status), std::move(tensor), is_dead,
-                                     send_args.device_context, send_args.alloc_attrs};
-                if (mixed->remaining.fetch_sub(1) != 1) return;
-                absl::Status first_error;
-                for (const Received& result : mixed->results) {
-                  KeepCause(&first_error, result.status);
-                }
-                std::move(mixed->done)(std::move(first_error), absl::MakeSpan(mixed->results));
-              });
+    RecvAsync(keys[i], each.At(i), [mixed, i](Received&& received) {
+      mixed->results[i] = std::move(received);
+      if (mixed->remaining.fetch_sub(1) != 1) return;
+      absl::Status first_error;
+      for (const Received& result : mixed->results) KeepCause(&first_error, result.status);
+      std::move(mixed->done)(std::move(first_error), absl::MakeSpan(mixed->results));
+    });
   }
 }
 

@@ -35,6 +35,7 @@ class RoutingRendezvous final : public Rendezvous,
   absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  using Rendezvous::RecvAsync;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void StartAbort(const absl::Status& status) override;
@@ -43,8 +44,10 @@ class RoutingRendezvous final : public Rendezvous,
   // A take for another worker's request. It gets the tensor where it lies, without a copy to the
   // host.
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
-  bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
-  void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }
+  bool TakeHere(TensorKey* key, Received* taken) { return local_.TakeHere(key, taken); }
+  void GiveBackLocal(const TensorKey& key, Received taken) {
+    local_.GiveBack(key, std::move(taken));
+  }
 
   bool aborted() const { return local_.aborted(); }
   absl::Status abort_cause() const { return local_.abort_cause(); }

@@ -44,7 +44,7 @@ class HeldFetcher final : public TensorFetcher {
     ++aborts;
     auto failing = std::move(ones);
     ones.clear();
-    for (One& one : failing) FailReceive(status, one.args, std::move(one.done));
+    for (One& one : failing) FailReceive(status, one.args.executor, std::move(one.done));
   }
 
   std::vector<One> ones;
@@ -89,7 +89,7 @@ TEST_F(RoutingRendezvousTest, RemoteKeysAreFetched) {
   step->ListWaiting(10, &items);
   ASSERT_EQ(items.size(), 1u);
   EXPECT_EQ(items[0].kind, WaitingItem::Kind::kFetch);
-  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(3)});
   EXPECT_EQ(outcome->number(), 3);
   EXPECT_EQ(step->counters().waiting_fetches, 0);
   EXPECT_EQ(step->counters().fetches, 1);
@@ -102,7 +102,7 @@ TEST_F(RoutingRendezvousTest, FetchesEndInAnyOrder) {
     EXPECT_EQ(Waiting().size(), 3u);
     size_t left = 3;
     for (const size_t which : order) {
-      std::move(fetcher.ones[which].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+      std::move(fetcher.ones[which].done)({absl::OkStatus(), Number(3)});
       EXPECT_EQ(Waiting().size(), --left);
     }
   }
@@ -163,7 +163,7 @@ TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {
   EXPECT_FALSE(watched.expired());
   DoneFn done = std::move(fetcher.ones[0].done);
   fetcher.ones.clear();
-  std::move(done)(absl::UnavailableError("peer lost"), Args(), Args(), Tensor(), false);
+  std::move(done)({absl::UnavailableError("peer lost")});
   EXPECT_EQ(outcome->code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(watched.expired());
 }
@@ -187,7 +187,7 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   const auto alone = Receive(step.get(), RemoteKey("c"));  // Where those of before were.
   EXPECT_EQ(step->counters().waiting_fetches, 1);
   EXPECT_EQ(Waiting(), std::vector<TensorKey>{RemoteKey("c")});
-  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(3)});
   fetcher.ones.clear();
   EXPECT_EQ(alone->number(), 3);
 
@@ -202,7 +202,7 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
                         }
                       });
   ASSERT_EQ(fetcher.ones.size(), 1u);
-  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(4), false);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(4)});
   EXPECT_EQ(numbers, (std::vector<int64_t>{4, 5, -1}));
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
   step->RecvManyAsync({}, Args(), [&](absl::Status, absl::Span<Received>) { ++calls; });
@@ -226,7 +226,7 @@ TEST_F(RoutingRendezvousTest, EachOfManyHasItsDestination) {
                       [](const absl::Status&, absl::Span<Received>) {});
   ASSERT_EQ(fetcher.ones.size(), 1u);
   EXPECT_EQ(fetcher.ones[0].args.destination.data(), into[1].data());
-  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(4), false);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(4)});
   ASSERT_TRUE(SendNumber(step.get(), LocalKey("l"), 5).ok());
 }
 
@@ -378,18 +378,16 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}, {away_too, eight, false}};
   ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), Args()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
-  Taken taken;
-  step->TakeLocal(away, Args(),
-                  [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                    EXPECT_TRUE(status.ok()) << status;
-                    taken.tensor = std::move(tensor);
-                  });
+  Received taken;
+  step->TakeLocal(away, Args(), [&](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    taken.tensor = std::move(received.tensor);
+  });
   EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
   EXPECT_EQ(taken.tensor.shape().rank(), 1);
-  step->TakeLocal(away_too, Args(),
-                  [&](const absl::Status&, const Args&, const Args&, const Tensor& tensor, bool) {
-                    EXPECT_EQ(tensor.shape(), eight_dims) << "as it is";
-                  });
+  step->TakeLocal(away_too, Args(), [&](Received&& received) {
+    EXPECT_EQ(received.tensor.shape(), eight_dims) << "as it is";
+  });
 
   const auto anywhere = Receive(step.get(), RemoteKey("b"));
   Args args;
@@ -400,7 +398,7 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   ASSERT_EQ(fetcher.ones.size(), 3u);
   for (auto& fetch : fetcher.ones) {
     EXPECT_FALSE(fetch.args.destination.valid());
-    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, taken.tensor, false);
+    std::move(fetch.done)({absl::OkStatus(), taken.tensor});
   }
   ASSERT_TRUE(anywhere->status.ok()) << anywhere->status;
   EXPECT_EQ(anywhere->tensor.shape(), nine_dims);
@@ -412,7 +410,7 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   const auto broken = Receive(step.get(), RemoteKey("e"));
   const Tensor nonsense = *Tensor::Allocate(DType::kPacked, {2});
   memset(nonsense.mutable_data(), 0xff, nonsense.bytes());
-  std::move(fetcher.ones.back().done)(absl::OkStatus(), Args(), Args(), nonsense, false);
+  std::move(fetcher.ones.back().done)({absl::OkStatus(), nonsense});
   EXPECT_FALSE(broken->status.ok());
   EXPECT_FALSE(broken->tensor.valid());
 

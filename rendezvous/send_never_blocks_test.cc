@@ -61,10 +61,10 @@ bool Returns(FullExecutor* executor, Fn fn) {
 
 struct SendNeverBlocks : testing::Test {
   DoneFn Count() {
-    return [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-      ok += status.ok();
-      if (tensor.valid()) {
-        EXPECT_EQ(*tensor.data_as<int64_t>(), got++) << "in order";
+    return [this](Received&& received) {
+      ok += received.status.ok();
+      if (received.tensor.valid()) {
+        EXPECT_EQ(*received.tensor.data_as<int64_t>(), got++) << "in order";
       }
       ++ended;
     };
@@ -148,8 +148,7 @@ TEST(SendBetweenFullExecutors, EndsWithoutADeadlock) {
     Args args;
     args.executor = &executors[side];
     for (int i = 0; i < kTasks; ++i) {
-      rendezvous.RecvAsync(LocalKey(absl::StrCat("to", side)), args,
-                           [&](absl::Status, const Args&, const Args&, Tensor, bool) { ++ended; });
+      rendezvous.RecvAsync(LocalKey(absl::StrCat("to", side)), args, [&](Received&&) { ++ended; });
     }
   }
   for (int side : {0, 1}) {

@@ -205,7 +205,7 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
 }
 
 void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
-  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  if (!done) done = [](Received&&) {};
   absl::Status status = CheckTake(key);
   std::shared_ptr<RoutingRendezvous> rendezvous;
   std::shared_ptr<Answerer> answerer;
@@ -223,7 +223,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args,
     }
   }
   if (!status.ok()) {
-    FailReceive(std::move(status), args, std::move(done));
+    FailReceive(std::move(status), args.executor, std::move(done));
   } else if (answerer != nullptr) {
     answerer->Answer(key, args, std::move(done));
   } else {
@@ -232,7 +232,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args,
 }
 
 // A cached place may be out of date. Its step is over then, hence aborted, and gives no tensor.
-bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) {
+bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) {
   if (IsAnswered(*key)) return false;
   if (place->step == nullptr || place->step_id != step_id) {
     MutexLock lock(&mu_);
@@ -268,7 +268,7 @@ absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::strin
       absl::StrCat("nothing on ", options_.worker, " answers for ", edge));
 }
 
-void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {
   if (IsAnswered(key)) return;
   const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
   if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));

@@ -85,9 +85,9 @@ class StepRegistry final : public TensorSource {
   void DropAbandonedSteps();
 
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
+  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
   RendezvousCounters counters() const;
   // What waits, for what and since when. The longest wait comes first; at most `max_items`.

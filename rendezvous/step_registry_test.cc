@@ -24,7 +24,7 @@ class CountingFetcher final : public TensorFetcher {
  public:
   void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
     if (keeps) return kept.push_back(std::move(done));
-    FailReceive(absl::UnavailableError("no peers here"), args, std::move(done));
+    FailReceive(absl::UnavailableError("no peers here"), args.executor, std::move(done));
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
@@ -70,23 +70,20 @@ TEST_F(StepRegistryTest, ATakeMeetsASendOfItsStep) {
 TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
   auto step = *registry->StartStep(1);
   ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
-  uint64_t turn = 0;
-  Args args;
-  args.turn = &turn;
-  const auto first = Take(1, OutKey("a"), args);
-  EXPECT_NE(turn, 0u);
-  registry->GiveBack(1, OutKey("a"), {first->tensor, false, Args(), turn});
+  const auto first = Take(1, OutKey("a"));
+  EXPECT_NE(first->turn, 0u);
+  registry->GiveBack(1, OutKey("a"), *first);
   EXPECT_EQ(Take(1, OutKey("a"))->number(), 1);
   registry->CleanupStep(1);
-  registry->GiveBack(1, OutKey("a"), {first->tensor, false, Args(), turn});
+  registry->GiveBack(1, OutKey("a"), *first);
   EXPECT_EQ(registry->counters().steps, 0) << "a step that is over does not come back";
 }
 
 // Answers with the number of times that it was asked.
 class CountingAnswerer final : public Answerer {
  public:
-  void Answer(const TensorKey&, const Args& args, DoneFn done) override {
-    std::move(done)(absl::OkStatus(), Args(), args, Number(++asked), false);
+  void Answer(const TensorKey&, const Args&, DoneFn done) override {
+    std::move(done)({absl::OkStatus(), Number(++asked)});
   }
   int64_t asked = 0;
 };
@@ -103,15 +100,15 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   EXPECT_EQ(Take(7, OutKey("|settee|a"))->number(), 1);
   EXPECT_EQ(Take(7, OutKey("|se|a"))->status.code(), absl::StatusCode::kUnavailable);
   // What is given back is dropped, and no step has come of it.
-  registry->GiveBack(7, OutKey("|set|a"), {again->tensor, false, Args(), 1});
+  registry->GiveBack(7, OutKey("|set|a"), *again);
   EXPECT_EQ(registry->counters().steps, 0);
   auto step = *registry->StartStep(7);
-  registry->GiveBack(7, OutKey("|set|a"), {again->tensor, false, Args(), 1});
+  registry->GiveBack(7, OutKey("|set|a"), *again);
   EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 3);
   // What is sent under such a name is not in its way, and is not dropped.
   ASSERT_TRUE(SendNumber(step.get(), OutKey("|set|b"), 9).ok());
   TensorSource::Place place;
-  Taken taken;
+  Received taken;
   TensorKey named = OutKey("|set|b");
   EXPECT_FALSE(registry->TakeHere(7, &named, &place, &taken));
   // A key of another device is refused before.
@@ -135,7 +132,7 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   ASSERT_TRUE(step->Send(sent, Args(), Number(2), false).ok());
   TensorKey asked = OutKey("a");
   TensorSource::Place place;
-  Taken taken;
+  Received taken;
   ASSERT_TRUE(registry->MayTake(asked));
   ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 1);
@@ -168,7 +165,7 @@ TEST_F(StepRegistryTest, AStepThatIsOverHasNothingHere) {
   auto second = *registry->StartStep(2);
   TensorKey key = OutKey("a");
   TensorSource::Place place;
-  Taken taken;
+  Received taken;
   // TakeHere() does not take from a step that was not started, either.
   EXPECT_FALSE(registry->TakeHere(3, &key, &place, &taken));
   EXPECT_EQ(registry->counters().steps, 2);
@@ -195,7 +192,7 @@ TEST_F(StepRegistryTest, WhatMustBeReadAgainIsNotTakenAtOnce) {
   TensorKey key = OutKey("a");
   ASSERT_TRUE(step->Send(key, Args(), Number(1), false).ok());
   TensorSource::Place place;
-  Taken taken;
+  Received taken;
   EXPECT_FALSE(registry->TakeHere(1, &key, &place, &taken));
   EXPECT_EQ(Take(1, key)->number(), 1);
 }
@@ -289,7 +286,7 @@ TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
   const auto taken = Take(1, OutKey("a"));
   TensorKey key = OutKey("a");
   TensorSource::Place place;
-  Taken none;
+  Received none;
   EXPECT_FALSE(registry->TakeHere(1, &key, &place, &none));
   EXPECT_EQ(place.step, nullptr) << "it has not started";
   alarms.AdvanceBy(absl::Seconds(59));
@@ -602,7 +599,7 @@ TEST_F(StepRegistryTest, AFetchThatOutlivesItsStepIsNotCountedForEver) {
   EXPECT_EQ(registry->counters().waiting_fetches, 0);
   EXPECT_EQ(registry->counters().fetches, 1);
   ASSERT_EQ(fetcher.kept.size(), 1u);
-  std::move(fetcher.kept[0])(absl::AbortedError("over"), Args(), Args(), Tensor(), false);
+  std::move(fetcher.kept[0])({absl::AbortedError("over")});
   EXPECT_EQ(outcome->calls, 1);
 }
 

@@ -14,11 +14,11 @@ class RoutingRendezvous;
 // The port through which channels take local tensors: the callback runs when the tensor exists.
 // Thread-safe. StepRegistry implements it.
 //
-// Order of one key. Takes meet sends in the order in which Take was called. Args::turn numbers what
-// they get: a later send has a higher turn, and keeps it when its tensor is given back and taken
-// again. Only the `done`s of takes that sends on several threads meet may run in another order. A
-// taker that gives tensors back keeps the order of rendezvous.h if it is the only taker of the key
-// and follows two rules (docs/decisions/0026-order-with-cancels.md):
+// Order of one key. Takes meet sends in the order in which Take was called. Received::turn numbers
+// what they get: a later send has a higher turn, and keeps it when its tensor is given back and
+// taken again. Only the `done`s of takes that sends on several threads meet may run in another
+// order. A taker that gives tensors back keeps the order of rendezvous.h if it is the only taker of
+// the key and follows two rules (docs/decisions/0026-order-with-cancels.md):
 //   1. After it cancels a take, it waits for the outcome before it goes on. When StartCancel has
 //      returned, either `done` has run, or a send that met the take is about to run it on its
 //      thread without waiting for anything. So the wait is brief.
@@ -52,7 +52,7 @@ class TensorSource {
     std::shared_ptr<RoutingRendezvous> step;
   };
   virtual bool TakeHere(int64_t /*step_id*/, TensorKey* /*key*/, Place* /*place*/,
-                        Taken* /*taken*/) {
+                        Received* /*taken*/) {
     return false;
   }
   // Whether Take() accepts `key`. The answer true never changes.
@@ -62,7 +62,7 @@ class TensorSource {
   // or receive of the key gets it; otherwise it waits in its old place, before what was sent later.
   // It is as if the take had not happened, and is never refused. Dropped when the step is over. May
   // run the `done` of a receive.
-  virtual void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) = 0;
+  virtual void GiveBack(int64_t step_id, const TensorKey& key, Received taken) = 0;
 };
 
 }  // namespace tryst

@@ -162,13 +162,11 @@ TEST_F(TensorFlowCases, RandomSendRecv) {
       });
       pool.Run([this, i, pause, &received] {
         pause();
-        rendezvous.RecvAsync(MnistKey(absl::StrCat(i)), Args(),
-                             [i, &received](absl::Status status, const Args&, const Args&,
-                                            Tensor tensor, bool is_dead) {
-                               ASSERT_TRUE(status.ok() && !is_dead);
-                               EXPECT_EQ(tensor.strings()[0], absl::StrCat(i));
-                               ++received;
-                             });
+        rendezvous.RecvAsync(MnistKey(absl::StrCat(i)), Args(), [i, &received](Received&& got) {
+          ASSERT_TRUE(got.status.ok() && !got.is_dead);
+          EXPECT_EQ(got.tensor.strings()[0], absl::StrCat(i));
+          ++received;
+        });
       });
     }
   }
@@ -228,11 +226,9 @@ TEST_F(TensorFlowCases, TransferDummyDeviceContext) {
   from.device_context = std::make_shared<NumberedContext>(123);
   Args to;
   to.device_context = std::make_shared<NumberedContext>(1);
-  const auto check = [](absl::Status status, const Args& send_args, const Args& recv_args, Tensor,
-                        bool) {
-    ASSERT_TRUE(status.ok());
-    EXPECT_EQ(static_cast<NumberedContext&>(*send_args.device_context).number, 123);
-    EXPECT_EQ(static_cast<NumberedContext&>(*recv_args.device_context).number, 1);
+  const auto check = [](Received&& received) {
+    ASSERT_TRUE(received.status.ok());
+    EXPECT_EQ(static_cast<NumberedContext&>(*received.send_context).number, 123);
   };
   ASSERT_TRUE(rendezvous.Send(foo, from, Text("hello"), false).ok());
   rendezvous.RecvAsync(foo, to, check);

@@ -35,12 +35,8 @@ inline Tensor Number(int64_t number) {
 
 // What a receive ended with. Fails the test when its `done` is dropped without having
 // been called, or called twice.
-struct Outcome {
+struct Outcome : Received {
   int calls = 0;
-  absl::Status status;
-  Tensor tensor;
-  bool is_dead = false;
-  AllocatorAttributes send_attrs;
 
   int64_t number() const { return tensor.valid() ? *tensor.data_as<int64_t>() : -1; }
   bool ok() const { return calls == 1 && status.ok(); }
@@ -65,15 +61,10 @@ class Bomb {
 };
 
 inline DoneFn Into(std::shared_ptr<Outcome> outcome) {
-  return [outcome = std::move(outcome), bomb = Bomb()](absl::Status status, const Args& send_args,
-                                                       const Args&, Tensor tensor,
-                                                       bool is_dead) mutable {
+  return [outcome = std::move(outcome), bomb = Bomb()](Received&& received) mutable {
     bomb.Defuse();
     ++outcome->calls;
-    outcome->status = std::move(status);
-    outcome->tensor = std::move(tensor);
-    outcome->is_dead = is_dead;
-    outcome->send_attrs = send_args.alloc_attrs;
+    static_cast<Received&>(*outcome) = std::move(received);
   };
 }
 

@@ -22,7 +22,7 @@ struct Thrown : std::runtime_error {
 
 struct ThrowingCallbacks : testing::Test {
   DoneFn Throw(int number) {
-    return [this, number](absl::Status, const Args&, const Args&, Tensor, bool) {
+    return [this, number](Received&&) {
       ran.push_back(number);
       throw Thrown(number);
     };

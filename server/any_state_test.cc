@@ -61,7 +61,7 @@ struct Call {
 };
 
 DoneFn Ignore() {
-  return [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  return [](Received&&) {};
 }
 
 // Uses a step of `server`, if the server gives one out. Each receive must end at once or wait;
@@ -176,7 +176,7 @@ const char* NameOf(Where where) {
 void InCallback(Server* self, Server* peer, Where where, int64_t step, std::function<void()> body) {
   absl::Notification left;
   auto rendezvous = *self->steps()->StartStep(step);
-  const auto done = [&](absl::Status, const Args&, const Args&, Tensor, bool) {
+  const auto done = [&](Received&&) {
     InTime(absl::StrCat("the callback ", NameOf(where)), body);
     left.Notify();
   };
@@ -281,8 +281,8 @@ TEST_P(AnyState, WhileItServesAndAfterStop) {
       absl::Notification ended;
       Args args;
       args.executor = executor;
-      kept->RecvAsync(key, args, [&](absl::Status status, const Args&, const Args&, Tensor, bool) {
-        EXPECT_TRUE(absl::IsAborted(status)) << status;
+      kept->RecvAsync(key, args, [&](Received&& received) {
+        EXPECT_TRUE(absl::IsAborted(received.status)) << received.status;
         ended.Notify();
       });
       ASSERT_TRUE(ended.WaitForNotificationWithTimeout(kHung));
@@ -327,15 +327,14 @@ TEST_P(AnyState, InCallbacksOfTheEnd) {
     Args args;
     if (!in_place) args.executor = self_->executor();
     absl::Notification ran;
-    step->RecvAsync(Key(*peer_, self_->worker(), "never"), args,
-                    [&](absl::Status status, const Args&, const Args&, Tensor, bool) {
-                      EXPECT_TRUE(absl::IsAborted(status)) << status;
-                      InTime("a callback of the end", [&] {
-                        CallAll(self_.get(), "in a callback of the end");
-                        EXPECT_TRUE(absl::IsFailedPrecondition(self_->Stop(absl::Seconds(1))));
-                      });
-                      ran.Notify();
-                    });
+    step->RecvAsync(Key(*peer_, self_->worker(), "never"), args, [&](Received&& received) {
+      EXPECT_TRUE(absl::IsAborted(received.status)) << received.status;
+      InTime("a callback of the end", [&] {
+        CallAll(self_.get(), "in a callback of the end");
+        EXPECT_TRUE(absl::IsFailedPrecondition(self_->Stop(absl::Seconds(1))));
+      });
+      ran.Notify();
+    });
     InTime("Stop()", [&] { EXPECT_TRUE(self_->Stop(absl::Seconds(10)).ok()); });
     EXPECT_TRUE(ran.HasBeenNotified()) << "every callback has run when it returns";
   }
@@ -374,7 +373,7 @@ TEST_P(AnyState, CallbacksOnAnEmbeddersExecutorMayEndIt) {
     Args args;
     args.executor = &threads;
     absl::Notification left;
-    step->RecvAsync(own, args, [&](absl::Status, const Args&, const Args&, Tensor, bool) {
+    step->RecvAsync(own, args, [&](Received&&) {
       InTime("the end on an embedder's executor", [&] {
         EXPECT_TRUE(server->Stop(absl::Seconds(5)).ok());
         CallAll(server.get(), "stopped on an embedder's executor");

@@ -89,17 +89,17 @@ class FakeSource final : public TensorSource {
       item = items.front();
       items.pop_front();
     }
-    if (cancelled_) return std::move(done)(absl::CancelledError("c"), {}, args, Tensor(), false);
+    if (cancelled_) return std::move(done)({absl::CancelledError("c")});
     if (hold_.exchange(false)) {
       held_ = item.tensor;
       held_done_ = std::move(done);
       return;
     }
-    std::move(done)(absl::OkStatus(), {}, args, item.tensor, item.is_dead);
+    std::move(done)({absl::OkStatus(), item.tensor, item.is_dead});
   }
 
   // A tensor given back goes before those that were sent later, as the contract says.
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
     Send(step_id, key, std::move(taken.tensor), taken.is_dead, /*in_front=*/true);
   }
 
@@ -119,7 +119,7 @@ class FakeSource final : public TensorSource {
       queue.pop_front();
     }
     waiting.cancellation->Deregister(waiting.token);
-    std::move(waiting.done)(absl::OkStatus(), {}, {}, std::move(tensor), is_dead);
+    std::move(waiting.done)({absl::OkStatus(), std::move(tensor), is_dead});
   }
 
   // The next take gets its tensor, but answers only when Answer() is called, even if it is
@@ -127,7 +127,7 @@ class FakeSource final : public TensorSource {
   void HoldNextAnswer() { hold_ = true; }
   void Answer() {
     ASSERT_TRUE(held_.valid());
-    std::move(held_done_)(absl::OkStatus(), {}, {}, std::move(held_), false);
+    std::move(held_done_)({absl::OkStatus(), std::move(held_)});
   }
 
   void Fail(int64_t step_id, const TensorKey& key, const absl::Status& why) {
@@ -139,7 +139,7 @@ class FakeSource final : public TensorSource {
       waiting_[at].pop_front();
     }
     waiting.cancellation->Deregister(waiting.token);
-    std::move(waiting.done)(why, {}, {}, Tensor(), false);
+    std::move(waiting.done)({why});
   }
 
   int takes() {
@@ -172,7 +172,7 @@ class FakeSource final : public TensorSource {
         break;
       }
     }
-    if (done) std::move(done)(absl::CancelledError("cancelled"), {}, {}, Tensor(), false);
+    if (done) std::move(done)({absl::CancelledError("cancelled")});
   }
 
   Mutex mu_;
@@ -340,14 +340,12 @@ class Consumer {
   std::shared_ptr<Result> Fetch(int64_t step, const TensorKey& key, Args args = {}) {
     auto result = std::make_shared<Result>();
     poller.RunAndWait([&] {
-      channel->Fetch(
-          step, key, args,
-          [result](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
-            result->status = std::move(status);
-            result->tensor = std::move(tensor);
-            result->is_dead = is_dead;
-            result->done.Notify();
-          });
+      channel->Fetch(step, key, args, [result](Received&& received) {
+        result->status = std::move(received.status);
+        result->tensor = std::move(received.tensor);
+        result->is_dead = received.is_dead;
+        result->done.Notify();
+      });
     });
     return result;
   }
@@ -1014,8 +1012,8 @@ TEST(GrpcPath, AnEarlyRequesterWaitsAndAnUnknownPeerIsNamed) {
   absl::Notification done;
   absl::Status status;
   consumer.poller.RunAndWait([&] {
-    nobody.Fetch(1, Key("k"), {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
-      status = s;
+    nobody.Fetch(1, Key("k"), {}, [&](Received&& received) {
+      status = received.status;
       done.Notify();
     });
     EXPECT_FALSE(done.HasBeenNotified());
@@ -1151,13 +1149,11 @@ std::vector<std::shared_ptr<Result>> FetchMany(Consumer* consumer, int count, in
       results.push_back(result);
       Args args;
       args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
-      consumer->channel->Fetch(
-          1, Key(absl::StrCat("k", i)), args,
-          [result](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-            result->status = std::move(status);
-            result->tensor = std::move(tensor);
-            result->done.Notify();
-          });
+      consumer->channel->Fetch(1, Key(absl::StrCat("k", i)), args, [result](Received&& received) {
+        result->status = std::move(received.status);
+        result->tensor = std::move(received.tensor);
+        result->done.Notify();
+      });
     }
   });
   return results;

@@ -279,8 +279,8 @@ TEST_P(EveryWay, AnEarlyRequesterMeetsALateJoiner) {
   const TensorKey key = Key(**ps, worker->worker(), "k");
   auto rendezvous = worker->steps()->StartStep(1);
   ASSERT_TRUE(rendezvous.ok());
-  (*rendezvous)->RecvAsync(key, {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
-    status = s;
+  (*rendezvous)->RecvAsync(key, {}, [&](Received&& received) {
+    status = received.status;
     done.Notify();
   });
   EXPECT_FALSE(done.WaitForNotificationWithTimeout(absl::Milliseconds(300)));
@@ -302,8 +302,8 @@ TEST_P(EveryWay, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
   absl::Notification done;
   absl::Status status;
   auto rendezvous = worker->steps()->StartStep(2);
-  (*rendezvous)->RecvAsync(first, {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
-    status = s;
+  (*rendezvous)->RecvAsync(first, {}, [&](Received&& received) {
+    status = received.status;
     done.Notify();
   });
   absl::SleepFor(absl::Milliseconds(100));
@@ -327,11 +327,10 @@ std::shared_ptr<Pending> StartRecv(Server* consumer, int64_t step, const TensorK
   auto pending = std::make_shared<Pending>();
   auto rendezvous = consumer->steps()->StartStep(step);
   EXPECT_TRUE(rendezvous.ok()) << rendezvous.status();
-  (*rendezvous)
-      ->RecvAsync(key, {}, [pending](absl::Status s, const Args&, const Args&, Tensor, bool) {
-        pending->status = s;
-        pending->done.Notify();
-      });
+  (*rendezvous)->RecvAsync(key, {}, [pending](Received&& received) {
+    pending->status = received.status;
+    pending->done.Notify();
+  });
   return pending;
 }
 
@@ -610,12 +609,10 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   auto rendezvous = ps->steps()->StartStep(1);
   absl::Status status;
   const std::string self = ps->worker();
-  (*rendezvous)
-      ->RecvAsync(Key(*ps, self, "k"), {},
-                  [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
-                    status = s;
-                    done.Notify();
-                  });
+  (*rendezvous)->RecvAsync(Key(*ps, self, "k"), {}, [&](Received&& received) {
+    status = received.status;
+    done.Notify();
+  });
   std::thread joiner([&] { ps->Join(); });
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());
   joiner.join();
@@ -631,14 +628,12 @@ TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   Args args;
   args.executor = ps->executor();
   std::atomic<bool> returned{false};
-  (*rendezvous)
-      ->RecvAsync(Key(*ps, ps->worker(), "k"), args,
-                  [&](absl::Status, const Args&, const Args&, Tensor, bool) {
-                    absl::SleepFor(absl::Milliseconds(300));
-                    ps->steps()->CleanupStep(1);
-                    EXPECT_FALSE(ps->Explain("").empty());
-                    returned = true;
-                  });
+  (*rendezvous)->RecvAsync(Key(*ps, ps->worker(), "k"), args, [&](Received&&) {
+    absl::SleepFor(absl::Milliseconds(300));
+    ps->steps()->CleanupStep(1);
+    EXPECT_FALSE(ps->Explain("").empty());
+    returned = true;
+  });
   EXPECT_TRUE(ps->Stop(absl::Milliseconds(100)).ok());
   EXPECT_TRUE(returned);
 }
@@ -679,8 +674,7 @@ struct CopyForAPeer {
     auto tensor = Tensor::Adopt(&value, DType::kInt32, TensorShape({1}), space, [] {});
     EXPECT_TRUE(tensor.ok()) << tensor.status();
     EXPECT_TRUE((*ps->steps()->StartStep(1))->Send(key, args, *tensor, false).ok());
-    (*worker->steps()->StartStep(1))
-        ->RecvAsync(key, {}, [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+    (*worker->steps()->StartStep(1))->RecvAsync(key, {}, [](Received&&) {});
     EXPECT_TRUE(device->begun.WaitForNotificationWithTimeout(absl::Seconds(20)));
   }
 

@@ -134,14 +134,12 @@ TEST_P(Waiting, ManyAtOnceWithCallbacksAndDeadlines) {
       Send(chain.edge, chain.next);
       Args args;
       args.executor = chain.executor;
-      receives_->RecvAsync(Key(chain.edge), args,
-                           [&chain](const absl::Status& status, const Args&, const Args&,
-                                    const Tensor& tensor, bool) {
-                             ASSERT_TRUE(status.ok()) << status;
-                             ASSERT_EQ(*tensor.data_as<int64_t>(), chain.next);
-                             if (++chain.next == kEach) return chain.over.Notify();
-                             chain.ask();
-                           });
+      receives_->RecvAsync(Key(chain.edge), args, [&chain](Received&& received) {
+        ASSERT_TRUE(received.status.ok()) << received.status;
+        ASSERT_EQ(*received.tensor.data_as<int64_t>(), chain.next);
+        if (++chain.next == kEach) return chain.over.Notify();
+        chain.ask();
+      });
     };
     chain.ask();
   }
@@ -156,16 +154,14 @@ TEST_P(Waiting, ACallbackOnTheExecutorWaits) {
   absl::Notification over;
   Args args;
   args.executor = worker_->executor();
-  receives_->RecvAsync(
-      Key("first"), args,
-      [&](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-        EXPECT_TRUE(status.ok()) << status;
-        for (int64_t i = 0; i < 50; ++i) {
-          const auto got = receives_->Recv(Key("second"), {}, absl::Seconds(30));
-          EXPECT_TRUE(got.ok()) << got.status();
-        }
-        over.Notify();
-      });
+  receives_->RecvAsync(Key("first"), args, [&](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    for (int64_t i = 0; i < 50; ++i) {
+      const auto got = receives_->Recv(Key("second"), {}, absl::Seconds(30));
+      EXPECT_TRUE(got.ok()) << got.status();
+    }
+    over.Notify();
+  });
   Send("first", 0);
   for (int64_t i = 0; i < 50; ++i) Send("second", i);
   EXPECT_TRUE(over.WaitForNotificationWithTimeout(absl::Seconds(60)));

@@ -164,9 +164,9 @@ class TrystConsumer : public ConsumerEnd {
     if (many_) return AskLater(slot, key);
     Args args = args_;
     if (!landing_) args.destination = DestinationOf(slot, into, bytes);
-    rendezvous_->RecvAsync(TensorKeyOf(key), args,
-                           [this, slot](absl::Status status, const Args&, const Args&,
-                                        Tensor tensor, bool) { Land(slot, status, tensor); });
+    rendezvous_->RecvAsync(TensorKeyOf(key), args, [this, slot](Received&& received) {
+      Land(slot, received.status, received.tensor);
+    });
   }
   void Poll(bool) override {}
 

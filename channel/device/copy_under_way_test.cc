@@ -50,7 +50,7 @@ class HeldFetcher final : public TensorFetcher {
       if (!absl::StrContains(at->first, part)) continue;
       DoneFn done = std::move(at->second);
       waiting.erase(at);
-      return std::move(done)(std::move(status), Args(), Args(), tensor, !tensor.valid());
+      return std::move(done)({std::move(status), tensor, !tensor.valid()});
     }
     ADD_FAILURE() << "nobody asked for " << part;
   }
@@ -107,11 +107,10 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.cancellation = &cancellation_;
     args.deadline = Deadline::AtNs(clock_.now_ns + 1'000'000'000);
-    fetcher_->Fetch(1, Key("t"), args,
-                    [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                      ++ended_;
-                      status_ = std::move(status);
-                    });
+    fetcher_->Fetch(1, Key("t"), args, [this](Received&& received) {
+      ++ended_;
+      status_ = std::move(received.status);
+    });
     Turns(1);
   }
   void AnswerManifest(How how, const std::string& asked = "|into|", const char* edge = "t") {
@@ -345,11 +344,10 @@ class OddFetchTest : public CopyUnderWayTest {
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.cancellation = cancellation;
     args.deadline = deadline;
-    fetcher_->Fetch(1, prefix->At(0, 0), args,
-                    [got](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                      ++got->ended;
-                      got->status = std::move(status);
-                    });
+    fetcher_->Fetch(1, prefix->At(0, 0), args, [got](Received&& received) {
+      ++got->ended;
+      got->status = std::move(received.status);
+    });
     Turns(1);
     return got;
   }
@@ -511,11 +509,10 @@ TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.by_reference = true;
     args.cancellation = &cancellation;
-    fetcher_->Fetch(1, key, args,
-                    [got](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                      ++got->ended;
-                      got->status = std::move(status);
-                    });
+    fetcher_->Fetch(1, key, args, [got](Received&& received) {
+      ++got->ended;
+      got->status = std::move(received.status);
+    });
     Turns(1);
     PassSeconds(30);
     DeviceManifest manifest = InThisProcess();
@@ -580,8 +577,6 @@ TEST_P(OddFetchTest, AHandoverWaitsForTheSendersStream) {
     ASSERT_TRUE(source->Use().ok());
     ASSERT_EQ(source->calls().cuMemsetD8Async(memory.address(), 0x22, kBytes, stream.get()),
               cuda::kSuccess);
-    Args send_args;
-    send_args.device_context = *GpuContext::Make(sending, stream.get());
     Args recv_args;
     auto receiving = *gpu_->MakeStream();
     recv_args.device_context = *GpuContext::Make(engine_.get(), receiving.get());
@@ -595,11 +590,11 @@ TEST_P(OddFetchTest, AHandoverWaitsForTheSendersStream) {
             ->At(0, 0);
     int ended = 0;
     Tensor got;
-    CopyToReceiver(key, [&](absl::Status status, const Args&, const Args&, Tensor its, bool) {
+    CopyToReceiver(key, recv_args, [&](Received&& received) {
       ++ended;
-      EXPECT_TRUE(status.ok()) << status;
-      got = std::move(its);
-    })(absl::OkStatus(), send_args, recv_args, tensor, false);
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      got = std::move(received.tensor);
+    })({absl::OkStatus(), tensor, false, *GpuContext::Make(sending, stream.get())});
     Turns(20);
     EXPECT_EQ(ended, 0) << "what fills it has not run";
     fake_->hold(false);

@@ -62,12 +62,10 @@ void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor 
   ++pending_;
   owner_->fetcher_->Fetch(
       step, *part, InnerArgs(std::move(destination), prefers_view),
-      [this, done = std::move(done)](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                     bool is_dead) mutable {
-        owner_->OnPoller([this, done = std::move(done), status = std::move(status),
-                          tensor = std::move(tensor), is_dead]() mutable {
+      [this, done = std::move(done)](Received&& part) mutable {
+        owner_->OnPoller([this, done = std::move(done), part = std::move(part)]() mutable {
           --pending_;
-          std::move(done)(std::move(status), std::move(tensor), is_dead);
+          std::move(done)(std::move(part.status), std::move(part.tensor), part.is_dead);
         });
       });
 }
@@ -267,13 +265,12 @@ void DeviceFetcher::Op::Report(absl::Status status, Tensor tensor, bool is_dead)
   reported_ = true;
   EndCancellation();
   ++(status.ok() ? owner_->counters_.ended_ok : owner_->counters_.ended_failed);
-  if (args.executor == nullptr) {
-    return std::move(done_)(std::move(status), Args(), args, std::move(tensor), is_dead);
-  }
-  owner_->Deliver(args.executor, [args = args, done = std::move(done_), status = std::move(status),
-                                  tensor = std::move(tensor), is_dead]() mutable {
-    std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
-  });
+  Received received{std::move(status), std::move(tensor), is_dead};
+  if (args.executor == nullptr) return std::move(done_)(std::move(received));
+  owner_->Deliver(args.executor,
+                  [done = std::move(done_), received = std::move(received)]() mutable {
+                    std::move(done)(std::move(received));
+                  });
 }
 
 }  // namespace tryst

@@ -93,11 +93,11 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
 void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Args& args,
                                 DoneFn&& done) {
   if (args.device_context == nullptr) {
-    poller_->PostFn([args, done = std::move(done)]() mutable {
-      std::move(done)(absl::InvalidArgumentError(
-                          "the receive has a destination in a GPU's memory and no device context "
-                          "by which to copy there: set Args::device_context"),
-                      Args(), args, Tensor(), false);
+    poller_->PostFn([done = std::move(done)]() mutable {
+      FailReceive(absl::InvalidArgumentError(
+                      "the receive has a destination in a GPU's memory and no device context "
+                      "by which to copy there: set Args::device_context"),
+                  nullptr, std::move(done));
     });
     return;
   }
@@ -105,31 +105,21 @@ void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Arg
   host_args.destination = Tensor();
   host_args.executor = nullptr;
   fetcher_->Fetch(
-      step_id, key, host_args,
-      [args, done = std::move(done)](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                     bool is_dead) mutable {
-        auto end = [args, is_dead](DoneFn fn, absl::Status why, Tensor result) {
-          if (args.executor == nullptr) {
-            return std::move(fn)(std::move(why), Args(), args, std::move(result), is_dead);
-          }
-          args.executor->RunWithoutWaiting([args, is_dead, fn = std::move(fn), why = std::move(why),
-                                            result = std::move(result)]() mutable {
-            std::move(fn)(std::move(why), Args(), args, std::move(result), is_dead);
-          });
-        };
-        if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
-          return end(std::move(done), std::move(status), std::move(tensor));
+      step_id, key, host_args, [args, done = std::move(done)](Received&& received) mutable {
+        const Tensor& tensor = received.tensor;
+        if (!received.status.ok() || received.is_dead || tensor.dtype() == DType::kString) {
+          return EndReceive(args.executor, std::move(received), std::move(done));
         }
         absl::StatusOr<Tensor> into = args.destination;
         if (!args.destination.valid()) {
           into = args.device_context->Allocate(tensor.dtype(), tensor.shape(), args.alloc_attrs);
         }
-        if (!into.ok()) return end(std::move(done), into.status(), Tensor());
+        if (!into.ok()) return FailReceive(into.status(), args.executor, std::move(done));
         args.device_context->StartCopy(
             tensor, *into,
-            [end, tensor, into = *into, done = std::move(done)](absl::Status copied) mutable {
-              const bool ok = copied.ok();
-              end(std::move(done), std::move(copied), ok ? into : Tensor());
+            [args, tensor, into = *into, done = std::move(done)](absl::Status copied) mutable {
+              if (!copied.ok()) into = Tensor();
+              EndReceive(args.executor, {std::move(copied), std::move(into)}, std::move(done));
             });
       });
 }
@@ -154,19 +144,15 @@ void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
   many->left = keys.size();
   many->done = std::move(done);
   for (size_t i = 0; i < keys.size(); ++i) {
-    Fetch(step_id, keys[i], each.At(i),
-          [many, i](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
-            Received& result = many->results[i];
-            result.status = std::move(status);
-            result.tensor = std::move(tensor);
-            result.is_dead = is_dead;
-            if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-            absl::Status first;
-            for (const Received& each : many->results) {
-              if (first.ok()) first = each.status;
-            }
-            std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
-          });
+    Fetch(step_id, keys[i], each.At(i), [many, i](Received&& received) {
+      many->results[i] = std::move(received);
+      if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      absl::Status first;
+      for (const Received& each : many->results) {
+        if (first.ok()) first = each.status;
+      }
+      std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
+    });
   }
 }
 
@@ -184,15 +170,12 @@ void DeviceFetcher::FetchAside(int64_t step, const absl::StatusOr<TensorKey>& ke
   Args args;
   args.destination = std::move(destination);
   args.deadline = Deadline::After(poller_->clock(), kAsidePatience);
-  fetcher_->Fetch(step, *key, args,
-                  [this, done = std::move(done)](absl::Status status, const Args&, const Args&,
-                                                 Tensor tensor, bool) mutable {
-                    OnPoller([this, status = std::move(status), tensor = std::move(tensor),
-                              done = std::move(done)]() mutable {
-                      --asides_;
-                      std::move(done)(std::move(status), std::move(tensor));
-                    });
-                  });
+  fetcher_->Fetch(step, *key, args, [this, done = std::move(done)](Received&& got) mutable {
+    OnPoller([this, got = std::move(got), done = std::move(done)]() mutable {
+      --asides_;
+      std::move(done)(std::move(got.status), std::move(got.tensor));
+    });
+  });
 }
 
 void DeviceFetcher::Deliver(Executor* executor, Executor::Work work) {

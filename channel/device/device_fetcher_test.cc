@@ -41,7 +41,7 @@ class HeldFetcher final : public TensorFetcher {
       if (edge.size() < end.size() || edge.substr(edge.size() - end.size()) != end) continue;
       DoneFn done = std::move(at->second);
       waiting.erase(at);
-      return std::move(done)(std::move(status), Args(), Args(), tensor, !tensor.valid());
+      return std::move(done)({std::move(status), tensor, !tensor.valid()});
     }
     ADD_FAILURE() << "nobody asked for " << end;
   }
@@ -94,11 +94,10 @@ class DeviceFetcherTest : public ::testing::Test {
     auto context = GpuContext::Make(engine_.get(), nullptr);
     ASSERT_TRUE(context.ok());
     args.device_context = *context;
-    fetcher_->Fetch(1, prefix->At(0, 0), args,
-                    [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                      ++ended_;
-                      status_ = std::move(status);
-                    });
+    fetcher_->Fetch(1, prefix->At(0, 0), args, [this](Received&& received) {
+      ++ended_;
+      status_ = std::move(received.status);
+    });
     poller_.Turn();
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;

@@ -62,15 +62,15 @@ void DeviceSource::Close() {
   poller_->CancelTimer(&lease_timer_);
 }
 
-void DeviceSource::End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor) {
-  const absl::Status status = tensor.status();
-  std::move(done)(status, Args(), args, status.ok() ? *std::move(tensor) : Tensor(), false);
+void DeviceSource::End(DoneFn done, absl::StatusOr<Tensor> tensor, uint64_t turn) {
+  Received received{tensor.status()};
+  if (tensor.ok()) received.tensor = *std::move(tensor);
+  received.turn = turn;
+  std::move(done)(std::move(received));
 }
 
 // Answers with a dead tensor, which has no bytes.
-void DeviceSource::EndEmpty(DoneFn done, const Args& args) {
-  std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
-}
+void DeviceSource::EndEmpty(DoneFn done) { std::move(done)({absl::OkStatus(), Tensor(), true}); }
 
 void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (key.empty()) return source_->Take(step_id, key, args, std::move(done));
@@ -83,38 +83,34 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
   }
   // An ordinary key wants the tensor in host memory.
   source_->Take(
-      step_id, key, args,
-      [this, step_id, key, done = std::move(done)](absl::Status status, const Args& send_args,
-                                                   const Args& recv_args, Tensor tensor,
-                                                   bool is_dead) mutable {
-        if (!status.ok() || is_dead || !tensor.valid() || tensor.space().host_readable()) {
-          return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
-                                 is_dead);
+      step_id, key, args, [this, step_id, key, done = std::move(done)](Received&& taken) mutable {
+        const Tensor& tensor = taken.tensor;
+        if (!taken.status.ok() || taken.is_dead || !tensor.valid() ||
+            tensor.space().host_readable()) {
+          return std::move(done)(std::move(taken));
         }
-        if (send_args.device_context == nullptr) {
-          return End(std::move(done), recv_args,
+        if (taken.send_context == nullptr) {
+          return End(std::move(done),
                      absl::FailedPreconditionError(
                          "the program sent a GPU's tensor without a device context, by which its "
                          "stream is known: set Args::device_context"));
         }
         // Who fails takes no tensor.
-        const auto fail = [this, step_id, key](DoneFn fn, const Args& args, Taken taken,
+        const auto fail = [this, step_id, key](DoneFn fn, Received&& taken,
                                                const absl::Status& why) {
-          taken.turn = args.turn != nullptr ? *args.turn : 0;
           source_->GiveBack(step_id, key, std::move(taken));
-          End(std::move(fn), args, why);
+          End(std::move(fn), why);
         };
         auto host = Tensor::Allocate(tensor.dtype(), tensor.shape());
-        if (!host.ok()) {
-          return fail(std::move(done), recv_args, {tensor, false, send_args, 0}, host.status());
-        }
-        send_args.device_context->StartCopy(
-            tensor, *host,
-            [fail, done = std::move(done), send_args, recv_args, host = *host,
-             tensor](const absl::Status& copied) mutable {
-              if (copied.ok()) return End(std::move(done), recv_args, host);
-              fail(std::move(done), recv_args, {tensor, false, send_args, 0}, copied);
-            });
+        if (!host.ok()) return fail(std::move(done), std::move(taken), host.status());
+        const std::shared_ptr<DeviceContext> context = taken.send_context;
+        const Tensor from = tensor;
+        context->StartCopy(from, *host,
+                           [fail, done = std::move(done), host = *host,
+                            taken = std::move(taken)](const absl::Status& copied) mutable {
+                             if (copied.ok()) return End(std::move(done), host, taken.turn);
+                             fail(std::move(done), std::move(taken), copied);
+                           });
       });
 }
 
@@ -134,36 +130,36 @@ void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const Devi
     case DeviceAsk::Kind::kManifest:
       return TakeForManifest(step_id, key, ask, args, std::move(done));
     case DeviceAsk::Kind::kChunk:
-      return AnswerChunk(key, ask.transfer, ask.chunk, args, std::move(done));
+      return AnswerChunk(key, ask.transfer, ask.chunk, std::move(done));
     case DeviceAsk::Kind::kDone:
       if (Find(key, ask.transfer) != nullptr) transfers_.erase(ask.transfer);
-      return EndEmpty(std::move(done), args);
+      return EndEmpty(std::move(done));
     case DeviceAsk::Kind::kBack:
       if (Find(key, ask.transfer) != nullptr) GiveBackTransfer(ask.transfer);
-      return EndEmpty(std::move(done), args);
+      return EndEmpty(std::move(done));
     case DeviceAsk::Kind::kAlive:
-      if (Find(key, ask.transfer) != nullptr) return EndEmpty(std::move(done), args);
-      return End(std::move(done), args,
+      if (Find(key, ask.transfer) != nullptr) return EndEmpty(std::move(done));
+      return End(std::move(done),
                  absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
                                     "longer than the time for which it is lent"));
     case DeviceAsk::Kind::kChunks:
       return AnswerChunks(key, ask.transfer, ask.chunk, std::string(ask.mailbox),
-                          std::string(ask.token), args, std::move(done));
+                          std::string(ask.token), std::move(done));
     case DeviceAsk::Kind::kWhole:
-      return AnswerWhole(key, ask.transfer, args, std::move(done));
+      return AnswerWhole(key, ask.transfer, std::move(done));
     case DeviceAsk::Kind::kProbe:
-      return AnswerProbe(/*direct=*/false, args, std::move(done));
+      return AnswerProbe(/*direct=*/false, std::move(done));
     case DeviceAsk::Kind::kDirect:
-      return AnswerProbe(/*direct=*/true, args, std::move(done));
+      return AnswerProbe(/*direct=*/true, std::move(done));
     case DeviceAsk::Kind::kWrong:
     case DeviceAsk::Kind::kNone:
-      return End(std::move(done), args,
+      return End(std::move(done),
                  absl::InvalidArgumentError(absl::StrCat(
                      "the consumer's request for a GPU's tensor is malformed: ", key.text())));
   }
 }
 
-void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {
   const DeviceAsk ask = ParseDeviceAsk(key);
   if (ask.kind == DeviceAsk::Kind::kNone) {
     return source_->GiveBack(step_id, key, std::move(taken));
@@ -179,7 +175,7 @@ void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) 
 }
 
 // A manifest is given back as the tensor that it describes.
-void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken) {
+void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Received taken) {
   auto manifest = DecodeManifest(taken.tensor.data_as<uint8_t>(), taken.tensor.bytes());
   TRYST_CHECK(manifest.ok()) << manifest.status();
   if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
@@ -201,19 +197,15 @@ void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Tak
 void DeviceSource::GiveBackTransfer(uint64_t id) {
   auto kept = transfers_.find(id);
   if (kept == transfers_.end()) return;  // Closed: the steps are over.
-  const Transfer transfer = std::move(kept->second);
+  Transfer transfer = std::move(kept->second);
   transfers_.erase(kept);
-  Taken taken;
-  taken.tensor = transfer.tensor;
-  taken.send_args.device_context = transfer.context;
-  taken.turn = transfer.turn;
-  source_->GiveBack(transfer.step_id, transfer.plain, std::move(taken));
+  source_->GiveBack(transfer.step_id, transfer.plain, std::move(transfer.taken));
 }
 
 void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                                    const Args& args, DoneFn done) {
   auto plain = PlainKey(key, ask);
-  if (!plain.ok()) return End(std::move(done), args, plain.status());
+  if (!plain.ok()) return End(std::move(done), plain.status());
   auto answer = std::make_shared<Answer>();
   answer->done = std::move(done);
   answer->consumer = std::string(key.dst().worker);
@@ -221,34 +213,23 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
   answer->plain = *plain;
   answer->ask = ask;
   answer->ask.edge = absl::string_view();  // The key's, which goes.
-  Args taking = args;
-  taking.turn = &answer->turn;
-  source_->Take(
-      step_id, *plain, taking,
-      [this, step_id, plain = *plain, args, answer](absl::Status status, const Args& send_args,
-                                                    const Args&, Tensor tensor,
-                                                    bool is_dead) mutable {
-        if (args.turn != nullptr) *args.turn = answer->turn;
-        if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
-          return std::move(answer->done)(std::move(status), send_args, args, std::move(tensor),
-                                         is_dead);
-        }
-        const DeviceAsk& wanted = answer->ask;
-        if (wanted.has_shape &&
-            (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
-          const absl::Status wrong = absl::InvalidArgumentError(
-              absl::StrCat("the receive's destination is ", DTypeName(wanted.dtype),
-                           wanted.shape.ToString(), " and the tensor that was sent is ",
-                           DTypeName(tensor.dtype()), tensor.shape().ToString()));
-          source_->GiveBack(step_id, plain, {std::move(tensor), false, send_args, answer->turn});
-          return End(std::move(answer->done), args, wrong);
-        }
-        answer->args = args;
-        answer->tensor = std::move(tensor);
-        answer->context = send_args.device_context;
-        OnPoller(
-            [this, answer = std::move(answer)]() mutable { AnswerManifest(std::move(answer)); });
-      });
+  source_->Take(step_id, *plain, args, [this, answer](Received&& taken) mutable {
+    const Tensor& tensor = taken.tensor;
+    if (!taken.status.ok() || taken.is_dead || tensor.dtype() == DType::kString) {
+      return std::move(answer->done)(std::move(taken));
+    }
+    const DeviceAsk& wanted = answer->ask;
+    if (wanted.has_shape && (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
+      const absl::Status wrong = absl::InvalidArgumentError(
+          absl::StrCat("the receive's destination is ", DTypeName(wanted.dtype),
+                       wanted.shape.ToString(), " and the tensor that was sent is ",
+                       DTypeName(tensor.dtype()), tensor.shape().ToString()));
+      source_->GiveBack(answer->step_id, answer->plain, std::move(taken));
+      return End(std::move(answer->done), wrong);
+    }
+    answer->taken = std::move(taken);
+    OnPoller([this, answer = std::move(answer)]() mutable { AnswerManifest(std::move(answer)); });
+  });
 }
 
 DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
@@ -262,11 +243,11 @@ DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
 // ---- What is this tensor? ----
 
 void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
-  const Tensor& tensor = answer->tensor;
+  const Tensor& tensor = answer->taken.tensor;
   const bool on_host = tensor.space().host_readable();
   if (!lends_) return FailInside(answer, absl::UnavailableError("the producer is stopping"));
   if (!on_host && (EngineOf(tensor) == nullptr ||
-                   dynamic_cast<GpuContext*>(answer->context.get()) == nullptr)) {
+                   dynamic_cast<GpuContext*>(answer->taken.send_context.get()) == nullptr)) {
     return FailInside(answer,
                       absl::FailedPreconditionError(absl::StrCat(
                           "the program sent a tensor of GPU ", tensor.space().device_ordinal,
@@ -294,22 +275,18 @@ void DeviceSource::EndKept(const std::shared_ptr<Answer>& answer, DeviceManifest
   absl::StatusOr<Tensor> told =
       status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(std::move(status));
   if (!told.ok()) GiveBackTransfer(manifest.transfer);
-  End(std::move(answer->done), answer->args, std::move(told));
+  EndAnswer(answer.get(), std::move(told));
 }
 
 void DeviceSource::FailInside(const std::shared_ptr<Answer>& answer, const absl::Status& why) {
-  Taken taken;
-  taken.tensor = std::move(answer->tensor);
-  taken.send_args.device_context = answer->context;
-  taken.turn = answer->turn;
-  source_->GiveBack(answer->step_id, answer->plain, std::move(taken));
-  End(std::move(answer->done), answer->args, why);
+  source_->GiveBack(answer->step_id, answer->plain, std::move(answer->taken));
+  End(std::move(answer->done), why);
 }
 
 void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest) {
   manifest.inside = true;
   ++counters_.inside;
-  const Tensor& tensor = answer->tensor;
+  const Tensor& tensor = answer->taken.tensor;
   if (tensor.space().host_readable() || manifest.bytes == 0) {
     auto made = ManifestTensor(manifest, manifest.bytes);
     if (!made.ok()) return FailInside(answer, made.status());
@@ -317,20 +294,20 @@ void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceMan
       memcpy(static_cast<char*>(made->mutable_data()) + DeviceManifest::kBytes, tensor.data(),
              manifest.bytes);
     }
-    return End(std::move(answer->done), answer->args, std::move(made));
+    return EndAnswer(answer.get(), std::move(made));
   }
   DeviceEngine* engine = EngineOf(tensor);
   engine->WhenServeSlot([this, engine, answer, manifest](StorageRef slot) {
     EncodeManifest(manifest, static_cast<uint8_t*>(slot->data()));
     counters_.bytes_staged += manifest.bytes;
-    engine->Copy(Copier::Direction::kToHost,
-                 static_cast<char*>(slot->data()) + DeviceManifest::kBytes, answer->tensor.data(),
-                 manifest.bytes, static_cast<GpuContext*>(answer->context.get())->moment(), nullptr,
-                 [this, answer, slot, manifest](const absl::Status& status) {
-                   if (!status.ok()) return FailInside(answer, status);
-                   End(std::move(answer->done), answer->args,
-                       BytesOf(slot, 0, DeviceManifest::kBytes + manifest.bytes));
-                 });
+    engine->Copy(
+        Copier::Direction::kToHost, static_cast<char*>(slot->data()) + DeviceManifest::kBytes,
+        answer->taken.tensor.data(), manifest.bytes,
+        static_cast<GpuContext*>(answer->taken.send_context.get())->moment(), nullptr,
+        [this, answer, slot, manifest](const absl::Status& status) {
+          if (!status.ok()) return FailInside(answer, status);
+          EndAnswer(answer.get(), BytesOf(slot, 0, DeviceManifest::kBytes + manifest.bytes));
+        });
   });
 }
 
@@ -356,9 +333,9 @@ void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
 // True: the consumer was told where to read the tensor itself.
 bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest) {
   if (!options_.offer_ipc || answer->ask.host == 0 || answer->ask.host != host_) return false;
-  DeviceEngine* engine = EngineOf(answer->tensor);
-  auto reference =
-      engine->exporter()->Export(AddressOf(answer->tensor.data()), answer->tensor.bytes());
+  DeviceEngine* engine = EngineOf(answer->taken.tensor);
+  auto reference = engine->exporter()->Export(AddressOf(answer->taken.tensor.data()),
+                                              answer->taken.tensor.bytes());
   if (!reference.ok()) {
     if (counters_.not_shared++ == 0) {
       TRYST_LOG(Warning) << "a GPU's tensor is copied through host memory, because its own memory "
@@ -369,11 +346,12 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
     return false;
   }
   ++counters_.ipc;
-  FillIpc(engine, answer->tensor, *reference, manifest);
+  FillIpc(engine, answer->taken.tensor, *reference, manifest);
   manifest->transfer = Keep(*answer);
   transfers_[manifest->transfer].in_reach = true;
   // The consumer is told once the bytes are there; its lease begins then.
-  const GpuEvent* const moment = static_cast<GpuContext*>(answer->context.get())->moment();
+  const GpuEvent* const moment =
+      static_cast<GpuContext*>(answer->taken.send_context.get())->moment();
   if (moment == nullptr) {
     EndKept(answer, *manifest, absl::OkStatus());
     return true;
@@ -387,16 +365,16 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
   return true;
 }
 
-void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
+void DeviceSource::AnswerProbe(bool direct, DoneFn done) {
   if (engines_.empty() || closed_) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::UnimplementedError("the producer has no GPU in use (its setting gpus)"));
   }
   DeviceEngine* engine = engines_.front();
   Probe& probe = probes_[engine];
   if (!probe.tensor.valid()) {
     auto made = engine->Allocate(DType::kUint8, {kProbeBytes}, nullptr);
-    if (!made.ok()) return End(std::move(done), args, made.status());
+    if (!made.ok()) return End(std::move(done), made.status());
     probe.tensor = *std::move(made);
     probe.seed = random_();
   }
@@ -410,8 +388,8 @@ void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
   if (reference.ok() && options_.offer_ipc) {
     FillIpc(engine, probe.tensor, *reference, &manifest);
   }
-  if (probe.ready) return EndProbe(engine, direct, manifest, args, std::move(done));
-  engine->WhenServeSlot([this, direct, engine, manifest, args, seed = probe.seed,
+  if (probe.ready) return EndProbe(engine, direct, manifest, std::move(done));
+  engine->WhenServeSlot([this, direct, engine, manifest, seed = probe.seed,
                          done = std::move(done)](StorageRef slot) mutable {
     std::mt19937_64 bytes(seed);
     auto* words = static_cast<uint64_t*>(slot->data());
@@ -419,22 +397,22 @@ void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
     const uint32_t digest = Crc32c(0, slot->data(), kProbeBytes);
     engine->Copy(Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(), slot->data(),
                  kProbeBytes, nullptr, nullptr,
-                 [this, direct, engine, manifest, digest, args, slot,
+                 [this, direct, engine, manifest, digest, slot,
                   done = std::move(done)](absl::Status status) mutable {
-                   if (!status.ok()) return End(std::move(done), args, status);
+                   if (!status.ok()) return End(std::move(done), status);
                    probes_[engine].digest = digest;
                    probes_[engine].ready = true;
-                   EndProbe(engine, direct, manifest, args, std::move(done));
+                   EndProbe(engine, direct, manifest, std::move(done));
                  });
   });
 }
 
 void DeviceSource::EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest,
-                            const Args& args, DoneFn done) {
-  if (direct) return End(std::move(done), args, probes_[engine].tensor);
+                            DoneFn done) {
+  if (direct) return End(std::move(done), probes_[engine].tensor);
   DeviceManifest answer = manifest;
   answer.digest = probes_[engine].digest;
-  End(std::move(done), args, ManifestTensor(answer, 0));
+  End(std::move(done), ManifestTensor(answer, 0));
 }
 
 // ---- Transfers ----
@@ -443,12 +421,10 @@ uint64_t DeviceSource::Keep(const Answer& answer) {
   uint64_t id = 0;
   while (id == 0 || transfers_.count(id) != 0) id = random_();
   Transfer& transfer = transfers_[id];
-  transfer.tensor = answer.tensor;
-  transfer.context = answer.context;
+  transfer.taken = answer.taken;
   transfer.consumer = answer.consumer;
   transfer.step_id = answer.step_id;
   transfer.plain = answer.plain;
-  transfer.turn = answer.turn;
   transfer.expires_ns = LeaseEnd();
   if (!lease_timer_.is_set()) poller_->SetTimer(&lease_timer_, poller_->now_ns() + kLeaseTickNs);
   return id;
@@ -461,65 +437,62 @@ DeviceSource::Transfer* DeviceSource::Find(const TensorKey& key, uint64_t id) {
   return &found->second;
 }
 
-void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
-                               DoneFn done) {
+void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
                                   "longer than the time for which it is lent"));
   }
-  const Tensor tensor = transfer->tensor;
+  const Tensor tensor = transfer->taken.tensor;
   const uint64_t at = chunk * options_.chunk_bytes;
   if (chunk > tensor.bytes() / options_.chunk_bytes || at >= tensor.bytes()) {
     return End(
-        std::move(done), args,
+        std::move(done),
         absl::OutOfRangeError(
             "the consumer broke the protocol: it asks for a piece beyond the end of the tensor"));
   }
   const uint64_t bytes = std::min(options_.chunk_bytes, tensor.bytes() - at);
-  const std::shared_ptr<DeviceContext> context = transfer->context;
+  const std::shared_ptr<DeviceContext> context = transfer->taken.send_context;
   ++counters_.chunks;
   if (tensor.space().host_readable()) {
-    return End(std::move(done), args,
-               BytesOf(tensor.storage(), tensor.storage_offset() + at, bytes));
+    return End(std::move(done), BytesOf(tensor.storage(), tensor.storage_offset() + at, bytes));
   }
   DeviceEngine* engine = EngineOf(tensor);
-  engine->WhenServeSlot([this, engine, tensor, context, at, bytes, args,
-                         done = std::move(done)](StorageRef slot) mutable {
-    counters_.bytes_staged += bytes;
-    void* const data = slot->data();
-    engine->Copy(Copier::Direction::kToHost, data, static_cast<const char*>(tensor.data()) + at,
-                 bytes, static_cast<GpuContext*>(context.get())->moment(), nullptr,
-                 [tensor, context, bytes, args, slot = std::move(slot),
-                  done = std::move(done)](absl::Status status) mutable {
-                   if (!status.ok()) return End(std::move(done), args, status);
-                   End(std::move(done), args, BytesOf(std::move(slot), 0, bytes));
-                 });
-  });
+  engine->WhenServeSlot(
+      [this, engine, tensor, context, at, bytes, done = std::move(done)](StorageRef slot) mutable {
+        counters_.bytes_staged += bytes;
+        void* const data = slot->data();
+        engine->Copy(Copier::Direction::kToHost, data, static_cast<const char*>(tensor.data()) + at,
+                     bytes, static_cast<GpuContext*>(context.get())->moment(), nullptr,
+                     [tensor, context, bytes, slot = std::move(slot),
+                      done = std::move(done)](absl::Status status) mutable {
+                       if (!status.ok()) return End(std::move(done), status);
+                       End(std::move(done), BytesOf(std::move(slot), 0, bytes));
+                     });
+      });
 }
 
 // Puts the chunks into the consumer's mailbox before the answer says so.
 void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t first,
-                                const std::string& mailbox, const std::string& token,
-                                const Args& args, DoneFn done) {
+                                const std::string& mailbox, const std::string& token, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
                                   "longer than the time for which it is lent"));
   }
-  const Tensor& tensor = transfer->tensor;
+  const Tensor& tensor = transfer->taken.tensor;
   if (tensor.space().host_readable() || !options_.offer_ipc) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::UnimplementedError("the producer does not let this tensor be read in place"));
   }
   ChunkExporter* const exporter = EngineOf(tensor)->exporter()->chunks();
   auto layout = exporter->Describe(AddressOf(tensor.data()), tensor.bytes());
-  if (!layout.ok()) return End(std::move(done), args, layout.status());
+  if (!layout.ok()) return End(std::move(done), layout.status());
   const std::vector<MemoryChunk>& chunks = (*layout)->chunks;
   if (first >= chunks.size()) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::OutOfRangeError("the consumer broke the protocol: it asks for a piece beyond "
                                      "the end of the tensor's memory"));
   }
@@ -528,14 +501,14 @@ void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t firs
   std::vector<OfferedChunk> offered;
   for (uint64_t i = first; i < chunks.size() && offered.size() < kChunksPerMail; ++i) {
     auto handle = exporter->Export(at);
-    if (!handle.ok()) return End(std::move(done), args, handle.status());
+    if (!handle.ok()) return End(std::move(done), handle.status());
     offered.push_back({chunks[i], *std::move(handle)});
     at += chunks[i].bytes;
   }
   const absl::Status sent = SendChunks(mailbox, token, (*layout)->id, first, offered);
-  if (!sent.ok()) return End(std::move(done), args, sent);
+  if (!sent.ok()) return End(std::move(done), sent);
   counters_.handed_on += offered.size();
-  EndEmpty(std::move(done), args);
+  EndEmpty(std::move(done));
 }
 
 std::string DeviceSource::Explain() const {
@@ -545,25 +518,25 @@ std::string DeviceSource::Explain() const {
 }
 
 // Answers with the tensor in place, for a channel whose NIC reads device memory; others refuse it.
-void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done) {
+void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
                                   "longer than the time for which it is lent"));
   }
-  const Tensor& tensor = transfer->tensor;
+  const Tensor& tensor = transfer->taken.tensor;
   if (tensor.space().host_readable() || !options_.offer_direct) {
-    return End(std::move(done), args,
+    return End(std::move(done),
                absl::UnimplementedError("the producer does not let this tensor be read in place"));
   }
   ++counters_.whole;
   const Tensor bytes = BytesOf(tensor.storage(), tensor.storage_offset(), tensor.bytes());
   EngineOf(tensor)->copier()->WhenThere(
-      static_cast<GpuContext*>(transfer->context.get())->moment(),
-      [bytes, context = transfer->context, args,
+      static_cast<GpuContext*>(transfer->taken.send_context.get())->moment(),
+      [bytes, context = transfer->taken.send_context,
        done = std::move(done)](absl::Status status) mutable {
-        End(std::move(done), args,
+        End(std::move(done),
             status.ok() ? absl::StatusOr<Tensor>(bytes) : absl::StatusOr<Tensor>(status));
       });
 }
@@ -576,7 +549,7 @@ void DeviceSource::OnLeaseTimer() {
     }
     ++counters_.expired;
     TRYST_LOG(Warning) << it->second.consumer << " asked for a tensor of "
-                       << it->second.tensor.bytes()
+                       << it->second.taken.tensor.bytes()
                        << " bytes of this worker and did not take it within " << options_.lease_ms
                        << " ms: the tensor is dropped";
     it = transfers_.erase(it);

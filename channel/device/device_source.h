@@ -53,7 +53,7 @@ class DeviceSource final : public TensorSource {
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   // A staged tensor goes back as it is, in host memory. A chunk is dropped, because whoever has the
   // manifest has taken the tensor.
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
   // From now on no tensor is lent; who asks for one is refused, and it stays. Returns how many are
   // lent to peers that read them where they lie.
@@ -67,25 +67,20 @@ class DeviceSource final : public TensorSource {
 
  private:
   struct Transfer {
-    Tensor tensor;
-    std::shared_ptr<DeviceContext> context;  // Keeps the moment that reads wait for.
+    Received taken;  // Its context keeps the moment that reads wait for.
     std::string consumer;
     int64_t step_id = 0;
     TensorKey plain;
-    uint64_t turn = 0;
     int64_t expires_ns = 0;
     bool in_reach = false;  // The consumer's GPU reads it where it lies.
   };
   struct Answer {
     DoneFn done;
-    Args args;
     std::string consumer;
     DeviceAsk ask;
     int64_t step_id = 0;
     TensorKey plain;
-    uint64_t turn = 0;
-    Tensor tensor;
-    std::shared_ptr<DeviceContext> context;
+    Received taken;
   };
   struct Probe {
     Tensor tensor;
@@ -117,19 +112,21 @@ class DeviceSource final : public TensorSource {
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
   void EndKept(const std::shared_ptr<Answer>& answer, DeviceManifest manifest, absl::Status status);
   void FailInside(const std::shared_ptr<Answer>& answer, const absl::Status& why);
-  void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
-                   DoneFn done);
+  void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, DoneFn done);
   void AnswerChunks(const TensorKey& key, uint64_t id, uint64_t first, const std::string& mailbox,
-                    const std::string& token, const Args& args, DoneFn done);
-  void AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done);
-  void AnswerProbe(bool direct, const Args& args, DoneFn done);
-  void EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest, const Args& args,
-                DoneFn done);
-  void GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken);
+                    const std::string& token, DoneFn done);
+  void AnswerWhole(const TensorKey& key, uint64_t id, DoneFn done);
+  void AnswerProbe(bool direct, DoneFn done);
+  void EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest, DoneFn done);
+  void GiveBackManifest(int64_t step_id, const TensorKey& plain, Received taken);
   uint64_t Keep(const Answer& answer);
   void GiveBackTransfer(uint64_t id);
-  static void End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor);
-  static void EndEmpty(DoneFn done, const Args& args);
+  // `turn`: of the tensor that was taken for it, if that can be given back.
+  static void End(DoneFn done, absl::StatusOr<Tensor> tensor, uint64_t turn = 0);
+  static void EndAnswer(Answer* answer, absl::StatusOr<Tensor> tensor) {
+    End(std::move(answer->done), std::move(tensor), answer->taken.turn);
+  }
+  static void EndEmpty(DoneFn done);
   DeviceEngine* EngineOf(const Tensor& tensor) const;
   void FillIpc(DeviceEngine* engine, const Tensor& tensor, const IpcReference& reference,
                DeviceManifest* manifest) const;

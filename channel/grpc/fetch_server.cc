@@ -67,9 +67,8 @@ struct FetchServerEntry {
   uint64_t serial = 0;
   int64_t step_id = 0;
   Cancellation cancellation;
-  uint64_t turn = 0;
   // What the source gave, until it is given back. It is written before `outcome`.
-  std::unique_ptr<Taken> taken;
+  std::unique_ptr<Received> taken;
 
   // Guarded by State::mu_.
   std::shared_ptr<const Outcome> outcome;  // Null: it waits for the source.
@@ -142,7 +141,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     // The deleter of a tensor may run any code.
     std::vector<std::shared_ptr<const Outcome>> release;
-    std::vector<std::unique_ptr<Taken>> let_go;  // They, too, are let go of without the lock.
+    std::vector<std::unique_ptr<Received>> let_go;  // They, too, are let go of without the lock.
     std::vector<std::shared_ptr<Entry>> give_back;
     std::vector<std::shared_ptr<Entry>> take;
     std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<const Outcome>>> answer;
@@ -184,8 +183,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   void SetAttended(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropAlone(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Take(const std::shared_ptr<Entry>& entry);
-  void OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status, const Args& send_args,
-               Tensor tensor, bool is_dead);
+  void OnTaken(const std::shared_ptr<Entry>& entry, Received&& taken);
   void SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
                   const Tensor& tensor, bool is_dead);
   // A take that was no longer wanted has ended, so the requests behind it go on.
@@ -868,28 +866,18 @@ void FetchServer::State::Run(Todo* todo) {
 void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
   Args args;
   args.cancellation = &entry->cancellation;
-  args.turn = &entry->turn;
   auto self = shared_from_this();
   source_->Take(entry->step_id, entry->key, args,
-                [self, entry](absl::Status status, const Args& send_args, const Args&,
-                              Tensor tensor, bool is_dead) {
-                  self->OnTaken(entry, std::move(status), send_args, std::move(tensor), is_dead);
-                });
+                [self, entry](Received&& taken) { self->OnTaken(entry, std::move(taken)); });
 }
 
-void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status,
-                                 const Args& send_args, Tensor tensor, bool is_dead) {
-  if (status.ok()) {
-    entry->taken = std::make_unique<Taken>();
-    entry->taken->tensor = tensor;
-    entry->taken->is_dead = is_dead;
-    entry->taken->send_args = send_args;
-    entry->taken->turn = entry->turn;
+void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, Received&& taken) {
+  const Tensor tensor = taken.tensor;
+  if (taken.status.ok()) entry->taken = std::make_unique<Received>(taken);
+  if (!taken.status.ok() || !tensor.valid() || tensor.space().host_readable()) {
+    return SetOutcome(entry, taken.status, tensor, taken.is_dead);
   }
-  if (!status.ok() || !tensor.valid() || tensor.space().host_readable()) {
-    return SetOutcome(entry, status, tensor, is_dead);
-  }
-  if (send_args.device_context == nullptr) {
+  if (taken.send_context == nullptr) {
     return SetOutcome(
         entry,
         absl::FailedPreconditionError("the producer's program sent a GPU's tensor without a device "
@@ -904,12 +892,11 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Stat
     ++counts_.copying;
   }
   auto self = shared_from_this();
-  send_args.device_context->StartCopy(tensor, *host,
-                                      [self, entry, host = *host](absl::Status copied) {
-                                        self->SetOutcome(entry, copied, host, false);
-                                        MutexLock lock(&self->mu_);
-                                        --self->counts_.copying;
-                                      });
+  taken.send_context->StartCopy(tensor, *host, [self, entry, host = *host](absl::Status copied) {
+    self->SetOutcome(entry, copied, host, false);
+    MutexLock lock(&self->mu_);
+    --self->counts_.copying;
+  });
 }
 
 void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,

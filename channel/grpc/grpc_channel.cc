@@ -373,14 +373,11 @@ void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool i
   std::unique_ptr<FetchOp> owned = std::move(it->second);
   ops_.erase(it);
 
+  Received received{std::move(status), std::move(tensor), is_dead};
   Executor* const executor = owned->args.executor;
-  if (executor == nullptr) {
-    std::move(owned->done)(std::move(status), Args(), owned->args, std::move(tensor), is_dead);
-    return;
-  }
-  Executor::Work work = [op = std::move(owned), status = std::move(status),
-                         tensor = std::move(tensor), is_dead]() mutable {
-    std::move(op->done)(std::move(status), Args(), op->args, std::move(tensor), is_dead);
+  if (executor == nullptr) return std::move(owned->done)(std::move(received));
+  Executor::Work work = [op = std::move(owned), received = std::move(received)]() mutable {
+    std::move(op->done)(std::move(received));
   };
   executors_.Run(executor, std::move(work));
 }

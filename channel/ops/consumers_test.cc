@@ -22,12 +22,11 @@ class Slow final : public TensorSource {
   void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
-  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey&, Taken) override { ++back; }
+  void GiveBack(int64_t, const TensorKey&, Received) override { ++back; }
   void Meet(size_t which) {
-    std::move(asked[which])(absl::OkStatus(), Args(), Args(), *Tensor::Allocate(DType::kInt64, {}),
-                            false);
+    std::move(asked[which])({absl::OkStatus(), *Tensor::Allocate(DType::kInt64, {})});
   }
   std::vector<DoneFn> asked;
   int back = 0;

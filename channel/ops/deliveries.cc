@@ -24,7 +24,7 @@ FetchJoin* Deliveries::NewJoin(size_t count, const Args& args, ManyDoneFn done) 
 void Deliveries::In(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead) {
   DoneFn done = std::move(op->done);
   op->done = nullptr;
-  std::move(done)(std::move(status), no_args_, op->args, std::move(tensor), is_dead);
+  std::move(done)({std::move(status), std::move(tensor), is_dead});
   op->args.DropReferences();
   owner_->OnOpDelivered(op);
 }
@@ -41,9 +41,9 @@ void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool
     owner_->OnOpDelivered(op);
     return NoteResult(join, when);
   }
-  op->result_status = std::move(status);
-  op->result = std::move(tensor);
-  op->result_is_dead = is_dead;
+  op->received.status = std::move(status);
+  op->received.tensor = std::move(tensor);
+  op->received.is_dead = is_dead;
   if (when == When::kNow && undelivered_.empty() && TryDeliver(op)) return;
   undelivered_.Push(op);
   poller_->FlushThisTurn(this);
@@ -58,13 +58,8 @@ void Deliveries::NoteResult(FetchJoin* join, When when) {
 }
 
 DoneFn Deliveries::BackToJoin(FetchOp* op) {
-  return [this, join = op->join, index = op->index](absl::Status status, const Args&, const Args&,
-                                                    Tensor tensor, bool is_dead) {
-    Received received;
-    received.status = std::move(status);
-    received.tensor = std::move(tensor);
-    received.is_dead = is_dead;
-    poller_->PostFn([this, join, index, received = std::move(received)]() mutable {
+  return [this, join = op->join, index = op->index](Received&& result) {
+    poller_->PostFn([this, join, index, received = std::move(result)]() mutable {
       join->results[index] = std::move(received);
       NoteResult(join, When::kAtEndOfTurn);
     });
@@ -74,7 +69,7 @@ DoneFn Deliveries::BackToJoin(FetchOp* op) {
 bool Deliveries::TryDeliver(FetchOp* op) {
   Executor* executor = op->args.executor;
   if (executor == nullptr) {
-    op->Deliver(no_args_);
+    op->Deliver();
     owner_->OnOpDelivered(op);
     return true;
   }

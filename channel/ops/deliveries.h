@@ -44,7 +44,6 @@ class Deliveries final : private PollerFlush {
   bool TryDeliver(FetchJoin* join);
   void NoteResult(FetchJoin* join, When when);
 
-  const Args no_args_;
   Poller* const poller_;
   FetchOpOwner* const owner_;
   LinkedLine<FetchOp> undelivered_{&FetchOp::end_link};

@@ -11,10 +11,11 @@ void FetchOp::Renew() {
   join = nullptr;
 }
 
-void FetchOp::Deliver(const Args& no_args) {
+void FetchOp::Deliver() {
   DoneFn run = std::move(done);
   done = nullptr;
-  std::move(run)(std::move(result_status), no_args, args, std::move(result), result_is_dead);
+  std::move(run)(std::move(received));
+  received.tensor.Reset();  // If it was not moved on.
   args.DropReferences();
 }
 

@@ -77,10 +77,7 @@ class FetchOp final : public PollerTimer {
   LineLink<FetchOp> line_link;  // Its place behind another fetch of its key and step,
   LineLink<FetchOp> end_link;   // and among those whose result is to be delivered.
 
-  // Its result, from its end until Deliver().
-  absl::Status result_status;
-  Tensor result;
-  bool result_is_dead = false;
+  Received received;  // Its result, from its end until Deliver().
   // The code of the result, kept after the result is given away.
   absl::StatusCode traced_code = absl::StatusCode::kOk;
   uint64_t traced_bytes = 0;
@@ -93,12 +90,10 @@ class FetchOp final : public PollerTimer {
   void Cancel(Poller* poller) {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
   }
-  // Runs `done` on the calling thread. `no_args` stands for the sender's Args where there was no
-  // Send.
-  void Deliver(const Args& no_args);
+  void Deliver();  // Runs `done` on the calling thread.
   // Deliver() on an executor's thread; tells the poller if that is another thread.
   void DeliverFrom(Poller* poller) {
-    Deliver(Args());
+    Deliver();
     if (poller->OnThread()) {
       owner_->OnOpDelivered(this);
     } else {

@@ -252,14 +252,12 @@ class FetchOpsTest : public testing::Test {
   }
   std::shared_ptr<Ended> FetchKeyed(const TensorKey& key, const Args& args, int64_t step) {
     auto ended = std::make_shared<Ended>();
-    fetches_->Fetch(
-        step, key, args,
-        [ended](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
-          ++ended->times;
-          ended->status = std::move(status);
-          ended->tensor = std::move(tensor);
-          ended->is_dead = is_dead;
-        });
+    fetches_->Fetch(step, key, args, [ended](Received&& received) {
+      ++ended->times;
+      ended->status = std::move(received.status);
+      ended->tensor = std::move(received.tensor);
+      ended->is_dead = received.is_dead;
+    });
     return ended;
   }
   std::vector<std::string> Said() {
@@ -1073,7 +1071,7 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(a->times + b->times, 0);
   EXPECT_EQ(poller_.NextTimerNs(), kNever) << "the deadlines are the other path's";
   EXPECT_EQ(fetches_->live(), 0u);
-  std::move(taken[0].done)(absl::OkStatus(), Args(), taken[0].args, Tensor(), true);
+  std::move(taken[0].done)({absl::OkStatus(), Tensor(), true});
   EXPECT_EQ(a->times, 1);
 }
 
@@ -1266,8 +1264,8 @@ TEST_F(FetchManyTest, WhatMovesComesBackToItsCall) {
   EXPECT_EQ(taken[0].args.executor, nullptr) << "all of them go to it together";
   EXPECT_TRUE(taken[0].args.destination.SharesBytesWith(into[0]));
   EXPECT_FALSE(taken[1].args.destination.valid());
-  std::move(taken[1].done)(absl::DataLossError("b"), Args(), Args(), Tensor(), false);
-  std::move(taken[0].done)(absl::OkStatus(), Args(), Args(), into[0], true);
+  std::move(taken[1].done)({absl::DataLossError("b")});
+  std::move(taken[0].done)({absl::OkStatus(), into[0], true});
   gate.room = 1;
   EXPECT_EQ(gate.taken.size(), 0u);
   poller_.Turn();

@@ -30,12 +30,12 @@ absl::Status Broke(const char* how) {
 }
 
 // What giving it back needs.
-Taken TakenOf(const ServeOp& op) {
-  Taken taken;
+Received TakenOf(const ServeOp& op) {
+  Received taken;
   taken.tensor = op.tensor;
   taken.is_dead = op.is_dead;
-  taken.send_args.device_context = op.device_context;
-  taken.send_args.alloc_attrs = op.alloc_attrs;
+  taken.send_context = op.device_context;
+  taken.send_attrs = op.alloc_attrs;
   taken.turn = op.turn;
   return taken;
 }
@@ -114,7 +114,7 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
   const bool goes_back = row.action == ServeAction::kGiveBack && op->status.ok();
   int64_t step = 0;
   TensorKey key;
-  Taken taken;
+  Received taken;
   if (goes_back) {
     TRYST_REACHED("sim: a tensor goes back to its rendezvous");
     ++counters_->given_back;
@@ -132,7 +132,7 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
 }
 
 bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
-  Taken taken = TakenOf(*op);
+  Received taken = TakenOf(*op);
   op->tensor = Tensor();
   op->device_context = nullptr;
   op->encoded.clear();
@@ -328,18 +328,16 @@ void ServeSlots::StartTake(ServeOp* op, const ServeRequest& request, ToldKey* kn
 
 void ServeSlots::OnTakeEnded(TakingOp* base, ServeTake* take) {
   ServeOp* op = static_cast<ServeOp*>(base);
-  op->status = std::move(take->status);
+  op->status = std::move(take->taken.status);
   KeepOutcome(op, &take->taken);
 }
 
-void ServeSlots::KeepOutcome(ServeOp* op, Taken* taken) {
+void ServeSlots::KeepOutcome(ServeOp* op, Received* taken) {
   op->tensor = std::move(taken->tensor);
   op->is_dead = taken->is_dead;
   // Everything that the sender passed along.
-  if (taken->send_args.device_context != nullptr) {
-    op->device_context = std::move(taken->send_args.device_context);
-  }
-  op->alloc_attrs = taken->send_args.alloc_attrs;
+  if (taken->send_context != nullptr) op->device_context = std::move(taken->send_context);
+  op->alloc_attrs = taken->send_attrs;
   op->turn = taken->turn;
   Advance(op, ServeEvent::kOutcome, WaitsFor::kWireRoom);
   AnswerIfAsked(op);

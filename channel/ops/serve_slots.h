@@ -208,7 +208,7 @@ class ServeSlots final : private TakesUser {
   void StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known);
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
-  void KeepOutcome(ServeOp* op, Taken* taken);
+  void KeepOutcome(ServeOp* op, Received* taken);
   // The consumer may have given it up, and an answer that crossed the replay would be requested,
   // and sent, twice.
   void AnswerIfAsked(ServeOp* op) {
@@ -236,7 +236,7 @@ class ServeSlots final : private TakesUser {
   SlotArray<ServeOp> ops_;  // By slot.
   size_t used_ = 0;
   ToldKeys keys_;
-  Taken taken_;  // Empty between two takes.
+  Received taken_;  // Empty between two takes.
   SlotWords words_;
   Takes takes_;
 };

@@ -27,11 +27,10 @@ class FixedTime final : public Clock {
 // Sends happen when the test says so, or have happened.
 class Shelf final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
-    turns.push_back(args.turn);
+  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
-  bool TakeHere(int64_t step, TensorKey*, Place*, Taken* taken) override {
+  bool TakeHere(int64_t step, TensorKey*, Place*, Received* taken) override {
     if (!is_here) return false;
     EXPECT_EQ(step, kStep);
     taken->tensor = *Tensor::Allocate(DType::kUint8, {3});
@@ -39,19 +38,18 @@ class Shelf final : public TensorSource {
     return true;
   }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t step, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step, const TensorKey& key, Received taken) override {
     back.push_back(absl::StrCat(step, " ", key.text(), " ", taken.tensor.bytes(), " ", taken.turn));
     if (on_back) on_back();
   }
   void Meet(absl::Status status = absl::OkStatus()) {
-    *turns.back() = kTurnOfIt;
-    std::move(asked.back())(std::move(status), Args(), Args(),
-                            *Tensor::Allocate(DType::kUint8, {3}), false);
+    Received received{std::move(status), *Tensor::Allocate(DType::kUint8, {3})};
+    received.turn = kTurnOfIt;
+    std::move(asked.back())(std::move(received));
   }
 
   bool is_here = false;
   std::vector<DoneFn> asked;
-  std::vector<uint64_t*> turns;
   std::vector<std::string> back;
   std::function<void()> on_back;
 };
@@ -358,7 +356,6 @@ TEST_F(ServeSlotsTest, AFetchThatWaitsIsParkedAndSaidToBeHere) {
   EXPECT_TRUE(absl::IsDataLoss(slots_.OnWaits(11, kStep, 1)));
   EXPECT_TRUE(absl::IsDataLoss(slots_.OnWaits(9, kStep, 3))) << "a key that was never named";
   std::swap(shelf_.asked[0], shelf_.asked[1]);
-  std::swap(shelf_.turns[0], shelf_.turns[1]);
   Meet();
   EXPECT_TRUE(slots_.has_words());
   notes_.has_room = false;

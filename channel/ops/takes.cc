@@ -35,7 +35,6 @@ void Takes::Start(int64_t step, const TensorKey& key, TakingOp* op, bool looked)
 bool Takes::TakeHere(ServeTake* take) {
   if (take->key.dst().worker != consumer_ || !source_->MayTake(take->key)) return false;
   if (!source_->TakeHere(take->step, &take->key, &place_, &take->taken)) return false;
-  take->status = absl::OkStatus();
   return true;
 }
 
@@ -47,21 +46,15 @@ void Takes::Ask(ServeTake* take, bool looked) {
   if (!looked && TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
   if (take->key.dst().worker != consumer_) {
-    take->End(
-        absl::PermissionDeniedError(absl::StrCat("the tensor is sent to ", take->key.dst().worker,
-                                                 ", and was asked for by ", consumer_)),
-        Args(), Tensor(), false);
+    take->End({absl::PermissionDeniedError(absl::StrCat(
+        "the tensor is sent to ", take->key.dst().worker, ", and was asked for by ", consumer_))});
   } else {
     // A cancellation that was not used is kept, with the memory that it has allocated.
     if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
     Args args;
     args.cancellation = &*take->cancellation;
-    args.turn = &take->taken.turn;
     source_->Take(take->step, take->key, args,
-                  [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                         bool is_dead) {
-                    take->End(std::move(status), send_args, std::move(tensor), is_dead);
-                  });
+                  [take](Received&& received) { take->End(std::move(received)); });
   }
   take->in_call_ = false;
   if (std::exchange(take->ended_in_call_, false)) OnTaken(take);
@@ -91,11 +84,12 @@ void Takes::LetGo(ServeTake* take) {
 }
 
 void Takes::GiveBack(ServeTake* take) {
-  if (!take->status.ok()) return;
+  if (!take->taken.status.ok()) return;
   TRYST_REACHED("sim: a take gives back what it has met");
-  take->status = absl::CancelledError("the consumer has given up this request");
   ++*given_back_;
-  source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
+  Received taken = std::exchange(take->taken, Received());
+  take->taken.status = absl::CancelledError("the consumer has given up this request");
+  source_->GiveBack(take->step, take->key, std::move(taken));
 }
 
 void Takes::OnTaken(ServeTake* take) {
@@ -126,12 +120,7 @@ void Takes::Free(ServeTake* take) {
   take->op = nullptr;
   take->ticket = 0;
   take->here = false;
-  Taken* const taken = &take->taken;  // What of it was not moved on.
-  if (taken->tensor.valid()) taken->tensor.Reset();
-  taken->is_dead = false;
-  taken->send_args.DropReferences();
-  taken->send_args.alloc_attrs = AllocatorAttributes();
-  taken->turn = 0;
+  take->taken = Received();
   free_.push_back(take);
   if (takes_.size() > kMostIdleObjects && idle() && !idle_timer_.is_set()) {
     poller_->SetTimer(&idle_timer_, poller_->now_ns() + kIdleForNs);

@@ -42,15 +42,8 @@ class ServeTake final : public PollerTask {
   ServeTake(ServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
 
   // On any thread.
-  void End(absl::Status its_status, const Args& send_args, Tensor tensor, bool is_dead) {
-    status = std::move(its_status);
-    taken.tensor = std::move(tensor);
-    taken.is_dead = is_dead;
-    // There is nothing else in them (rendezvous.h).
-    if (send_args.device_context != nullptr) {
-      taken.send_args.device_context = send_args.device_context;
-    }
-    taken.send_args.alloc_attrs = send_args.alloc_attrs;
+  void End(Received&& received) {
+    taken = std::move(received);
     // The call that starts the take checks `ended` itself, so nobody needs to be told.
     const bool looks = poller_->OnThread() && in_call_;
     if (looks) ended_in_call_ = true;
@@ -63,13 +56,12 @@ class ServeTake final : public PollerTask {
   uint64_t epoch = 0;      // The epoch in which the consumer last named the ticket.
   int64_t since_ns = 0;    // If parked: when the request began to wait.
   bool dropped = false;    // Nobody wants it; the next take of its key waits for its end.
-  bool here = false;       // If parked: the fields below are written, and the poller has seen that.
+  bool here = false;       // If parked: `taken` is written, and the poller has seen that.
   int64_t step = 0;
   TensorKey key;
   absl::optional<Cancellation> cancellation;
-  std::atomic<bool> ended{false};  // The fields below are written; the poller may not know it yet.
-  absl::Status status;
-  Taken taken;
+  std::atomic<bool> ended{false};  // `taken` is written; the poller may not know it yet.
+  Received taken;
 
  private:
   friend class Takes;
@@ -120,7 +112,7 @@ class Takes final : private ServeTakeOwner {
   }
   // Takes a tensor that is already here, without making a take; nearly all requests end so. `*key`
   // is as in TensorSource::TakeHere(). False: it changed nothing, and the caller needs Start().
-  bool Here(int64_t step, ToldKey* known, Taken* taken) {
+  bool Here(int64_t step, ToldKey* known, Received* taken) {
     if (!known->may_take) {
       known->may_take = known->for_consumer && source_->MayTake(known->key);
       if (!known->may_take) return false;

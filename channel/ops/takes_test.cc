@@ -18,12 +18,12 @@ constexpr uint32_t kMostParked = 100;
 // Has everything.
 class Stock final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
-    std::move(done)(absl::OkStatus(), Args(), args, Tensor(), false);
+  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+    std::move(done)({absl::OkStatus()});
   }
-  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey&, Taken) override {}
+  void GiveBack(int64_t, const TensorKey&, Received) override {}
 };
 
 // Has nothing until the test says so, and does not hear of cancels.
@@ -35,11 +35,13 @@ class Slow final : public TensorSource {
     token = args.cancellation->Register(
         [this, which = asked.size() - 1] { Meet(which, std::move(meets_when_cancelled)); });
   }
-  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey&, Taken taken) override { back.push_back(taken.tensor); }
+  void GiveBack(int64_t, const TensorKey&, Received taken) override {
+    back.push_back(taken.tensor);
+  }
   void Meet(size_t which, Tensor tensor) {
-    std::move(asked[which])(absl::OkStatus(), Args(), Args(), std::move(tensor), false);
+    std::move(asked[which])({absl::OkStatus(), std::move(tensor)});
   }
 
   std::vector<DoneFn> asked;
@@ -51,7 +53,7 @@ class Slow final : public TensorSource {
 class NoUser final : public TakesUser {
   void OnTakeEnded(TakingOp*, ServeTake* take) override {
     met.push_back(take->taken.tensor);
-    last = take->status;
+    last = take->taken.status;
   }
   void OnHere() override {}
   void OnTakesIdle() override { ++idle; }
@@ -150,12 +152,12 @@ TEST_F(TakesTest, WhatIsHereEndsTheTakeInTheSameCall) {
     void Take(int64_t, const TensorKey&, const Args&, DoneFn) override {
       ADD_FAILURE() << "the tensor is here";
     }
-    bool TakeHere(int64_t, TensorKey*, Place*, Taken* taken) override {
+    bool TakeHere(int64_t, TensorKey*, Place*, Received* taken) override {
       taken->tensor = tensor;
       return true;
     }
     bool MayTake(const TensorKey&) const override { return true; }
-    void GiveBack(int64_t, const TensorKey&, Taken) override {}
+    void GiveBack(int64_t, const TensorKey&, Received) override {}
     const Tensor tensor = *Tensor::Allocate(DType::kInt64, {});
   } quick;
   Takes takes(&poller_, &quick, &user_, kConsumer, kMostParked, &given_back_);

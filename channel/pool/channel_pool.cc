@@ -171,11 +171,8 @@ void ChannelPool::FetchEach(size_t count, ManyDoneFn done,
     std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
   };
   for (size_t i = 0; i < count; ++i) {
-    fetch(i, [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                bool is_dead) {
-      many->results[i].status = std::move(status);
-      many->results[i].tensor = std::move(tensor);
-      many->results[i].is_dead = is_dead;
+    fetch(i, [many, i, end_one](Received&& received) {
+      many->results[i] = std::move(received);
       end_one(many);
     });
   }
@@ -207,7 +204,7 @@ void ChannelPool::StartFetch(FetchTask* task) {
 }
 
 void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
-  if (closed_) return FailReceive(close_status_, args, std::move(done));
+  if (closed_) return FailReceive(close_status_, args.executor, std::move(done));
   PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
 }
 

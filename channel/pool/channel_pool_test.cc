@@ -145,15 +145,14 @@ class ChannelPoolTurnedTest : public testing::Test {
     asked_.drained = true;
     for (int i = 0; i < 3; ++i) poller_.Turn();
     for (WaitingFetch& fetch : std::exchange(asked_.out, {})) {
-      std::move(fetch.done)(absl::CancelledError("over"), Args(), fetch.args, Tensor(), false);
+      std::move(fetch.done)({absl::CancelledError("over")});
     }
     for (int i = 0; i < 3; ++i) poller_.Turn();
     EXPECT_TRUE(pool_->Drained());
     pool_.reset();
   }
   void Fetch(int task, const std::string& edge, int64_t step = 1) {
-    pool_->Fetch(step, Key(task, edge), Args(),
-                 [](absl::Status, const Args&, const Args&, const Tensor&, bool) {});
+    pool_->Fetch(step, Key(task, edge), Args(), [](Received&&) {});
   }
   std::vector<std::string> Words() { return std::exchange(asked_.words, {}); }
   absl::Status Hear(Hello hello) {
@@ -357,9 +356,7 @@ TEST_F(ChannelPoolTurnedTest, AFetchOfThePollerItselfBeginsAtOnceWhereItsChannel
   (void)Words();
   absl::Status late;
   pool_->Fetch(1, Key(1, "g"), Args(),
-               [&](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                 late = std::move(status);
-               });
+               [&](Received&& received) { late = std::move(received.status); });
   poller_.Turn();
   EXPECT_THAT(Words(), IsEmpty());
   EXPECT_EQ(late, absl::AbortedError("closed"));
@@ -424,7 +421,7 @@ TEST_F(ChannelPoolTurnedTest, TheResultsOfAManyAreEachInItsPlace) {
   EXPECT_TRUE(asked_.out[1].args.destination.SharesBytesWith(into[1]));
   EXPECT_FALSE(asked_.out[0].args.destination.valid());
   const auto end = [&](size_t which, const absl::Status& status, Tensor result, bool is_dead) {
-    std::move(asked_.out[which].done)(status, Args(), Args(), std::move(result), is_dead);
+    std::move(asked_.out[which].done)({status, std::move(result), is_dead});
   };
   end(2, absl::NotFoundError("no c"), Tensor(), false);
   end(1, absl::DataLossError("no b"), Tensor(), false);

@@ -53,14 +53,14 @@ class EchoChannel final : public Channel {
     ++out_;
     context_.poller->PostFn([this, args, done = std::move(done)]() mutable {
       --out_;
-      std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
+      std::move(done)({absl::OkStatus(), Tensor(), true});
     });
   }
   bool FetchMany(int64_t step, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn* done) override {
     if (!seen_->takes_many) return false;
     for (const TensorKey& key : keys) {
-      Fetch(step, key, args, [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+      Fetch(step, key, args, [](Received&&) {});
     }
     std::move (*done)(absl::OkStatus(), {});
     return true;
@@ -287,7 +287,7 @@ class ChannelPoolTest : public ::testing::Test {
 // What was asked earlier, on another thread, goes first.
 TEST_F(ChannelPoolTest, AManyOvertakesNothingThatIsPosted) {
   seen.takes_many = true;
-  const auto ignore = [](absl::Status, const Args&, const Args&, const Tensor&, bool) {};
+  const auto ignore = [](Received&&) {};
   std::thread([&] { pool.Fetch(1, Key(Task("ps", 0), "first"), Args(), ignore); }).join();
   int ended = 0;
   pool.FetchMany(1, {Key(Task("ps", 0), "second"), Key(Task("ps", 0), "third")}, Args(),
@@ -334,9 +334,7 @@ TEST_F(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
   absl::Status one, many;
   std::thread([&] {
     pool.Fetch(1, Key(Task("ps", 0), "one"), Args(),
-               [&one](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                 one = std::move(status);
-               });
+               [&one](Received&& received) { one = std::move(received.status); });
   }).join();
   EXPECT_FALSE(pool.Drained()) << "the fetch is posted";
   poller.Turn();

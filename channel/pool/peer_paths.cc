@@ -48,16 +48,14 @@ void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, D
   Channel* channel = ChannelOn(way);
   if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
   FailReceive(absl::UnavailableError(absl::StrCat("no path is left to ", worker_, "; ", Explain())),
-              args, std::move(done));
+              args.executor, std::move(done));
 }
 
 // For a fetch that was added to keys_out_.
 DoneFn PeerPaths::Counted(const TensorKey& key, DoneFn done) {
-  return [out = keys_out_, key, done = std::move(done)](absl::Status status, const Args& send_args,
-                                                        const Args& recv_args, Tensor tensor,
-                                                        bool is_dead) mutable {
+  return [out = keys_out_, key, done = std::move(done)](Received&& received) mutable {
     out->Remove(key);
-    std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), is_dead);
+    std::move(done)(std::move(received));
   };
 }
 

@@ -65,7 +65,7 @@ class ScriptedChannel final : public Channel {
     WaitingFetch fetch = std::move(out.front());
     out.erase(out.begin());
     since_ns_.erase(since_ns_.begin());
-    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, Tensor(), true);
+    std::move(fetch.done)({absl::OkStatus(), Tensor(), true});
   }
 
   PathUser* const user;
@@ -114,8 +114,7 @@ class PeerPathsTest : public testing::Test {
     paths_ = std::make_unique<PeerPaths>(&context_, kPeer);
   }
   void Fetch(const std::string& edge) {
-    paths_->Fetch(1, Key(edge), Args(),
-                  [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+    paths_->Fetch(1, Key(edge), Args(), [](Received&&) {});
   }
   ScriptedChannel* On(const std::string& name) { return made_[name]; }
   size_t OutOn(const std::string& name) {
@@ -532,9 +531,7 @@ TEST_F(PeerPathsTest, WithoutATransportAFetchSaysWhatIsMissing) {
   paths_ = std::make_unique<PeerPaths>(&context_, kPeer);
   absl::Status ended;
   paths_->Fetch(1, Key("a"), Args(),
-                [&](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                  ended = std::move(status);
-                });
+                [&](Received&& received) { ended = std::move(received.status); });
   EXPECT_EQ(ended, absl::UnavailableError(
                        "no path is left to /job:ps/replica:0/task:0; /job:ps/replica:0/task:0: "
                        "not asked yet\n  no rdma here: no device\\n"));

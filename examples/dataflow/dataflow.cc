@@ -133,10 +133,10 @@ auto ReceiveBody(const Edge& edge, Executor* executor, Failure* failure) {
     Args args;
     args.executor = executor;
     edge.rendezvous->RecvAsync(edge.At(index), args,
-                               [index, failure, &gateway](absl::Status status, const Args&,
-                                                          const Args&, Tensor tensor, bool) {
-                                 failure->Note(status);
-                                 if (status.ok()) gateway.try_put({index, std::move(tensor)});
+                               [index, failure, &gateway](Received&& received) {
+                                 failure->Note(received.status);
+                                 if (received.status.ok())
+                                   gateway.try_put({index, std::move(received.tensor)});
                                  gateway.release_wait();
                                });
   };

@@ -105,13 +105,10 @@ absl::Status Exchange(Scheduler* scheduler) {
   args.executor = scheduler;
   absl::Notification received;
   absl::Status status;
-  (*receiving)
-      ->RecvAsync(
-          key->At(0, 0), args,
-          [&](absl::Status why, const tryst::Args&, const tryst::Args&, tryst::Tensor, bool) {
-            status = std::move(why);
-            received.Notify();
-          });
+  (*receiving)->RecvAsync(key->At(0, 0), args, [&](tryst::Received&& got) {
+    status = std::move(got.status);
+    received.Notify();
+  });
 
   auto array = std::make_shared<Array>(1 << 20);
   for (size_t i = 0; i < array->values.size(); ++i) array->values[i] = static_cast<float>(i) * 0.5f;

@@ -29,10 +29,9 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   void Ask() {
     Args args;
     args.executor = task_->server_->executor();
-    rendezvous_->RecvAsync(
-        From(kIdsEdge), args,
-        [self = shared_from_this()](absl::Status status, const Args&, const Args&, Tensor ids,
-                                    bool) { self->OnIds(std::move(status), ids); });
+    rendezvous_->RecvAsync(From(kIdsEdge), args, [self = shared_from_this()](Received&& received) {
+      self->OnIds(std::move(received.status), received.tensor);
+    });
   }
   void Next() {
     ++iteration_;

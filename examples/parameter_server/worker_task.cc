@@ -91,11 +91,10 @@ void ServerLink::Ask() {
   for (const bool is_rows : {true, false}) {
     Args args;
     if (!is_rows) args.destination = dense_;  // The server's NIC writes into it, without a copy.
-    rendezvous_->RecvAsync(From(is_rows ? kRowsEdge : kDenseEdge), args,
-                           [pull = pull_, is_rows](absl::Status status, const Args&, const Args&,
-                                                   Tensor tensor, bool) {
-                             pull->OnLanded(std::move(status), std::move(tensor), is_rows);
-                           });
+    rendezvous_->RecvAsync(
+        From(is_rows ? kRowsEdge : kDenseEdge), args, [pull = pull_, is_rows](Received&& received) {
+          pull->OnLanded(std::move(received.status), std::move(received.tensor), is_rows);
+        });
   }
   Tensor ids = *Tensor::Allocate(DType::kInt32, {static_cast<int64_t>(ids_.size())});
   std::memcpy(ids.mutable_data(), ids_.data(), ids.bytes());

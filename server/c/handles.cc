@@ -104,11 +104,6 @@ absl::StatusOr<Receive> Receive::Of(Server* server, int64_t step, TensorKey key,
   return made;
 }
 
-void Receive::Fit(Args* args) {
-  args->destination = into;
-  args->turn = into.valid() ? &turn : nullptr;
-}
-
 absl::StatusOr<Tensor> Receive::Fill(Received got) {
   if (!into.valid() || got.is_dead) return std::move(got.tensor);
   // The channel has filled the destination, or the sender's memory is the destination.
@@ -120,12 +115,7 @@ absl::StatusOr<Tensor> Receive::Fill(Received got) {
     if (into.bytes() != 0) std::memmove(into.mutable_data(), got.tensor.data(), into.bytes());
     return into;
   }
-  Taken taken;
-  taken.tensor = std::move(got.tensor);
-  taken.send_args.device_context = std::move(got.send_context);
-  taken.send_args.alloc_attrs = got.send_attrs;
-  taken.turn = turn;
-  steps->GiveBack(step, key, std::move(taken));
+  steps->GiveBack(step, key, std::move(got));
   return misfit;
 }
 

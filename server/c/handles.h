@@ -65,8 +65,6 @@ struct Receive {
   // Like Make(), with a key that is parsed already.
   static absl::StatusOr<Receive> Of(Server* server, int64_t step, TensorKey key,
                                     const tryst_tensor* into);
-  // Tells `args` of `into`. They refer to this receive.
-  void Fit(Args* args);
   // Makes what the receive returns when the caller wants `into` filled. A tensor that a worker
   // sends to itself arrives in the sender's memory, so it is copied into `into`. A tensor that does
   // not fit goes back to its step, for the next receive of the key.
@@ -78,7 +76,6 @@ struct Receive {
   int64_t step = 0;
   TensorKey key;
   Tensor into;
-  uint64_t turn = 0;
   bool is_own = false;  // This worker itself produces the key's tensor.
 };
 

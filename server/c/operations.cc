@@ -187,13 +187,9 @@ void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::Args args) {
   const size_t count = items.size();
   for (size_t i = 0; i < count; ++i) {
     Item* const item = &items[i];
-    item->receive.Fit(&args);
+    args.destination = item->receive.into;
     rendezvous->RecvAsync(item->receive.key, args,
-                          [this, item](absl::Status status, const tryst::Args& send_args,
-                                       const tryst::Args&, tryst::Tensor tensor, bool is_dead) {
-                            End(item, {std::move(status), std::move(tensor), is_dead,
-                                       send_args.device_context, send_args.alloc_attrs});
-                          });
+                          [this, item](tryst::Received&& got) { End(item, std::move(got)); });
   }
 }
 

@@ -219,18 +219,15 @@ void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const
   const tryst::TensorKey wanted = receive->key;
   tryst::Args args;
   args.executor = server->server->executor();
-  receive->Fit(&args);
+  args.destination = receive->into;
   (*rendezvous)
-      ->RecvAsync(wanted, args,
-                  [done, arg, receive = std::move(receive)](
-                      absl::Status status, const tryst::Args& send_args, const tryst::Args&,
-                      tryst::Tensor tensor, bool is_dead) {
-                    if (!status.ok()) return Fail(done, arg, status);
-                    auto filled = receive->Fill({status, std::move(tensor), is_dead,
-                                                 send_args.device_context, send_args.alloc_attrs});
-                    if (!filled.ok()) return Fail(done, arg, filled.status());
-                    Finish(done, arg, filled.status(), *filled, is_dead, receive->SharesMemory());
-                  });
+      ->RecvAsync(wanted, args, [done, arg, receive = std::move(receive)](tryst::Received&& got) {
+        if (!got.status.ok()) return Fail(done, arg, got.status);
+        const bool is_dead = got.is_dead;
+        auto filled = receive->Fill(std::move(got));
+        if (!filled.ok()) return Fail(done, arg, filled.status());
+        Finish(done, arg, filled.status(), *filled, is_dead, receive->SharesMemory());
+      });
 }
 
 tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
@@ -242,7 +239,7 @@ tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
   auto receive = Receive::Make(server->server.get(), step, key, into);
   if (!receive.ok()) return Give(receive.status());
   tryst::Args args;
-  receive->Fit(&args);
+  args.destination = receive->into;
   auto got = (*rendezvous)->Recv(receive->key, args, Timeout(timeout_ms));
   if (!got.ok()) return Give(got.status());
   if (got->is_dead) return nullptr;

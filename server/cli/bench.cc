@@ -93,20 +93,19 @@ class Receiving {
     Args args;
     args.deadline = Deadline::After(clock_, timeout_);
     const int64_t asked_ns = clock_.NowNs();
-    step_->RecvAsync(key, args,
-                     [this, asked_ns](const absl::Status& status, const Args&, const Args&,
-                                      Tensor tensor, bool) {
-                       const int64_t took_ns = clock_.NowNs() - asked_ns;
-                       MutexLock lock(&mu_);
-                       times_.each_ns.push_back(took_ns);
-                       if (failure_.ok()) {
-                         failure_ = status.ok() && !LooksLikeSample(tensor, bytes_) ? OtherBytes()
-                                                                                    : status;
-                       }
-                       last_[times_.each_ns.size() % kAtOnce] = std::move(tensor);
-                       --under_way_;
-                       ended_.NotifyAll();
-                     });
+    step_->RecvAsync(key, args, [this, asked_ns](Received&& received) {
+      const int64_t took_ns = clock_.NowNs() - asked_ns;
+      MutexLock lock(&mu_);
+      times_.each_ns.push_back(took_ns);
+      if (failure_.ok()) {
+        failure_ = received.status.ok() && !LooksLikeSample(received.tensor, bytes_)
+                       ? OtherBytes()
+                       : received.status;
+      }
+      last_[times_.each_ns.size() % kAtOnce] = std::move(received.tensor);
+      --under_way_;
+      ended_.NotifyAll();
+    });
   }
 
   const SteadyClock clock_;

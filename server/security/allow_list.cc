@@ -97,10 +97,7 @@ void GuardedSource::Take(int64_t step_id, const TensorKey& key, const Args& args
     admitted = absl::UnavailableError("the producer has not started yet");
   }
   if (admitted.ok()) return source_->Take(step_id, key, args, std::move(done));
-  if (args.executor == nullptr) return std::move(done)(admitted, {}, args, Tensor(), false);
-  args.executor->RunWithoutWaiting([admitted, args, done = std::move(done)]() mutable {
-    std::move(done)(admitted, {}, args, Tensor(), false);
-  });
+  FailReceive(std::move(admitted), args.executor, std::move(done));
 }
 
 }  // namespace tryst

@@ -56,13 +56,13 @@ class GuardedSource final : public TensorSource {
   const AllowList& allow() const { return allow_; }
 
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
+  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override {
     return source_->TakeHere(step_id, key, place, taken);
   }
   bool MayTake(const TensorKey& key) const override {
     return source_ != nullptr && allow_.Check(key.dst().worker, key).ok() && source_->MayTake(key);
   }
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
     // A tensor comes back only after a take that Check() allowed.
     source_->GiveBack(step_id, key, std::move(taken));
   }

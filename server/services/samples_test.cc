@@ -41,9 +41,9 @@ TEST_F(SamplesTest, PeerGetsWhatWasSent) {
   const TensorKeyPrefix keys = *SampleKeys(kWorker, kIncarnation, kPeer);
   int good = 0;
   for (uint64_t i = 0; i < 20; ++i) {
-    steps_->Take(kStep, keys.At(0, i % kSampleKeys), Args(),
-                 [&good](const absl::Status& status, const Args&, const Args&, const Tensor& tensor,
-                         bool) { good += status.ok() && IsSample(tensor, 1000); });
+    steps_->Take(kStep, keys.At(0, i % kSampleKeys), Args(), [&good](Received&& received) {
+      good += received.status.ok() && IsSample(received.tensor, 1000);
+    });
   }
   EXPECT_EQ(good, 20);
   EXPECT_EQ(steps_->counters().waiting_sends, 0);

@@ -28,14 +28,9 @@ constexpr size_t kMaxUnsealed = 2;  // Versions that are being published.
 constexpr size_t kMaxLabelBytes = 1024;
 
 void End(const Args& args, DoneFn done, absl::StatusOr<Tensor> answer) {
-  if (!answer.ok()) return FailReceive(answer.status(), args, std::move(done));
-  if (args.executor == nullptr) {
-    return std::move(done)(absl::OkStatus(), Args(), args, *std::move(answer), false);
-  }
-  args.executor->RunWithoutWaiting(
-      [args, answer = *std::move(answer), done = std::move(done)]() mutable {
-        std::move(done)(absl::OkStatus(), Args(), args, std::move(answer), false);
-      });
+  Received received{answer.status()};
+  if (answer.ok()) received.tensor = *std::move(answer);
+  EndReceive(args.executor, std::move(received), std::move(done));
 }
 
 }  // namespace

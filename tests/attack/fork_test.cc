@@ -59,9 +59,9 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   bool over = false;
   Args args;
   args.deadline = Deadline::Never();
-  (*step)->RecvAsync(key, args, [&](absl::Status status, const Args&, const Args&, Tensor, bool) {
+  (*step)->RecvAsync(key, args, [&](Received&& received) {
     MutexLock lock(&mu);
-    ended = std::move(status);
+    ended = std::move(received.status);
     over = true;
     changed.NotifyAll();
   });

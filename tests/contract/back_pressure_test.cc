@@ -46,12 +46,11 @@ struct Fetched {
 
 std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key, const Args& args = {}) {
   auto fetched = std::make_shared<Fetched>();
-  pair->consumer()->Fetch(
-      1, key, args, [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-        fetched->status = std::move(status);
-        fetched->tensor = std::move(tensor);
-        fetched->ended.Come();
-      });
+  pair->consumer()->Fetch(1, key, args, [fetched](Received&& received) {
+    fetched->status = std::move(received.status);
+    fetched->tensor = std::move(received.tensor);
+    fetched->ended.Come();
+  });
   return fetched;
 }
 

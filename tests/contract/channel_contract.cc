@@ -208,17 +208,16 @@ TEST_P(ChannelContractTest, FetchesMadeInACallbackKeepTheirTurn) {
     auto first = std::make_shared<Pending>();
     auto second = std::make_shared<Pending>();
     auto many = std::make_shared<Pending>();
-    world_->consumer()->Fetch(
-        1, gate, Args(), [&, second](absl::Status status, const Args&, const Args&, Tensor, bool) {
-          EXPECT_TRUE(status.ok()) << status;
-          std::thread([&] { world_->consumer()->Fetch(1, key, Args(), first->Done()); }).join();
-          world_->consumer()->FetchMany(
-              1, {key}, Args(),
-              [done = many->Done()](absl::Status, absl::Span<Received> results) mutable {
-                std::move(done)(results[0].status, Args(), Args(), results[0].tensor, false);
-              });
-          world_->consumer()->Fetch(1, key, Args(), second->Done());
-        });
+    world_->consumer()->Fetch(1, gate, Args(), [&, second](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      std::thread([&] { world_->consumer()->Fetch(1, key, Args(), first->Done()); }).join();
+      world_->consumer()->FetchMany(
+          1, {key}, Args(),
+          [done = many->Done()](absl::Status, absl::Span<Received> results) mutable {
+            std::move(done)({results[0].status, results[0].tensor});
+          });
+      world_->consumer()->Fetch(1, key, Args(), second->Done());
+    });
     Send(1, gate, Numbers(1, 0));
     for (int i = 1; i <= 3; ++i) Send(1, key, Numbers(1, static_cast<float>(i)));
     float expected = 1;

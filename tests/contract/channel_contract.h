@@ -107,15 +107,14 @@ class ChannelContractTest::Pending : public std::enable_shared_from_this<Pending
       }
       std::shared_ptr<Pending> pending;
     };
-    return [bomb = Bomb(shared_from_this())](absl::Status status, const Args&, const Args&,
-                                             Tensor tensor, bool is_dead) mutable {
+    return [bomb = Bomb(shared_from_this())](Received&& received) mutable {
       std::shared_ptr<Pending> pending = std::move(bomb.pending);
       MutexLock lock(&pending->mu_);
       pending->result_.ended = true;
       ++pending->result_.ends;
-      pending->result_.status = std::move(status);
-      pending->result_.tensor = std::move(tensor);
-      pending->result_.is_dead = is_dead;
+      pending->result_.status = std::move(received.status);
+      pending->result_.tensor = std::move(received.tensor);
+      pending->result_.is_dead = received.is_dead;
       pending->ended_.NotifyAll();
     };
   }

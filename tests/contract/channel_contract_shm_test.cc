@@ -91,14 +91,13 @@ Tensor FetchNow(ChannelWorld* world, const TensorKey& key, absl::Status* status)
   CondVar ended_cv;
   bool ended = false;
   Tensor got;
-  world->consumer()->Fetch(
-      1, key, Args(), [&](absl::Status its_status, const Args&, const Args&, Tensor tensor, bool) {
-        MutexLock lock(&mu);
-        *status = std::move(its_status);
-        got = std::move(tensor);
-        ended = true;
-        ended_cv.NotifyOne();
-      });
+  world->consumer()->Fetch(1, key, Args(), [&](Received&& received) {
+    MutexLock lock(&mu);
+    *status = std::move(received.status);
+    got = std::move(received.tensor);
+    ended = true;
+    ended_cv.NotifyOne();
+  });
   MutexLock lock(&mu);
   while (!ended) ended_cv.Wait(&mu);
   return got;

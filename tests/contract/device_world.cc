@@ -36,22 +36,19 @@ class UploadingSource final : public TensorSource {
   }
 
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
-    source_->Take(
-        step_id, WithDestination(key, kGpu, kCpu), args,
-        [this, done = std::move(done)](absl::Status status, const Args& send_args,
-                                       const Args& recv_args, Tensor tensor, bool is_dead) mutable {
-          if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
-            return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
-                                   is_dead);
-          }
-          if (!tensor.space().host_readable()) {  // It was given back.
-            return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
-                                   false);
-          }
-          Upload(std::move(tensor), recv_args, std::move(done));
-        });
+    source_->Take(step_id, WithDestination(key, kGpu, kCpu), args,
+                  [this, done = std::move(done)](Received&& received) mutable {
+                    if (!received.status.ok() || received.is_dead ||
+                        received.tensor.dtype() == DType::kString) {
+                      return std::move(done)(std::move(received));
+                    }
+                    if (!received.tensor.space().host_readable()) {  // It was given back.
+                      return std::move(done)(std::move(received));
+                    }
+                    Upload(std::move(received), std::move(done));
+                  });
   }
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
     source_->GiveBack(step_id, WithDestination(key, kGpu, kCpu), std::move(taken));
   }
 
@@ -70,21 +67,23 @@ class UploadingSource final : public TensorSource {
                          [range] {});
   }
 
-  void Upload(Tensor host, const Args& recv_args, DoneFn done) {
+  void Upload(Received&& taken, DoneFn done) {
+    const Tensor host = std::move(taken.tensor);
     auto into = in_chunks_ ? AllocateInChunks(host)
                            : engine_->Allocate(host.dtype(), host.shape(), stream_);
     if (!into.ok()) {
-      return std::move(done)(into.status(), Args(), recv_args, Tensor(), false);
+      return std::move(done)({into.status()});
     }
-    engine_->StartCopy(
-        host, *into, nullptr,
-        [this, host, into = *into, recv_args, done = std::move(done)](absl::Status status) mutable {
-          Args send_args;
-          auto context = GpuContext::Make(engine_, stream_);
-          if (status.ok()) status = context.status();
-          if (context.ok()) send_args.device_context = *context;
-          std::move(done)(std::move(status), send_args, recv_args, into, false);
-        });
+    engine_->StartCopy(host, *into, nullptr,
+                       [this, host, into = *into, turn = taken.turn,
+                        done = std::move(done)](absl::Status status) mutable {
+                         auto context = GpuContext::Make(engine_, stream_);
+                         if (status.ok()) status = context.status();
+                         Received received{std::move(status), into};
+                         if (context.ok()) received.send_context = *context;
+                         received.turn = turn;
+                         std::move(done)(std::move(received));
+                       });
   }
 
   TensorSource* const source_;
@@ -110,12 +109,10 @@ class DownloadingFetcher final : public TensorFetcher {
       TRYST_CHECK(on_device.ok()) << on_device.status();
       inner.destination = *on_device;
     }
-    fetcher_->Fetch(
-        step_id, WithDestination(key, kCpu, kGpu), inner,
-        [this, args, done = std::move(done)](absl::Status status, const Args&, const Args&,
-                                             Tensor tensor, bool is_dead) mutable {
-          Download(std::move(status), args, std::move(tensor), is_dead, std::move(done));
-        });
+    fetcher_->Fetch(step_id, WithDestination(key, kCpu, kGpu), inner,
+                    [this, args, done = std::move(done)](Received&& received) mutable {
+                      Download(std::move(received), args, std::move(done));
+                    });
   }
 
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
@@ -125,19 +122,15 @@ class DownloadingFetcher final : public TensorFetcher {
     auto end = std::make_shared<ManyDoneFn>(std::move(done));
     ArgsOfEach each(args);
     for (size_t i = 0; i < keys.size(); ++i) {
-      Fetch(step_id, keys[i], each.At(i),
-            [results, left, end, i](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                    bool is_dead) {
-              (*results)[i].status = std::move(status);
-              (*results)[i].tensor = std::move(tensor);
-              (*results)[i].is_dead = is_dead;
-              if (left->fetch_sub(1) != 1) return;
-              absl::Status first;
-              for (const Received& result : *results) {
-                if (first.ok()) first = result.status;
-              }
-              std::move (*end)(first, absl::MakeSpan(*results));
-            });
+      Fetch(step_id, keys[i], each.At(i), [results, left, end, i](Received&& received) {
+        (*results)[i] = std::move(received);
+        if (left->fetch_sub(1) != 1) return;
+        absl::Status first;
+        for (const Received& result : *results) {
+          if (first.ok()) first = result.status;
+        }
+        std::move (*end)(first, absl::MakeSpan(*results));
+      });
     }
   }
   void AbortStep(int64_t step_id, const absl::Status& status) override {
@@ -145,26 +138,18 @@ class DownloadingFetcher final : public TensorFetcher {
   }
 
  private:
-  static void End(absl::Status status, const Args& args, Tensor tensor, bool is_dead, DoneFn done) {
-    if (args.executor == nullptr) {
-      return std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
+  void Download(Received&& received, const Args& args, DoneFn done) {
+    if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
+      return EndReceive(args.executor, std::move(received), std::move(done));
     }
-    args.executor->Run([status = std::move(status), args, tensor = std::move(tensor), is_dead,
-                        done = std::move(done)]() mutable {
-      std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
-    });
-  }
-
-  void Download(absl::Status status, const Args& args, Tensor tensor, bool is_dead, DoneFn done) {
-    if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
-      return End(std::move(status), args, std::move(tensor), is_dead, std::move(done));
-    }
+    const Tensor tensor = std::move(received.tensor);
     TRYST_CHECK(!tensor.space().host_readable());
     auto host = args.destination.valid() ? args.destination
                                          : *Tensor::Allocate(tensor.dtype(), tensor.shape());
     engine_->StartCopy(tensor, host, nullptr,
-                       [tensor, host, args, done = std::move(done)](absl::Status copied) mutable {
-                         End(std::move(copied), args, host, false, std::move(done));
+                       [tensor, host, executor = args.executor,
+                        done = std::move(done)](absl::Status copied) mutable {
+                         EndReceive(executor, {std::move(copied), host}, std::move(done));
                        });
   }
 

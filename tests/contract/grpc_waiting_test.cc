@@ -59,10 +59,10 @@ class Ends {
     float value = 0;
   };
   DoneFn Done(int number) {
-    return [this, number](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+    return [this, number](Received&& received) {
       MutexLock lock(&mu_);
-      const float value = tensor.valid() ? tensor.data_as<float>()[0] : -1;
-      EXPECT_TRUE(ends_.emplace(number, End{std::move(status), value}).second) << number;
+      const float value = received.tensor.valid() ? received.tensor.data_as<float>()[0] : -1;
+      EXPECT_TRUE(ends_.emplace(number, End{std::move(received.status), value}).second) << number;
       order_.push_back(number);
       changed_.NotifyAll();
     };
@@ -377,12 +377,10 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
   int ends = 0;
   std::promise<uint64_t> cancelled;
   for (int i = 0; i < kWaiting; ++i) {
-    world_->consumer()->Fetch(
-        1, Key(absl::StrCat("never", i)), args,
-        [&](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-          EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-          if (++ends == kWaiting) cancelled.set_value(world_->served().alone);
-        });
+    world_->consumer()->Fetch(1, Key(absl::StrCat("never", i)), args, [&](Received&& received) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(received.status)) << received.status;
+      if (++ends == kWaiting) cancelled.set_value(world_->served().alone);
+    });
   }
   ASSERT_TRUE(Eventually([&] { return world_->served().waiting == kWaiting; }))
       << world_->served().waiting;
@@ -411,16 +409,14 @@ TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadShortly
   int ends = 0;
   std::promise<void> all;
   for (int i = 0; i < kWaiting; ++i) {
-    world_->consumer()->Fetch(
-        1, Key(absl::StrCat("never", i)), args,
-        [&](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-          EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-          Thread& here = threads[std::this_thread::get_id()];
-          here.last_ns = worked_ns();
-          if (here.first_ns == 0) here.first_ns = here.last_ns;
-          ended_ns = clock.NowNs();
-          if (++ends == kWaiting) all.set_value();
-        });
+    world_->consumer()->Fetch(1, Key(absl::StrCat("never", i)), args, [&](Received&& received) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(received.status)) << received.status;
+      Thread& here = threads[std::this_thread::get_id()];
+      here.last_ns = worked_ns();
+      if (here.first_ns == 0) here.first_ns = here.last_ns;
+      ended_ns = clock.NowNs();
+      if (++ends == kWaiting) all.set_value();
+    });
   }
   ASSERT_TRUE(Eventually([&] { return world_->served().waiting == kWaiting; }))
       << world_->served().waiting;

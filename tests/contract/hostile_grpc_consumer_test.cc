@@ -33,7 +33,7 @@ class ScriptedSource final : public TensorSource {
     takes_.push_back(std::move(done));
     changed_.NotifyAll();
   }
-  void GiveBack(int64_t, const TensorKey& key, Taken) override {
+  void GiveBack(int64_t, const TensorKey& key, Received) override {
     MutexLock lock(&mu_);
     log_.push_back(absl::StrCat("give back ", key.edge()));
   }
@@ -46,13 +46,14 @@ class ScriptedSource final : public TensorSource {
     }
     return takes_.size() >= count;
   }
-  void Answer(size_t number, const Tensor& tensor, const Args& send_args = Args()) {
+  void Answer(size_t number, const Tensor& tensor,
+              std::shared_ptr<DeviceContext> send_context = nullptr) {
     DoneFn done;
     {
       MutexLock lock(&mu_);
       done = std::move(takes_.at(number));
     }
-    std::move(done)(absl::OkStatus(), send_args, Args(), tensor, false);
+    std::move(done)({absl::OkStatus(), tensor, false, std::move(send_context)});
   }
   std::vector<std::string> log() {
     MutexLock lock(&mu_);
@@ -231,9 +232,7 @@ TEST_F(HostileGrpcConsumerTest, ATensorThatTheHostHasNoMemoryForGoesBack) {
   rpc::FetchHeader header;
   auto call = Start(Request(1, "k"));
   ASSERT_TRUE(source_.AwaitTakes(1));
-  Args args;
-  args.device_context = std::make_shared<HugeDevice>();
-  source_.Answer(0, HugeDevice::Huge(), args);
+  source_.Answer(0, HugeDevice::Huge(), std::make_shared<HugeDevice>());
   ASSERT_TRUE(call->End(&header).ok());
   EXPECT_EQ(static_cast<absl::StatusCode>(header.code()), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(source_.log(), (std::vector<std::string>{"take k", "give back k"}));

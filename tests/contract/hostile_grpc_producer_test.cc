@@ -213,9 +213,9 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
 class End {
  public:
   DoneFn Done() {
-    return [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-      tensor_ = std::move(tensor);
-      promise_.set_value(std::move(status));
+    return [this](Received&& received) {
+      tensor_ = std::move(received.tensor);
+      promise_.set_value(std::move(received.status));
     };
   }
   // kUnknown: it has not ended.

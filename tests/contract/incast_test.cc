@@ -58,13 +58,11 @@ class IncastTest : public ::testing::Test {
         ASSERT_TRUE(pair_->step()->Send(key, Args(), source, false).ok());
         Args args;
         if (into_place) args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
-        pair_->consumer()->Fetch(
-            1, key, args,
-            [&, producer](absl::Status status, const Args&, const Args&, Tensor, bool) {
-              EXPECT_TRUE(status.ok()) << status;
-              ++ended[static_cast<size_t>(producer)];
-              ++all;
-            });
+        pair_->consumer()->Fetch(1, key, args, [&, producer](Received&& received) {
+          EXPECT_TRUE(received.status.ok()) << received.status;
+          ++ended[static_cast<size_t>(producer)];
+          ++all;
+        });
       }
     }
     for (int turns = 0; all < kProducers * kEach && turns < 10'000'000; ++turns) {

@@ -56,12 +56,11 @@ class LeaseTest : public ::testing::Test {
   };
   Answer Take(const TensorKey& key) {
     auto answer = std::make_shared<Answer>();
-    source_->Take(1, key, Args(),
-                  [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                    answer->ended = true;
-                    answer->status = std::move(status);
-                    answer->tensor = std::move(tensor);
-                  });
+    source_->Take(1, key, Args(), [answer](Received&& received) {
+      answer->ended = true;
+      answer->status = std::move(received.status);
+      answer->tensor = std::move(received.tensor);
+    });
     poller_.Turn();
     EXPECT_TRUE(answer->ended);
     return *answer;
@@ -222,16 +221,12 @@ class DeviceLeaseTest : public LeaseTest {
     ASSERT_TRUE(step_.step()->Send(GpuKey(), args_, *tensor, false).ok());
   }
   Answer TakeGpu(const TensorKey& key) {
-    uint64_t turn = 0;
-    Args taking;
-    taking.turn = &turn;
     auto answer = std::make_shared<Answer>();
-    source_->Take(1, key, taking,
-                  [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                    answer->ended = true;
-                    answer->status = std::move(status);
-                    answer->tensor = std::move(tensor);
-                  });
+    source_->Take(1, key, Args(), [answer](Received&& received) {
+      answer->ended = true;
+      answer->status = std::move(received.status);
+      answer->tensor = std::move(received.tensor);
+    });
     for (int i = 0; i < 1000 && !answer->ended; ++i) poller_.Turn();
     EXPECT_TRUE(answer->ended);
     return *answer;

@@ -124,11 +124,9 @@ class StagedFlipTest : public ::testing::Test {
   }
   End Fetch() {
     std::promise<End> ended;
-    world_->consumer()->Fetch(
-        1, Key(), Args(),
-        [&ended](absl::Status status, const Args&, const Args&, Tensor received, bool) {
-          ended.set_value({std::move(status), std::move(received)});
-        });
+    world_->consumer()->Fetch(1, Key(), Args(), [&ended](Received&& got) {
+      ended.set_value({std::move(got.status), std::move(got.tensor)});
+    });
     return ended.get_future().get();
   }
 

@@ -106,8 +106,7 @@ TEST_F(ToyShowsTest, AmongWhatWaits) {
   Cancellation cancellation;
   Args args;
   args.cancellation = &cancellation;
-  (*consumer_->steps()->StartStep(1))
-      ->RecvAsync(Key(), args, [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+  (*consumer_->steps()->StartStep(1))->RecvAsync(Key(), args, [](Received&&) {});
   std::string said;
   for (int i = 0; i < 1000 && !Has(said, "by toy"); ++i) {
     said = consumer_->insight()->WaitingText(-1);

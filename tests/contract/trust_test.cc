@@ -132,16 +132,14 @@ class TrustTest : public ::testing::Test {
   absl::StatusOr<Tensor> Fetch(const std::string& edge, const Args& args = {}) {
     bool ended = false;
     absl::StatusOr<Tensor> got = absl::UnknownError("it hangs");
-    pair_->consumer()->Fetch(
-        1, WorkerPair::Key(edge), args,
-        [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-          ended = true;
-          if (status.ok()) {
-            got = std::move(tensor);
-          } else {
-            got = std::move(status);
-          }
-        });
+    pair_->consumer()->Fetch(1, WorkerPair::Key(edge), args, [&](Received&& received) {
+      ended = true;
+      if (received.status.ok()) {
+        got = std::move(received.tensor);
+      } else {
+        got = std::move(received.status);
+      }
+    });
     EXPECT_TRUE(TurnUntil([&] { return ended; })) << Explain();
     return got;
   }

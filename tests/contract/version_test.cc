@@ -24,12 +24,11 @@ absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key
                        Tensor* tensor) {
   Moment ended;
   absl::Status result;
-  consumer->Fetch(step, key, args,
-                  [&](absl::Status status, const Args&, const Args&, Tensor fetched, bool) {
-                    result = std::move(status);
-                    if (tensor != nullptr) *tensor = std::move(fetched);
-                    ended.Come();
-                  });
+  consumer->Fetch(step, key, args, [&](Received&& received) {
+    result = std::move(received.status);
+    if (tensor != nullptr) *tensor = std::move(received.tensor);
+    ended.Come();
+  });
   TRYST_CHECK(ended.Wait()) << key.text() << " never ended";
   return result;
 }

@@ -98,8 +98,7 @@ class VerifyTest : public ::testing::TestWithParam<TestedPath> {
         args.cancellation = cancellations.back().get();
       }
       ++open_;
-      (*here)->RecvAsync(Key(i % (kKeys / 2)), args,
-                         [this](absl::Status, const Args&, const Args&, Tensor, bool) { --open_; });
+      (*here)->RecvAsync(Key(i % (kKeys / 2)), args, [this](Received&&) { --open_; });
     }
     for (const auto& cancellation : cancellations) {
       if (random_() % 2 == 0) cancellation->StartCancel();

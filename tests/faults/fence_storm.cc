@@ -98,11 +98,9 @@ std::unique_ptr<FenceStorm::Transfer> FenceStorm::Start() {
   const absl::Status sent = pair_->step()->Send(
       key, Args(), *source_.Slice(0, static_cast<int64_t>(transfer->words)), false);
   TRYST_CHECK(sent.ok()) << sent;
-  pair_->consumer()->Fetch(
-      1, key, args,
-      [this, transfer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-        OnDone(transfer, status, tensor);
-      });
+  pair_->consumer()->Fetch(1, key, args, [this, transfer](Received&& received) {
+    OnDone(transfer, received.status, received.tensor);
+  });
   return owned;
 }
 

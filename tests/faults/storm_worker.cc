@@ -67,16 +67,15 @@ class NumberedSource final : public TensorSource {
  public:
   NumberedSource(uint64_t incarnation, HistoryFile* history)
       : incarnation_(incarnation), history_(history) {}
-  void Take(int64_t step, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Take(int64_t step, const TensorKey& key, const Args&, DoneFn done) override {
     if (key.src_incarnation() != incarnation_) {
-      return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
-                             false);
+      return std::move(done)({absl::AbortedError("another incarnation")});
     }
     Line& line = lines_[{step, std::string(key.edge())}];
     if (!line.given_back.empty()) {
       Tensor tensor = std::move(line.given_back.begin()->second);
       line.given_back.erase(line.given_back.begin());
-      return std::move(done)(absl::OkStatus(), Args(), args, std::move(tensor), false);
+      return std::move(done)({absl::OkStatus(), std::move(tensor)});
     }
     const uint64_t serial = line.next++;
     SentTensor sent;
@@ -88,9 +87,9 @@ class NumberedSource final : public TensorSource {
     Tensor tensor = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(words)});
     uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
     for (uint64_t i = 0; i < words; ++i) at[i] = WordAt(static_cast<uint64_t>(step), serial, i);
-    std::move(done)(absl::OkStatus(), Args(), args, std::move(tensor), false);
+    std::move(done)({absl::OkStatus(), std::move(tensor)});
   }
-  void GiveBack(int64_t step, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step, const TensorKey& key, Received taken) override {
     if (!taken.tensor.valid()) return;
     const uint64_t serial = SerialIn(taken.tensor, step);
     lines_[{step, std::string(key.edge())}].given_back[serial] = std::move(taken.tensor);
@@ -151,10 +150,9 @@ class Consumer {
     made.ends_by_ns = deadline_ns + kLateNs;
     const std::string name = HistoryKey(keys_[edge].src_incarnation(), step, keys_[edge].edge());
     pool_->Fetch(step, keys_[edge], args,
-                 [this, edge, step, serial, made, name](absl::Status status, const Args&,
-                                                        const Args&, Tensor tensor, bool) {
-                   Remember(name, step, made, status, tensor);
-                   OnDone(edge, step, serial, status, tensor);
+                 [this, edge, step, serial, made, name](Received&& received) {
+                   Remember(name, step, made, received.status, received.tensor);
+                   OnDone(edge, step, serial, received.status, received.tensor);
                  });
   }
 

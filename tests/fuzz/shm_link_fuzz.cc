@@ -271,16 +271,16 @@ void AttackConsumer(Input* in, World* world) {
     Args args;
     if (into) args.destination = *Tensor::Allocate(DType::kUint8, {100});
     ++started;
-    channel->Fetch(1, Key(), args,
-                   [&ended](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
-                     // Every delivered byte must be readable.
-                     if (tensor.valid() && tensor.dtype() != DType::kString && tensor.bytes() > 0) {
-                       const uint8_t* at = tensor.data_as<uint8_t>();
-                       volatile uint8_t sum = static_cast<uint8_t>(at[0] + at[tensor.bytes() - 1]);
-                       (void)sum;
-                     }
-                     ++ended;
-                   });
+    channel->Fetch(1, Key(), args, [&ended](Received&& received) {
+      // Every delivered byte must be readable.
+      if (received.tensor.valid() && received.tensor.dtype() != DType::kString &&
+          received.tensor.bytes() > 0) {
+        const uint8_t* at = received.tensor.data_as<uint8_t>();
+        volatile uint8_t sum = static_cast<uint8_t>(at[0] + at[received.tensor.bytes() - 1]);
+        (void)sum;
+      }
+      ++ended;
+    });
   };
   for (int i = 0; i < 6; ++i) fetch(i % 2 == 1);
   static const SharedMemory* const segment =

@@ -69,15 +69,13 @@ class Pulls {
  private:
   void Start(size_t place) {
     const double begin = Now();
-    pair_->consumer()->Fetch(
-        1, key_, args_[place],
-        [this, place, begin](absl::Status status, const Args&, const Args&, Tensor, bool) {
-          TRYST_CHECK(status.ok()) << status;
-          took_.push_back(Now() - begin);
-          const bool more = to_start_-- > 0;
-          left_.fetch_sub(1);
-          if (more) Start(place);
-        });
+    pair_->consumer()->Fetch(1, key_, args_[place], [this, place, begin](Received&& received) {
+      TRYST_CHECK(received.status.ok()) << received.status;
+      took_.push_back(Now() - begin);
+      const bool more = to_start_-- > 0;
+      left_.fetch_sub(1);
+      if (more) Start(place);
+    });
   }
 
   WorkerPair* const pair_;

@@ -29,12 +29,11 @@ std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
 void CountedFetch::Start(WorkerPair* pair, int64_t step, const TensorKey& key, const Args& args) {
   ended = false;
   got = Tensor();
-  pair->consumer()->Fetch(
-      step, key, args, [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-        EXPECT_TRUE(status.ok()) << status;
-        got = std::move(tensor);
-        ended = true;
-      });
+  pair->consumer()->Fetch(step, key, args, [this](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    got = std::move(received.tensor);
+    ended = true;
+  });
 }
 
 void TurnUntil(WorkerPair* pair, const std::function<bool()>& over) {

@@ -276,8 +276,8 @@ TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
     if (i == kWarmUp) before = AllocationsSoFar();
     ASSERT_TRUE(step.Send(key, Args(), source, false).ok());
     got = nullptr;
-    step.RecvAsync(key, Args(), [&](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
-      got = tensor.data();  // It ran on this thread, before the call returned.
+    step.RecvAsync(key, Args(), [&](Received&& received) {
+      got = received.tensor.data();  // It ran on this thread, before the call returned.
     });
     ASSERT_EQ(got, source.data());
   }

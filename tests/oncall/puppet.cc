@@ -52,10 +52,9 @@ absl::Status Obey(Server* server, const std::string& line) {
   args.executor = server->executor();
   (*rendezvous)
       ->RecvAsync(Key(peer, heard->self.incarnation, server->worker(), edge), args,
-                  [step, edge, keep = *rendezvous](const absl::Status& status, const Args&,
-                                                   const Args&, const Tensor&, bool) {
+                  [step, edge, keep = *rendezvous](Received&& got) {
                     Say(absl::StrCat("received ", step, " ", edge, " ",
-                                     absl::StatusCodeToString(status.code())));
+                                     absl::StatusCodeToString(got.status.code())));
                   });
   Say(absl::StrCat("asked ", step, " ", edge));
   return absl::OkStatus();

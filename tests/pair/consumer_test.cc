@@ -59,12 +59,11 @@ TEST(ConsumerTest, ATensorAsLargeAsTheLandingBesideTheCallersMemoryComes) {
   const TensorKey key = WorkerPair::Key("beside");
   ASSERT_TRUE(pair.step()->Send(key, Args(), sent, false).ok());
   bool ended = false;
-  pair.consumer()->Fetch(1, key, args,
-                         [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                           EXPECT_TRUE(status.ok()) << status;
-                           EXPECT_EQ(tensor.data(), args.destination.data());
-                           ended = true;
-                         });
+  pair.consumer()->Fetch(1, key, args, [&](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    EXPECT_EQ(received.tensor.data(), args.destination.data());
+    ended = true;
+  });
   for (int turns = 0; !ended && turns < kTurnsMost; ++turns) pair.Turn();
   ASSERT_TRUE(ended) << pair.consumer()->ExplainNow("");
   EXPECT_EQ(memcmp(args.destination.data(), sent.data(), kBytes), 0);

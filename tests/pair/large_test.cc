@@ -79,12 +79,11 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
     ASSERT_TRUE(pair.step()->Send(key, Args(), TensorOver(source), false).ok());
     Moment ended;
     absl::Status end;
-    pair.consumer()->Fetch(1, key, args,
-                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                             EXPECT_EQ(tensor.data(), landed->at());
-                             end = std::move(status);
-                             ended.Come();
-                           });
+    pair.consumer()->Fetch(1, key, args, [&](Received&& received) {
+      EXPECT_EQ(received.tensor.data(), landed->at());
+      end = std::move(received.status);
+      ended.Come();
+    });
     ASSERT_TRUE(ended.Wait(std::chrono::minutes(4)));
     ASSERT_TRUE(end.ok()) << end;
   }

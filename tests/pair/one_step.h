@@ -15,11 +15,11 @@ class OpenSource : public TensorSource {
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
     StepOf(step_id)->RecvAsync(key, args, std::move(done));
   }
-  bool TakeHere(int64_t step_id, TensorKey* key, Place*, Taken* taken) override {
+  bool TakeHere(int64_t step_id, TensorKey* key, Place*, Received* taken) override {
     return StepOf(step_id)->TakeHere(key, taken);
   }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
     StepOf(step_id)->GiveBack(key, std::move(taken));
   }
 

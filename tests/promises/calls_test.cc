@@ -39,7 +39,7 @@ int StopInside(const Worker& self, const Numbers& numbers, WireLine* line) {
   Args args;
   if (numbers.at("executor") != 0) args.executor = self.server->executor();
   self.Step(1)->RecvAsync(KeyBetween(kThisEnd, incarnation, self.server->worker(), "go"), args,
-                          [&](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
+                          [&](Received&&) {
                             const absl::Status status = self.server->Stop(absl::Seconds(1));
                             (void)line->Say(absl::StrCat("stopped ", status.ToString()));
                             stopped.Come();
@@ -63,14 +63,13 @@ TEST_P(Calls, ARecvInsideAnInPlaceDoneComesBack) {
   ASSERT_TRUE(other->AwaitReady());
   auto step = pair->self().Step(1);
   const TensorKey second = other->Key("second");
-  step->RecvAsync(other->Key("first"), {},
-                  [step, second, ended, first_ended, status](const absl::Status& first, const Args&,
-                                                             const Args&, const Tensor&, bool) {
-                    first_ended->Come();
-                    *status =
-                        first.ok() ? step->Recv(second, {}, absl::Seconds(2)).status() : first;
-                    ended->Come();
-                  });
+  step->RecvAsync(
+      other->Key("first"), {}, [step, second, ended, first_ended, status](Received&& received) {
+        first_ended->Come();
+        *status = received.status.ok() ? step->Recv(second, {}, absl::Seconds(2)).status()
+                                       : received.status;
+        ended->Come();
+      });
   ASSERT_TRUE(first_ended->Wait(kSoon));
   if (!ended->Wait(kSoon)) {
     (void)pair.release();  // Its thread never returns, so the pair cannot be stopped.

@@ -129,9 +129,7 @@ TEST(LocalMemory, AReceiveThatWaitsTakesLittle) {
   const int64_t with_keys = HeapBytes();
   int64_t ended = 0;
   for (const TensorKey& key : keys) {
-    step->RecvAsync(
-        key, {},
-        [&ended](const absl::Status&, const Args&, const Args&, const Tensor&, bool) { ++ended; });
+    step->RecvAsync(key, {}, [&ended](Received&&) { ++ended; });
   }
   const int64_t waiting = HeapBytes();
   step->StartAbort(absl::AbortedError("over"));

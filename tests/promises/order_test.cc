@@ -178,25 +178,23 @@ class Storm {
     }
     if (outstanding != nullptr) ++*outstanding;
     made->before = NextStamp();
-    step_->RecvAsync(keys_[key], args,
-                     [state = state_, made, key, outstanding](absl::Status status, const Args&,
-                                                              const Args&, Tensor tensor, bool) {
-                       const int64_t now_ns = SteadyNs();
-                       const int64_t said = status.ok() ? NumberOf(tensor) : -1;
-                       MutexLock lock(&state->mu);
-                       ++made->calls;
-                       made->code = status.code();
-                       made->ended_ns = now_ns;
-                       if (status.ok()) {
-                         made->number = said & ((int64_t{1} << 40) - 1);
-                         made->whole = said >= 0 && said >> 40 == key;
-                         ++state->received;
-                       } else {
-                         --state->claimed[key];
-                       }
-                       --state->open;
-                       if (outstanding != nullptr) --*outstanding;
-                     });
+    step_->RecvAsync(keys_[key], args, [state = state_, made, key, outstanding](Received&& got) {
+      const int64_t now_ns = SteadyNs();
+      const int64_t said = got.status.ok() ? NumberOf(got.tensor) : -1;
+      MutexLock lock(&state->mu);
+      ++made->calls;
+      made->code = got.status.code();
+      made->ended_ns = now_ns;
+      if (got.status.ok()) {
+        made->number = said & ((int64_t{1} << 40) - 1);
+        made->whole = said >= 0 && said >> 40 == key;
+        ++state->received;
+      } else {
+        --state->claimed[key];
+      }
+      --state->open;
+      if (outstanding != nullptr) --*outstanding;
+    });
     made->after = NextStamp();
     return slot;
   }
@@ -399,15 +397,13 @@ class DoneReceiver {
 
  private:
   void AwaitTick() {
-    step_->RecvAsync(
-        tick_, {},
-        [this](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-          if (!status.ok()) return;
-          AwaitTick();
-          if (!wanted_) return;
-          Make();
-          wanted_ = false;
-        });
+    step_->RecvAsync(tick_, {}, [this](Received&& received) {
+      if (!received.status.ok()) return;
+      AwaitTick();
+      if (!wanted_) return;
+      Make();
+      wanted_ = false;
+    });
   }
   void Make() {
     MadeReceive* made = nullptr;
@@ -416,15 +412,13 @@ class DoneReceiver {
       made = &made_.emplace_back();
     }
     made->before = NextStamp();
-    step_->RecvAsync(k_, {},
-                     [this, made](const absl::Status& status, const Args&, const Args&,
-                                  const Tensor& tensor, bool) {
-                       MutexLock lock(&mu_);
-                       ++made->calls;
-                       made->code = status.code();
-                       if (status.ok()) made->number = NumberOf(tensor);
-                       ++ended_;
-                     });
+    step_->RecvAsync(k_, {}, [this, made](Received&& received) {
+      MutexLock lock(&mu_);
+      ++made->calls;
+      made->code = received.status.code();
+      if (received.status.ok()) made->number = NumberOf(received.tensor);
+      ++ended_;
+    });
     made->after = NextStamp();
   }
 

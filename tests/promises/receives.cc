@@ -22,19 +22,17 @@ size_t Receives::Make(Rendezvous* step, const TensorKey& key, const Args& args) 
     state_->ends.back().asked_ns = SteadyNs();
     ++state_->open;
   }
-  step->RecvAsync(key, args,
-                  [state = state_, which](absl::Status status, const Args&, const Args&,
-                                          Tensor tensor, bool is_dead) {
-                    const int64_t now_ns = SteadyNs();
-                    MutexLock lock(&state->mu);
-                    End& end = state->ends[which];
-                    if (++end.calls == 1) --state->open;
-                    end.status = std::move(status);
-                    end.tensor = std::move(tensor);
-                    end.is_dead = is_dead;
-                    end.ended_ns = now_ns;
-                    state->changed.NotifyAll();
-                  });
+  step->RecvAsync(key, args, [state = state_, which](Received&& received) {
+    const int64_t now_ns = SteadyNs();
+    MutexLock lock(&state->mu);
+    End& end = state->ends[which];
+    if (++end.calls == 1) --state->open;
+    end.status = std::move(received.status);
+    end.tensor = std::move(received.tensor);
+    end.is_dead = received.is_dead;
+    end.ended_ns = now_ns;
+    state->changed.NotifyAll();
+  });
   return which;
 }
 

@@ -177,16 +177,16 @@ class Dataflow {
     step_->RecvAsync(
         KeyBetween(peer_, peer_incarnation_, self_.server->worker(), "g",
                    static_cast<uint64_t>(key)),
-        args, [this, key](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-          const bool right = status.ok() && NumberOf(tensor) == key &&
-                             tensor.shape().elements() == GraphElements(key);
+        args, [this, key](Received&& received) {
+          const bool right = received.status.ok() && NumberOf(received.tensor) == key &&
+                             received.tensor.shape().elements() == GraphElements(key);
           std::vector<int64_t> ready;
           {
             MutexLock lock(&mu_);
             --open_;
             if (!right && wrong_.empty()) {
-              wrong_ = absl::StrCat("key ", key, ": ", status.ToString(), ", number ",
-                                    status.ok() ? NumberOf(tensor) : -1);
+              wrong_ = absl::StrCat("key ", key, ": ", received.status.ToString(), ", number ",
+                                    received.status.ok() ? NumberOf(received.tensor) : -1);
             }
             for (int64_t next : unblocks_[static_cast<size_t>(key)]) {
               if (--missing_[static_cast<size_t>(next)] == 0) ready.push_back(next);

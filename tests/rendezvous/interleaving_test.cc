@@ -119,19 +119,14 @@ struct World {
   // Takes a tensor and gives it back, whenever and on whichever thread it arrives.
   void AddTaker() {
     takers.push_back({});
-    ops.push_back(
-        {absl::StrCat("take", takers.size() - 1), [this, taker = &takers.back()] {
-           Args args;
-           args.turn = &taker->turn;
-           rendezvous->RecvAsync(
-               key, args,
-               [this, taker](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                 taker->ended = true;
-                 if (!status.ok()) return;
-                 if (stop) stop();
-                 rendezvous->GiveBack(key, {tensor, false, Args(), taker->turn});
-               });
-         }});
+    ops.push_back({absl::StrCat("take", takers.size() - 1), [this, taker = &takers.back()] {
+                     rendezvous->RecvAsync(key, Args(), [this, taker](Received&& received) {
+                       taker->ended = true;
+                       if (!received.status.ok()) return;
+                       if (stop) stop();
+                       rendezvous->GiveBack(key, std::move(received));
+                     });
+                   }});
   }
   void AddCancel() {
     cancel = static_cast<int>(ops.size());
@@ -158,7 +153,6 @@ struct World {
   std::vector<Op> ops;
   struct Taker {
     bool ended = false;
-    uint64_t turn = 0;
   };
   std::deque<Taker> takers;
   std::vector<size_t> sends, receives;

@@ -154,7 +154,7 @@ TEST_F(Semantics, PeerLossEndsTheReceive) {
   class LostPeer final : public TensorFetcher {
    public:
     void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
-      FailReceive(absl::UnavailableError("peer lost"), args, std::move(done));
+      FailReceive(absl::UnavailableError("peer lost"), args.executor, std::move(done));
     }
     void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&,
                    ManyDoneFn done) override {
@@ -344,19 +344,17 @@ TEST_F(Semantics, SendNeverBlocksAndDoneNeverRunsUnderALock) {
   LocalRendezvous one(options, &alarms);
   int depth = 0;
   std::function<void()> next = [&] {
-    one.RecvAsync(LocalKey("e"), Args(),
-                  [&](absl::Status status, const Args&, const Args&, Tensor, bool) {
-                    if (status.ok() && ++depth < 10) next();
-                  });
+    one.RecvAsync(LocalKey("e"), Args(), [&](Received&& received) {
+      if (received.status.ok() && ++depth < 10) next();
+    });
     if (depth < 10) {
       ASSERT_TRUE(SendNumber(&one, LocalKey("e"), depth).ok());
     }
   };
   next();
   EXPECT_EQ(depth, 10);
-  one.RecvAsync(LocalKey("x"), Args(), [&](absl::Status, const Args&, const Args&, Tensor, bool) {
-    EXPECT_FALSE(SendNumber(&one, LocalKey("x"), 1).ok());
-  });
+  one.RecvAsync(LocalKey("x"), Args(),
+                [&](Received&&) { EXPECT_FALSE(SendNumber(&one, LocalKey("x"), 1).ok()); });
   one.StartAbort(absl::AbortedError("over"));
 }
 

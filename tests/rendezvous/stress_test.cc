@@ -109,10 +109,9 @@ class Worker {
   }
   void ReceiveOne() {
     ++shared_.asked;
-    shared_.rendezvous->RecvAsync(
-        Key(), RandomArgs(),
-        [shared = &shared_](absl::Status status, const Args&, const Args&, Tensor tensor,
-                            bool is_dead) { shared->OnEnd(status, tensor, is_dead); });
+    shared_.rendezvous->RecvAsync(Key(), RandomArgs(), [shared = &shared_](Received&& received) {
+      shared->OnEnd(received.status, received.tensor, received.is_dead);
+    });
   }
   void ReceiveSeveral() {
     std::vector<TensorKey> keys;
@@ -172,8 +171,7 @@ TEST(Stress, AbortAmidst) {
           const TensorKey key = LocalKey(absl::StrCat(i % 8));
           if (t % 2 == 0) {
             ++asked;
-            rendezvous.RecvAsync(
-                key, args, [&](absl::Status, const Args&, const Args&, Tensor, bool) { ++ended; });
+            rendezvous.RecvAsync(key, args, [&](Received&&) { ++ended; });
           } else {
             (void)SendNumber(&rendezvous, key, i);
           }

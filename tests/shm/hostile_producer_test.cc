@@ -76,8 +76,7 @@ class HostileProducerTest : public ::testing::Test {
     Turn();
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
     for (WaitingFetch& fetch : left_) {
-      std::move(fetch.done)(absl::CancelledError("the test is over"), Args(), fetch.args, Tensor(),
-                            false);
+      std::move(fetch.done)({absl::CancelledError("the test is over")});
     }
     EXPECT_EQ(ended_, started_);
   }
@@ -138,14 +137,13 @@ class HostileProducerTest : public ::testing::Test {
     const TensorKey key = TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,
                                                 absl::StrCat(kConsumer, "/device:CPU:0"), edge)
                               ->At(0, 0);
-    channel_->Fetch(1, key, args,
-                    [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                      ++ended_;
-                      status_ = status;
-                      if (!status.ok()) return;
-                      ASSERT_GE(tensor.bytes(), sizeof(uint32_t));
-                      got_.push_back(tensor.data_as<uint32_t>()[0]);
-                    });
+    channel_->Fetch(1, key, args, [this](Received&& received) {
+      ++ended_;
+      status_ = received.status;
+      if (!received.status.ok()) return;
+      ASSERT_GE(received.tensor.bytes(), sizeof(uint32_t));
+      got_.push_back(received.tensor.data_as<uint32_t>()[0]);
+    });
     Turn();
   }
   // The request that the consumer has written last.

@@ -176,17 +176,18 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
           process.poller()->PostFn([&, args, edge] {
             process.Channel(Producer(run))
                 ->Fetch(1, ShmProcess::Key(Producer(run), Consumer(run), absl::StrCat("e", edge)),
-                        args,
-                        [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                          if (status.ok() && !IsWhole(tensor)) Fail("a tensor is torn");
+                        args, [&](Received&& received) {
+                          if (received.status.ok() && !IsWhole(received.tensor))
+                            Fail("a received.tensor is torn");
                           MutexLock done(&state.mu);
                           --state.out;
-                          if (absl::IsUnavailable(status)) state.gone = true;
-                          if (status.ok() && !std::exchange(state.met, true)) {
+                          if (absl::IsUnavailable(received.status)) state.gone = true;
+                          if (received.status.ok() && !std::exchange(state.met, true)) {
                             // The test may no longer read.
                             if (send(stop_fd, "m", 1, MSG_NOSIGNAL) != 1) state.gone = true;
                           }
-                          if (status.ok()) state.held.push_back(std::move(tensor));
+                          if (received.status.ok())
+                            state.held.push_back(std::move(received.tensor));
                           if (state.held.size() > 20) state.held.pop_front();
                         });
           });

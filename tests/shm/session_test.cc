@@ -164,13 +164,12 @@ class SessionTest : public ::testing::Test {
     FetchWith(key, args, fetched);
   }
   void FetchWith(const TensorKey& key, const Args& args, Fetched* fetched) {
-    channel_->Fetch(1, key, args,
-                    [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                      EXPECT_FALSE(fetched->ended) << "a callback ran twice";
-                      fetched->ended = true;
-                      if (status.ok()) fetched->number = NumberOf(tensor);
-                      fetched->status = std::move(status);
-                    });
+    channel_->Fetch(1, key, args, [fetched](Received&& received) {
+      EXPECT_FALSE(fetched->ended) << "a callback ran twice";
+      fetched->ended = true;
+      if (received.status.ok()) fetched->number = NumberOf(received.tensor);
+      fetched->status = std::move(received.status);
+    });
   }
   // What can still be received from the producer, in order.
   std::vector<int> Left(const TensorKey& key) {
@@ -180,12 +179,11 @@ class SessionTest : public ::testing::Test {
       Cancellation cancellation;
       Args args;
       args.cancellation = &cancellation;
-      producer_->source.step()->RecvAsync(
-          key, args, [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-            if (!status.ok()) return;
-            met = true;
-            left.push_back(NumberOf(tensor));
-          });
+      producer_->source.step()->RecvAsync(key, args, [&](Received&& received) {
+        if (!received.status.ok()) return;
+        met = true;
+        left.push_back(NumberOf(received.tensor));
+      });
       if (met) continue;
       cancellation.StartCancel();
       return left;
@@ -256,7 +254,7 @@ TEST_F(SessionTest, APathThatIsRefusedInASessionLeavesNothingAtTheProducer) {
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(Left(Key("edge")), std::vector<int>{2});
   for (WaitingFetch& one : moved) {
-    std::move(one.done)(absl::CancelledError("over"), one.args, Args(), Tensor(), false);
+    std::move(one.done)({absl::CancelledError("over")});
   }
 }
 
@@ -588,11 +586,10 @@ TEST_F(SessionTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
   std::vector<Tensor> kept;
   for (int i = 1; i <= 12; ++i) {
     Send(Key("edge"), 300'000, i, false);
-    channel_->Fetch(1, Key("edge"), Args(),
-                    [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                      EXPECT_TRUE(status.ok()) << status;
-                      kept.push_back(std::move(tensor));
-                    });
+    channel_->Fetch(1, Key("edge"), Args(), [&](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      kept.push_back(std::move(received.tensor));
+    });
     for (int turn = 0; turn < 1000 && kept.size() < static_cast<size_t>(i); ++turn) Turn();
     ASSERT_EQ(kept.size(), static_cast<size_t>(i));
     EXPECT_EQ(NumberOf(kept.back()), i);

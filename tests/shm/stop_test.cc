@@ -65,10 +65,9 @@ char Hear(int fd) {
     read = false;
     process.poller()->PostFn([&, args, number] {
       process.Channel(producer)->Fetch(
-          1, ShmProcess::Key(producer, consumer, "e"), args,
-          [&, number](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-            if (!status.ok()) return (void)Tell(fd, 'u');
-            const uint8_t* const at = tensor.data_as<uint8_t>();
+          1, ShmProcess::Key(producer, consumer, "e"), args, [&, number](Received&& received) {
+            if (!received.status.ok()) return (void)Tell(fd, 'u');
+            const uint8_t* const at = received.tensor.data_as<uint8_t>();
             const bool whole = at[0] == number && memcmp(at, at + 1, kBytes - 1) == 0;
             Tell(fd, !read ? 'n' : whole ? 'o' : 'w');
           });
@@ -126,10 +125,9 @@ TEST(StopTest, WhatWasTakenBackIsNeverDelivered) {
       if (way == 1) {
         // Its session ends, as if another process of its name had come.
         process.poller()->RunAndWait([&] { process.path()->NotePeer(consumer, 4711); });
-        process.step()->RecvAsync(
-            key, Args(), [&](absl::Status got, const Args&, const Args&, Tensor tensor, bool) {
-              back = got.ok() && tensor.data_as<uint8_t>()[0] == number;
-            });
+        process.step()->RecvAsync(key, Args(), [&](Received&& received) {
+          back = received.status.ok() && received.tensor.data_as<uint8_t>()[0] == number;
+        });
         EXPECT_TRUE(back) << "the tensor is lost in round " << i;
         memset(bytes, 0xee, kBytes);  // Its memory is used for something else.
       } else if (way == 2) {

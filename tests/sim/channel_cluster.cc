@@ -50,12 +50,11 @@ struct Worker {
     explicit Source(Worker* worker) : worker(worker) {}
     void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
       if (key.src_incarnation() != worker->incarnation) {
-        return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
-                               false);
+        return std::move(done)({absl::AbortedError("another incarnation")});
       }
       worker->step(step_id)->RecvAsync(key, args, std::move(done));
     }
-    void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
       worker->step(step_id)->GiveBack(key, std::move(taken));
     }
     Worker* const worker;

@@ -302,9 +302,9 @@ void ChannelLoad::StartFetch(Edge* edge) {
 void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
   const Edge& edge = *fetch->edge;
   target_->FetcherOf(edge.consumer)
-      ->Fetch(edge.step, edge.key, args,
-              [this, fetch](absl::Status status, const Args&, const Args&, Tensor tensor,
-                            bool is_dead) { OnDone(fetch, std::move(status), tensor, is_dead); });
+      ->Fetch(edge.step, edge.key, args, [this, fetch](Received&& received) {
+        OnDone(fetch, std::move(received.status), received.tensor, received.is_dead);
+      });
 }
 
 // Aims at a tensor that has been sent and does not fit into a message: from before the request to

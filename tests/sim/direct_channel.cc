@@ -24,7 +24,7 @@ struct DirectChannel::Op {
   bool taking = false;
   bool has_taken = false;
   Cancellation take;  // Ours, of the producer's take.
-  Taken taken;
+  Received taken;
   Cancellation::Token token = Cancellation::kNoToken;
 };
 
@@ -65,16 +65,11 @@ void DirectChannel::Ask(const std::shared_ptr<Op>& op) {
   op->taking = true;
   Args args;
   args.cancellation = &op->take;
-  args.turn = &op->taken.turn;
-  source->Take(op->step_id, op->key, args,
-               [this, op](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                          bool is_dead) {
-                 op->taking = false;
-                 op->taken.tensor = std::move(tensor);
-                 op->taken.is_dead = is_dead;
-                 op->taken.send_args = send_args;
-                 OnTaken(op, std::move(status));
-               });
+  source->Take(op->step_id, op->key, args, [this, op](Received&& received) {
+    op->taking = false;
+    op->taken = std::move(received);
+    OnTaken(op, op->taken.status);
+  });
 }
 
 void DirectChannel::OnTaken(const std::shared_ptr<Op>& op, absl::Status status) {
@@ -125,7 +120,7 @@ void DirectChannel::End(const std::shared_ptr<Op>& op, absl::Status status, Tens
   out_.erase(op);
   auto run = [op, status, tensor, is_dead]() mutable {
     DoneFn done = std::move(op->done);
-    std::move(done)(std::move(status), Args(), op->args, std::move(tensor), is_dead);
+    std::move(done)({std::move(status), std::move(tensor), is_dead});
   };
   if (op->args.executor == nullptr) return run();
   op->args.executor->Run(std::move(run));

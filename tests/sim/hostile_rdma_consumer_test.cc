@@ -28,24 +28,25 @@ constexpr uint64_t kTurn = 77;  // Whatever is taken has it.
 // Has nothing until the test says so.
 class Nothing final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
-    if (args.turn != nullptr) *args.turn = kTurn;
+  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
     waiting_.push_back(std::move(done));
   }
-  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
+  void GiveBack(int64_t, const TensorKey& key, Received taken) override {
     back.push_back(taken.turn);
     back_keys.emplace_back(key.text());
   }
   size_t asked() const { return waiting_.size(); }
   void Meet(size_t which, Tensor tensor) {
-    std::move(waiting_[which])(absl::OkStatus(), Args(), Args(), std::move(tensor), false);
+    Received received{absl::OkStatus(), std::move(tensor)};
+    received.turn = kTurn;
+    std::move(waiting_[which])(std::move(received));
     waiting_[which] = nullptr;
   }
   void EndAll() {
     for (DoneFn& done : std::exchange(waiting_, {})) {
-      if (done) std::move(done)(absl::CancelledError("over"), Args(), Args(), Tensor(), false);
+      if (done) std::move(done)({absl::CancelledError("over")});
     }
   }
   std::vector<uint64_t> back;          // The turns of what was given back,

@@ -133,7 +133,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     }
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
     for (WaitingFetch& fetch : left_) {
-      std::move(fetch.done)(absl::CancelledError("over"), Args(), fetch.args, Tensor(), false);
+      std::move(fetch.done)({absl::CancelledError("over")});
     }
     channel_.reset();
     for (int i = 0; i < 100; ++i) Settle();
@@ -276,13 +276,11 @@ class HostileRdmaProducerTest : public ::testing::Test {
   }
   Fetched* Fetch(const std::string& edge, const Args& args = Args(), uint64_t incarnation = 1) {
     Fetched* const fetched = fetched_.emplace_back(std::make_unique<Fetched>()).get();
-    channel_->Fetch(
-        step_, KeyOf(edge, incarnation), args,
-        [out = fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-          ++out->calls;
-          out->status = std::move(status);
-          out->tensor = std::move(tensor);
-        });
+    channel_->Fetch(step_, KeyOf(edge, incarnation), args, [out = fetched](Received&& received) {
+      ++out->calls;
+      out->status = std::move(received.status);
+      out->tensor = std::move(received.tensor);
+    });
     Settle();
     return fetched;
   }
@@ -527,12 +525,10 @@ TEST_F(HostileRdmaProducerTest, ALateCancelEndsNoOtherFetch) {
   Answer(1, 5);
   const Scripted::Asked asked_first = scripted_.LastRequest();
   absl::optional<absl::Status> next;  // How the third ended.
-  channel_->Fetch(1, KeyOf("b"), Args(),
-                  [&](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
-                    channel_->Fetch(1, KeyOf("c"), Args(),
-                                    [&](absl::Status status, const Args&, const Args&,
-                                        const Tensor&, bool) { next = std::move(status); });
-                  });
+  channel_->Fetch(1, KeyOf("b"), Args(), [&](Received&&) {
+    channel_->Fetch(1, KeyOf("c"), Args(),
+                    [&](Received&& received) { next = std::move(received.status); });
+  });
   for (int i = 0; i < 10; ++i) Settle();
   for (const Scripted::Asked& one : {asked_first, scripted_.LastRequest()}) {
     wire::TensorMeta meta;
@@ -603,18 +599,17 @@ TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
 
 // An honest one. Those behind the first would get its tensor, which goes back, if they stayed.
 TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
-  uint64_t turns[5] = {};
-  const auto fetch = [&](size_t i) {
+  const auto fetch = [&](int32_t i) {
     Args args;
-    args.turn = &turns[i];
+    args.alloc_attrs.scope_id = i;
     Fetch("a", args);
   };
-  for (size_t i = 0; i < 3; ++i) fetch(i);
+  for (int32_t i = 0; i < 3; ++i) fetch(i);
   const Fetched* const other = Fetch("b");
   Answer(1, 5);
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "one of each key";
   for (const char* edge : {"c", "d", "e"}) Fetch(edge);
-  for (size_t i = 3; i < 5; ++i) fetch(i);  // No slot is free for them to be looked at.
+  for (int32_t i = 3; i < 5; ++i) fetch(i);  // No slot is free for them to be looked at.
   const size_t asked = scripted_.CountOf(wire::RecordType::kRequest);
   wire::Record record;
   record.type = wire::RecordType::kNeedDestination;
@@ -636,11 +631,13 @@ TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
   record.type = wire::RecordType::kGone;
   Say(record);
   ASSERT_EQ(too_large_.size(), 5u);
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(too_large_[i].args.turn, &turns[i]) << "in order";
+  for (int32_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(too_large_[static_cast<size_t>(i)].args.alloc_attrs.scope_id, i) << "in order";
+  }
   EXPECT_LE(scripted_.CountOf(wire::RecordType::kRequest), asked + 1) << "a follower is asked for";
   EXPECT_EQ(other->calls, 0);
   for (WaitingFetch& fetch : std::exchange(too_large_, {})) {
-    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, Tensor(), true);
+    std::move(fetch.done)({absl::OkStatus(), Tensor(), true});
   }
 }
 

@@ -40,13 +40,12 @@ SimProcess::~SimProcess() {
 
 void SimProcess::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (key.src_incarnation() != incarnation_) {
-    return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
-                           false);
+    return std::move(done)({absl::AbortedError("another incarnation")});
   }
   hosts_->program_->Take(this, step_id, key, args, std::move(done));
 }
 
-void SimProcess::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+void SimProcess::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {
   hosts_->program_->GiveBack(this, step_id, key, std::move(taken));
 }
 

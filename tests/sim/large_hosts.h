@@ -36,7 +36,7 @@ class SimProcess final : public TensorSource {
   void Charge(int64_t ns) { charged_ns_ += ns; }
 
   void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
  private:
   friend class LargeHosts;
@@ -64,7 +64,7 @@ class SimProgram {
   virtual void Take(SimProcess* process, int64_t step_id, const TensorKey& key, const Args& args,
                     DoneFn done) = 0;
   virtual void GiveBack(SimProcess* process, int64_t step_id, const TensorKey& key,
-                        Taken taken) = 0;
+                        Received taken) = 0;
   // Does a little of what the process wants to do. True: there is more.
   virtual bool StartSome(SimProcess* process) = 0;
 };

@@ -90,7 +90,7 @@ class LargeJob final : public SimProgram {
 
   void Take(SimProcess* process, int64_t step, const TensorKey& key, const Args& args,
             DoneFn done) override;
-  void GiveBack(SimProcess* process, int64_t step, const TensorKey& key, Taken taken) override;
+  void GiveBack(SimProcess* process, int64_t step, const TensorKey& key, Received taken) override;
   bool StartSome(SimProcess* process) override;
 
  private:
@@ -194,12 +194,10 @@ void LargeJob::Take(SimProcess* process, int64_t step, const TensorKey& key, con
   }
   int variable = 0;
   TRYST_CHECK(absl::SimpleAtoi(key.edge().substr(1), &variable));
-  if (args.turn != nullptr) *args.turn = 1;
-  std::move(done)(absl::OkStatus(), Args(), args,
-                  tensors_.at(bytes_[static_cast<size_t>(variable)]), false);
+  std::move(done)({absl::OkStatus(), tensors_.at(bytes_[static_cast<size_t>(variable)])});
 }
 
-void LargeJob::GiveBack(SimProcess* process, int64_t step, const TensorKey& key, Taken taken) {
+void LargeJob::GiveBack(SimProcess* process, int64_t step, const TensorKey& key, Received taken) {
   if (IsServer(process->host())) return;  // A variable is always there.
   StepOf(process->host(), step)->GiveBack(key, std::move(taken));
 }
@@ -232,11 +230,9 @@ void LargeJob::StartFetch(SimProcess* process, const Ask& ask) {
           ->At(0, 0);
   process->Charge(CostNs(process));
   ++started_;
-  process->pool()->Fetch(
-      ask.step, key, Args(),
-      [this, process, ask](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-        OnFetched(process, ask, status, tensor);
-      });
+  process->pool()->Fetch(ask.step, key, Args(), [this, process, ask](Received&& received) {
+    OnFetched(process, ask, received.status, received.tensor);
+  });
 }
 
 void LargeJob::OnFetched(SimProcess* process, const Ask& ask, const absl::Status& status,

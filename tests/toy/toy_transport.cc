@@ -88,7 +88,7 @@ class ToyChannel final : public Channel {
     bool asked = false;
     absl::Status left;  // Why the fetch was ended early.
     Cancellation take;
-    Taken taken;
+    Received taken;
     Cancellation::Token token = Cancellation::kNoToken;
     TraceSpan span;
   };
@@ -117,21 +117,16 @@ class ToyChannel final : public Channel {
     op->span.Enter(WaitsFor::kPeerSend, now_ns());
     Args args;
     args.cancellation = &op->take;
-    args.turn = &op->taken.turn;
-    source_->Take(op->fetch.step, op->fetch.key, args,
-                  [this, op](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                             bool is_dead) {
-                    op->taken.tensor = std::move(tensor);
-                    op->taken.is_dead = is_dead;
-                    op->taken.send_args = send_args;
-                    Soon([this, op, status] { OnTaken(op, status); });
-                  });
+    source_->Take(op->fetch.step, op->fetch.key, args, [this, op](Received&& received) {
+      op->taken = std::move(received);
+      Soon([this, op] { OnTaken(op, op->taken.status); });
+    });
   }
   void OnTaken(Op* op, absl::Status status) {
     const bool taken = status.ok();
     if (taken) status = op->left.ok() ? Fill(op) : op->left;
     if (taken && !status.ok()) {
-      source_->GiveBack(op->fetch.step, op->fetch.key, std::exchange(op->taken, Taken()));
+      source_->GiveBack(op->fetch.step, op->fetch.key, std::exchange(op->taken, Received()));
     }
     End(op, op->left.ok() ? status : op->left);
   }
@@ -171,7 +166,7 @@ class ToyChannel final : public Channel {
     }
     Executor* const executor = op->fetch.args.executor;
     auto run = [fetch = std::move(op->fetch), taken = std::move(op->taken), status]() mutable {
-      std::move(fetch.done)(status, Args(), fetch.args, std::move(taken.tensor), taken.is_dead);
+      std::move(fetch.done)({status, std::move(taken.tensor), taken.is_dead});
     };
     ops_.erase(op->id);
     executor == nullptr ? run() : executor->RunWithoutWaiting(std::move(run));

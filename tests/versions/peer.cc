@@ -32,6 +32,9 @@
 #include "absl/time/clock.h"
 #include "server/server.h"
 
+// The forms of the last release are deprecated here.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace tryst {
 namespace {
 
