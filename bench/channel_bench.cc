@@ -74,7 +74,7 @@ class Load {
     for (int i = 0; i < in_flight; ++i) {
       sources_.push_back(*Tensor::Allocate(DType::kUint8, shape));
       std::fill_n(static_cast<uint8_t*>(sources_.back().mutable_data()), bytes, 1);
-      places_.push_back(Args());
+      places_.push_back(RecvArgs());
       if (!into_place) continue;
       places_.back().destination = *Tensor::Allocate(DType::kUint8, shape);
       std::fill_n(static_cast<uint8_t*>(places_.back().destination.mutable_data()), bytes, 2);
@@ -103,8 +103,8 @@ class Load {
  private:
   void Send(int count) {
     for (int i = 0; i < count; ++i) {
-      const absl::Status sent =
-          pair_->step()->Send(key_, Args(), sources_[static_cast<size_t>(i % in_flight_)], false);
+      const absl::Status sent = pair_->step()->Send(
+          key_, SendArgs(), sources_[static_cast<size_t>(i % in_flight_)], false);
       TRYST_CHECK(sent.ok()) << sent;
     }
     MutexLock lock(&mu_);
@@ -141,7 +141,7 @@ class Load {
   const TensorKey key_;
   const int in_flight_;
   std::vector<Tensor> sources_;
-  std::vector<Args> places_;
+  std::vector<RecvArgs> places_;
   Mutex mu_;
   CondVar ended_;
   int to_start_ ABSL_GUARDED_BY(mu_) = 0;

@@ -348,7 +348,7 @@ class Bench {
 
   void StartFetch(const TensorKey& key, const Tensor& into, Waiter* waiter,
                   GpuContext::Options options = GpuContext::Options()) {
-    Args args;
+    RecvArgs args;
     args.destination = into;
     args.device_context = end_->Context(stream_.get(), options);
     end_->Fetch(key, args, [waiter](Received&& received) {
@@ -552,7 +552,7 @@ class Bench {
     std::vector<Tensor> views(kCount);
     for (int i = 0; i < kCount; ++i) {
       Waiter waiter;
-      Args args;
+      RecvArgs args;
       args.by_reference = true;
       args.device_context = end_->Context(stream_.get());
       end_->Fetch(DeviceEnd::Key(1, edge, i), args,
@@ -672,7 +672,7 @@ class Bench {
     std::vector<std::unique_ptr<Waiter>> waiters;
     for (int i = 0; i < kCount; ++i) {
       waiters.push_back(std::make_unique<Waiter>());
-      Args args;
+      RecvArgs args;
       args.destination = OnDevice(memory, i * bytes, bytes);
       args.device_context = end_->Context(stream_.get());
       args.deadline = Deadline::After(clock, absl::Seconds(3));

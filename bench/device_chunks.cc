@@ -50,7 +50,7 @@ void DeviceChunks::Send(const std::string& edge, int number, const Tensor& tenso
 int64_t DeviceChunks::Fetch(const std::string& edge, int number, const Tensor& into) {
   std::atomic<bool> ended{false};
   absl::Status status;
-  Args args;
+  RecvArgs args;
   args.destination = into;
   args.device_context = parts_.end->Context(parts_.stream);
   const int64_t begin = NowNs();
@@ -173,7 +173,7 @@ void DeviceChunks::Bandwidth(uint64_t chunk_bytes) {
     std::atomic<int> ended{0};
     const int64_t begin = NowNs();
     for (int i = 0; i < pulls; ++i) {
-      Args args;  // All land in one place, because only the transfer is measured.
+      RecvArgs args;  // All land in one place, because only the transfer is measured.
       args.destination = TensorAt(range, place);
       args.device_context = parts_.end->Context(parts_.stream);
       parts_.end->Fetch(DeviceEnd::Key(1, edge, round * pulls + i), args, [&](Received&& received) {

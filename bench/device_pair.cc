@@ -204,7 +204,7 @@ TensorKey DeviceEnd::Key(int producer_rank, const std::string& edge, uint64_t it
 
 absl::Status DeviceEnd::Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream,
                              GpuContext::Options options) {
-  Args args;
+  SendArgs args;
   args.device_context = Context(stream, options);
   return step_->step()->Send(key, args, tensor, false);
 }

@@ -63,7 +63,7 @@ class DeviceEnd {
   static TensorKey Key(int producer_rank, const std::string& edge, uint64_t iteration);
   absl::Status Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream,
                     GpuContext::Options options = GpuContext::Options());
-  void Fetch(const TensorKey& key, const Args& args, DoneFn done) {
+  void Fetch(const TensorKey& key, const RecvArgs& args, DoneFn done) {
     proxy_->fetcher()->Fetch(1, key, args, std::move(done));
   }
   std::shared_ptr<GpuContext> Context(cuda::Stream stream,

@@ -93,7 +93,7 @@ void Check(bool ok) {
   if (!ok) abort();
 }
 
-void Receive(const TensorKey& key, const Args& args, int64_t* bytes) {
+void Receive(const TensorKey& key, const RecvArgs& args, int64_t* bytes) {
   world->rendezvous->RecvAsync(key, args, [bytes](Received&& received) {
     Check(received.status.ok());
     *bytes += received.tensor.bytes();
@@ -106,13 +106,13 @@ void BM_Pair(benchmark::State& state) {
   if (state.thread_index() == 0) Open(caps);
   const TensorKey key = Keys(1, state.thread_index())[0];
   const Tensor tensor = SmallTensor();
-  const Args args;
+  const RecvArgs args;
   int64_t bytes = 0;
   int64_t allocations_before = 0;
   int64_t pairs = -1;  // The first pair fills the free lists.
   for (auto _ : state) {
     if (receive_first) Receive(key, args, &bytes);
-    Check(world->rendezvous->Send(key, args, tensor, false).ok());
+    Check(world->rendezvous->Send(key, {}, tensor, false).ok());
     if (!receive_first) Receive(key, args, &bytes);
     if (++pairs == 0) allocations_before = allocations;
   }
@@ -129,11 +129,11 @@ void BM_ManyKeys(benchmark::State& state) {
   const std::vector<TensorKey> keys = Keys(kManyKeys);
   std::vector<Tensor> tensors;
   for (int i = 0; i < kManyKeys; ++i) tensors.push_back(SmallTensor());
-  const Args args;
+  const RecvArgs args;
   int64_t bytes = 0;
   for (auto _ : state) {
     for (int i = 0; i < kManyKeys; ++i) {
-      Check(world->rendezvous->Send(keys[i], args, tensors[i], false).ok());
+      Check(world->rendezvous->Send(keys[i], {}, tensors[i], false).ok());
     }
     for (int i = 0; i < kManyKeys; ++i) Receive(keys[i], args, &bytes);
   }
@@ -160,12 +160,12 @@ void BM_Batch(benchmark::State& state) {
   const std::vector<TensorKey> keys = Keys(kBatchKeys);
   const Tensor tensor = SmallTensor();
   std::vector<SendItem> items(kBatchKeys);
-  const Args args;
+  const RecvArgs args;
   int64_t received = 0;
   for (auto _ : state) {
     for (int i = 0; i < kBatchKeys; ++i) items[i] = {keys[i], tensor, false};
     const auto begin = std::chrono::steady_clock::now();
-    Check(world->rendezvous->SendMany(absl::MakeSpan(items), args).ok());
+    Check(world->rendezvous->SendMany(absl::MakeSpan(items), {}).ok());
     const auto sent = std::chrono::steady_clock::now();
     world->rendezvous->RecvManyAsync(
         keys, args, [&received](absl::Status status, absl::Span<Received> results) {

@@ -61,7 +61,7 @@ class Figures {
 
 class SmallTensors final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     std::move(done)({absl::OkStatus(), tensor_});
   }
   void GiveBack(int64_t, const TensorKey&, Received) override {}  // Every tensor is the same.
@@ -117,7 +117,7 @@ class PeersWorld {
             ->At(0, 0);
     bool landed = false;
     const int64_t began_ns = world_.NowNs();
-    hub_->Fetch(1, key, Args(), [&landed](Received&& received) {
+    hub_->Fetch(1, key, RecvArgs(), [&landed](Received&& received) {
       TRYST_CHECK(received.status.ok()) << received.status;
       landed = true;
     });

@@ -109,8 +109,8 @@ class Pair {
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
       const TensorKey& key = pair_.key(static_cast<int>(i % key_count_));
-      TRYST_CHECK(step.Send(key, Args(), pair_.source(), false).ok());
-      step.RecvAsync(key, Args(), [&landed](Received&&) { ++landed; });
+      TRYST_CHECK(step.Send(key, SendArgs(), pair_.source(), false).ok());
+      step.RecvAsync(key, RecvArgs(), [&landed](Received&&) { ++landed; });
     }
     const double ns = ProcessorNs() - began;
     TRYST_CHECK(landed == count);

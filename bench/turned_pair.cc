@@ -65,7 +65,7 @@ struct TurnedPair::Worker {
 
   // Exists because the pool is made before the steps from which it takes.
   struct Source final : TensorSource {
-    void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+    void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override {
       steps->Take(step_id, key, args, std::move(done));
     }
     bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override {
@@ -119,7 +119,8 @@ TurnedPair::~TurnedPair() {
 }
 
 void TurnedPair::Send(int key) {
-  const absl::Status sent = sends_->Send(keys_[static_cast<size_t>(key)], Args(), source_, false);
+  const absl::Status sent =
+      sends_->Send(keys_[static_cast<size_t>(key)], SendArgs(), source_, false);
   TRYST_CHECK(sent.ok()) << sent;
 }
 
@@ -142,7 +143,7 @@ void TurnedPair::TurnIdle() {
 void TurnedPair::AskMany(int first, int count) {
   receives_->RecvManyAsync(
       absl::MakeConstSpan(keys_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
-      Args(), [this](const absl::Status& status, absl::Span<Received> all) {
+      RecvArgs(), [this](const absl::Status& status, absl::Span<Received> all) {
         TRYST_CHECK(status.ok()) << status;
         landed_ += static_cast<int>(all.size());
       });

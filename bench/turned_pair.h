@@ -60,7 +60,7 @@ class TurnedPair {
   std::shared_ptr<Rendezvous> sends_, receives_;
   std::vector<TensorKey> keys_;
   Tensor source_;
-  Args args_;
+  RecvArgs args_;
   int landed_ = 0;
 };
 

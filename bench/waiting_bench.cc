@@ -82,7 +82,8 @@ struct Sender {
     Tensor tensor = *Tensor::Adopt(bytes.data(), DType::kUint8,
                                    TensorShape({static_cast<int64_t>(bytes.size())}), MemorySpace(),
                                    [this] { Again(); });
-    (void)step->Send(key, Args(), std::move(tensor), false);  // Refused once the step has ended.
+    (void)step->Send(key, SendArgs(), std::move(tensor),
+                     false);  // Refused once the step has ended.
   }
 };
 
@@ -116,7 +117,7 @@ class Consumer {
     std::atomic<bool> over{false};
     int64_t left = count;
     std::function<void()> ask = [&] {
-      step_->RecvAsync(key_, Args(), [&](Received&& received) {
+      step_->RecvAsync(key_, RecvArgs(), [&](Received&& received) {
         TRYST_CHECK(received.status.ok()) << received.status.ToString();
         Pause();
         if (--left > 0) return ask();
@@ -128,7 +129,7 @@ class Consumer {
   }
   void Recv(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      const auto got = step_->Recv(key_, Args(), absl::Seconds(60));
+      const auto got = step_->Recv(key_, RecvArgs(), absl::Seconds(60));
       TRYST_CHECK(got.ok()) << got.status().ToString();
       Pause();
     }

@@ -20,7 +20,7 @@ namespace tryst {
 struct WaitingFetch {
   int64_t step = 0;
   TensorKey key;
-  Args args;
+  RecvArgs args;
   DoneFn done;
 };
 
@@ -36,7 +36,8 @@ class Channel {
   // held, on args.executor. Ends early by args.cancellation, args.deadline or AbortStep(). Fails
   // with kAborted (step ended, producer restarted) or kUnavailable (peer or link lost, and recovery
   // did not help).
-  virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) = 0;
+  virtual void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                     DoneFn&& done) = 0;
 
   // Ends every fetch of the step with `why`. Fetches made later are not affected.
   virtual void AbortStep(int64_t step_id, const absl::Status& why) = 0;
@@ -58,7 +59,7 @@ class Channel {
   // Like a Fetch() of each key, with one callback; the channel requests them together. False:
   // nothing has happened.
   virtual bool FetchMany(int64_t /*step_id*/, absl::Span<const TensorKey> /*keys*/,
-                         const Args& /*args*/, ManyDoneFn* /*done*/) {
+                         const RecvArgs& /*args*/, ManyDoneFn* /*done*/) {
     return false;
   }
   // Whether Fetch() may be called while the channel runs a callback.

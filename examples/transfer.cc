@@ -112,7 +112,7 @@ absl::Status TimeSingles(const Producer& producer, const Size& size, Rendezvous*
                          const std::vector<Tensor>& patterns, std::vector<double>* taken_us) {
   auto into = Tensor::Allocate(DType::kInt32, size.shape);
   if (!into.ok()) return into.status();
-  Args args;
+  RecvArgs args;
   args.destination = *into;  // The producer's NIC writes into our own memory.
   for (int i = 0; i < size.single; ++i) {
     const TensorKey key = producer.Key("x", i);

@@ -15,7 +15,7 @@ class Answerer {
   // `done` as in rendezvous.h, perhaps in here: this may be a poller's thread, so what takes long
   // is done elsewhere. It heeds args.cancellation where it lets a take wait. args.executor is null
   // or runs `done`.
-  virtual void Answer(const TensorKey& key, const Args& args, DoneFn done) = 0;
+  virtual void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) = 0;
 };
 
 }  // namespace tryst

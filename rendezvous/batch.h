@@ -15,7 +15,7 @@ namespace tryst {
 struct Batch {
   Batch* next_free = nullptr;
   ManyDoneFn done;
-  Args args;
+  RecvArgs args;
   std::vector<Received> results;
   std::vector<WaitingReceive*> items;  // Those that had to wait; constant once armed.
   std::vector<uint64_t> checks;        // Checksums, when immutability is checked.

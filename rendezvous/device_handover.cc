@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-bool WantedOnHost(const TensorKey& key, const Args& recv_args) {
+bool WantedOnHost(const TensorKey& key, const RecvArgs& recv_args) {
   return recv_args.alloc_attrs.on_host || key.dst().type == "CPU";
 }
 
@@ -19,7 +19,7 @@ struct Plan {
   Tensor into;
 };
 
-absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& recv_args,
+absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const RecvArgs& recv_args,
                               const Received& received) {
   const Tensor& tensor = received.tensor;
   const bool on_host = tensor.space().host_readable();
@@ -44,7 +44,7 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& recv_args,
   if (copier == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("The tensor must be copied to or from a GPU, and neither Send nor the receive "
-                     "gave a device context (Args::device_context): ",
+                     "gave a device context (SendArgs, RecvArgs): ",
                      key.text()));
   }
   if (recv_args.destination.valid()) {
@@ -95,12 +95,12 @@ void Copy(std::unique_ptr<Handover> handover, absl::Status sent) {
 
 }  // namespace
 
-bool MayNeedCopy(const TensorKey& key, const Args& recv_args) {
+bool MayNeedCopy(const TensorKey& key, const RecvArgs& recv_args) {
   const bool from_cpu = key.src_device().empty() || key.src().type == "CPU";
   return !from_cpu || !WantedOnHost(key, recv_args);
 }
 
-DoneFn CopyToReceiver(const TensorKey& key, const Args& recv_args, DoneFn done) {
+DoneFn CopyToReceiver(const TensorKey& key, const RecvArgs& recv_args, DoneFn done) {
   return [key, recv_args, done = std::move(done)](Received&& received) mutable {
     if (!received.status.ok() || received.is_dead) return std::move(done)(std::move(received));
     absl::StatusOr<Plan> plan = PlanCopy(key, recv_args, received);

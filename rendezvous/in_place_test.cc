@@ -19,7 +19,7 @@ namespace tryst {
 namespace {
 
 absl::StatusCode RecvHere(Rendezvous* rendezvous, const TensorKey& key) {
-  return rendezvous->Recv(key, Args(), absl::Milliseconds(20)).status().code();
+  return rendezvous->Recv(key, RecvArgs(), absl::Milliseconds(20)).status().code();
 }
 
 TEST(DeliveringScope, Nests) {
@@ -38,11 +38,11 @@ TEST(RecvInPlace, GivesWhatIsHereAndNeverWaits) {
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("here"), 7).ok());
   const DeliveringScope delivering;
-  const auto got = rendezvous.Recv(LocalKey("here"), Args(), absl::InfiniteDuration());
+  const auto got = rendezvous.Recv(LocalKey("here"), RecvArgs(), absl::InfiniteDuration());
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(*got->tensor.data_as<int64_t>(), 7);
   const absl::Status refused =
-      rendezvous.Recv(LocalKey("away"), Args(), absl::InfiniteDuration()).status();
+      rendezvous.Recv(LocalKey("away"), RecvArgs(), absl::InfiniteDuration()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(refused.message().find("use RecvAsync"), absl::string_view::npos) << refused;
   EXPECT_NE(refused.message().find("away"), absl::string_view::npos) << refused;
@@ -60,7 +60,7 @@ TEST(RecvInPlace, OfALateReceiveDoesNotHang) {
   const std::thread::id here = std::this_thread::get_id();
   // On a slow machine the deadline may pass before the call: then `done` runs on this thread.
   for (bool on_the_alarms_thread = false; !on_the_alarms_thread;) {
-    Args late;
+    RecvArgs late;
     late.deadline = Deadline::After(alarms.clock(), absl::Milliseconds(5));
     std::atomic<bool> elsewhere{false};
     std::atomic<int> code{-1};
@@ -86,7 +86,7 @@ TEST(RecvInPlace, OfAnAbortedReceiveEndsWithTheAbort) {
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
   int ended = 0;
   for (int i = 0; i < 32; ++i) {
-    rendezvous.RecvAsync(LocalKey(absl::StrCat(i)), Args(), [&, i](Received&&) {
+    rendezvous.RecvAsync(LocalKey(absl::StrCat(i)), RecvArgs(), [&, i](Received&&) {
       ++ended;
       for (int j = 0; j < 32; ++j) {
         EXPECT_EQ(RecvHere(&rendezvous, LocalKey(absl::StrCat(i, "/", j))),
@@ -102,11 +102,11 @@ TEST(RecvInPlace, OnAThreadOfAnExecutorMayWait) {
   ThreadAlarms alarms;
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
   ThreadPoolExecutor executor(1, 4);
-  Args args;
+  RecvArgs args;
   args.executor = &executor;
   std::atomic<int64_t> got{-1};
   rendezvous.RecvAsync(LocalKey("a"), args, [&](Received&&) {
-    const auto second = rendezvous.Recv(LocalKey("b"), Args(), absl::InfiniteDuration());
+    const auto second = rendezvous.Recv(LocalKey("b"), RecvArgs(), absl::InfiniteDuration());
     got = *second->tensor.data_as<int64_t>();
   });
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("a"), 1).ok());
@@ -117,8 +117,8 @@ TEST(RecvInPlace, OnAThreadOfAnExecutorMayWait) {
 
 // Keeps what it is asked for, as a channel whose poller is busy in a callback does.
 struct SilentFetcher final : TensorFetcher {
-  void Fetch(int64_t, const TensorKey&, const Args&, DoneFn&&) override { ++fetches; }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void Fetch(int64_t, const TensorKey&, const RecvArgs&, DoneFn&&) override { ++fetches; }
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   int fetches = 0;
 };
@@ -146,7 +146,7 @@ TEST(CancellationThatEndsFirst, CancelsTheReceive) {
   std::shared_ptr<Outcome> waiting;
   {
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     waiting = Receive(&rendezvous, LocalKey("a"), args);
     EXPECT_EQ(waiting->calls, 0);
@@ -156,7 +156,7 @@ TEST(CancellationThatEndsFirst, CancelsTheReceive) {
   int64_t got = 0;
   for (int round = 0; round < 2000; ++round) {
     auto cancellation = std::make_unique<Cancellation>();
-    Args args;
+    RecvArgs args;
     args.cancellation = cancellation.get();
     const auto outcome = Receive(&rendezvous, LocalKey("b"), args);
     std::thread sender([&] { ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("b"), sent++).ok()); });

@@ -15,25 +15,25 @@ LocalRendezvous::~LocalRendezvous() {
   core_->Unref();
 }
 
-absl::Status LocalRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
+absl::Status LocalRendezvous::Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                                    bool is_dead) {
   return core_->Send(key, args, &tensor, is_dead);
 }
 
-absl::Status LocalRendezvous::SendFrom(const TensorKey& key, const Args& args, Tensor* tensor,
+absl::Status LocalRendezvous::SendFrom(const TensorKey& key, const SendArgs& args, Tensor* tensor,
                                        bool is_dead) {
   return core_->Send(key, args, tensor, is_dead);
 }
 
-absl::Status LocalRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
+absl::Status LocalRendezvous::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
   return core_->SendMany(items, args);
 }
 
-void LocalRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+void LocalRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   core_->RecvAsync(key, args, std::move(done));
 }
 
-void LocalRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+void LocalRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
                                     ManyDoneFn done) {
   core_->RecvManyAsync(keys, args, std::move(done));
 }

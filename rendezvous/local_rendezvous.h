@@ -52,15 +52,17 @@ class LocalRendezvous final : public Rendezvous {
   // Aborts with kCancelled. REQUIRES: no call is in progress; a `done` may be.
   ~LocalRendezvous() override;
 
-  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
+  absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
+                    bool is_dead) override;
   // Like Send(); takes `*tensor`.
-  absl::Status SendFrom(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead);
+  absl::Status SendFrom(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead);
   // Refused over a cap when the items together would not fit, although receives may
   // already wait for some.
-  absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
-  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args) override;
+  void RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   using Rendezvous::RecvAsync;
-  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
+                     ManyDoneFn done) override;
   // TensorSource::TakeHere of this step.
   bool TakeHere(TensorKey* key, Received* taken);
   // Undoes a receive that got `taken`: TensorSource::GiveBack. Not bound by the memory caps: what

@@ -27,7 +27,7 @@ struct LocalRendezvousTest : testing::Test {
 
 TEST_F(LocalRendezvousTest, SharesTheBytes) {
   const Tensor tensor = Number(5);
-  Args send_args;
+  SendArgs send_args;
   send_args.alloc_attrs.on_host = true;
   ASSERT_TRUE(rendezvous->Send(LocalKey("a"), send_args, tensor, false).ok());
   const auto got = Receive(rendezvous.get(), LocalKey("a"));
@@ -77,7 +77,7 @@ TEST_F(LocalRendezvousTest, AQueueKeepsItsEndWhenItsFirstLeaves) {
 
 TEST_F(LocalRendezvousTest, AQueueKeepsItsEndWhenItsLastLeaves) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const auto first = Receive(rendezvous.get(), LocalKey("a"));
   const auto last = Receive(rendezvous.get(), LocalKey("a"), args);
@@ -91,7 +91,7 @@ TEST_F(LocalRendezvousTest, AQueueKeepsItsEndWhenItsLastLeaves) {
 }
 
 TEST_F(LocalRendezvousTest, AReceiveThatIsLateAlreadyEndsAtOnce) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
   alarms.AdvanceBy(absl::Seconds(2));
   const auto late = Receive(rendezvous.get(), LocalKey("a"), args);
@@ -102,13 +102,13 @@ TEST_F(LocalRendezvousTest, AReceiveThatIsLateAlreadyEndsAtOnce) {
 }
 
 TEST_F(LocalRendezvousTest, BadInputIsRefusedAndNothingIsLost) {
-  EXPECT_EQ(rendezvous->Send(TensorKey(), Args(), Number(1), false).code(),
+  EXPECT_EQ(rendezvous->Send(TensorKey(), SendArgs(), Number(1), false).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(rendezvous->Send(LocalKey("a"), Args(), Tensor(), false).code(),
+  EXPECT_EQ(rendezvous->Send(LocalKey("a"), SendArgs(), Tensor(), false).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Receive(rendezvous.get(), TensorKey())->code(), absl::StatusCode::kInvalidArgument);
   SendItem items[] = {{LocalKey("a"), Number(1), false}, {TensorKey(), Number(2), false}};
-  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), Args()).code(),
+  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(items[0].tensor.valid()) << "refused as a whole";
   EXPECT_EQ(rendezvous->counters().sends, 0);
@@ -116,10 +116,10 @@ TEST_F(LocalRendezvousTest, BadInputIsRefusedAndNothingIsLost) {
 
 TEST_F(LocalRendezvousTest, ANullDoneThrowsTheTensorAway) {
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
-  rendezvous->RecvAsync(LocalKey("a"), Args(), nullptr);
-  rendezvous->RecvAsync(LocalKey("a"), Args(), nullptr);
+  rendezvous->RecvAsync(LocalKey("a"), RecvArgs(), nullptr);
+  rendezvous->RecvAsync(LocalKey("a"), RecvArgs(), nullptr);
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 2).ok());
-  rendezvous->RecvManyAsync({LocalKey("a")}, Args(), nullptr);
+  rendezvous->RecvManyAsync({LocalKey("a")}, RecvArgs(), nullptr);
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 3).ok());
   EXPECT_EQ(rendezvous->counters().delivered, 3);
 }
@@ -131,7 +131,7 @@ TEST_F(LocalRendezvousTest, AnAbortWithoutACauseIsStillAnAbort) {
 
 TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
   auto outcome = std::make_shared<Outcome>();
-  rendezvous->RecvAsync(LocalKey("a"), Args(), [this, outcome](Received&&) {
+  rendezvous->RecvAsync(LocalKey("a"), RecvArgs(), [this, outcome](Received&&) {
     ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
     EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
     ++outcome->calls;
@@ -140,7 +140,7 @@ TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
   EXPECT_EQ(outcome->calls, 1);
 
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
   const auto other = Receive(rendezvous.get(), LocalKey("d"), args);
@@ -151,7 +151,7 @@ TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
 }
 
 TEST_F(LocalRendezvousTest, DestructionEndsWhatWaits) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
   const auto waiting = Receive(rendezvous.get(), LocalKey("a"), args);
   auto batch = std::make_shared<absl::Status>();
@@ -167,7 +167,7 @@ TEST_F(LocalRendezvousTest, DestructionEndsWhatWaits) {
 
 TEST_F(LocalRendezvousTest, DoneRunsOnTheExecutor) {
   ThreadPoolExecutor executor(1, 16);
-  Args args;
+  RecvArgs args;
   args.executor = &executor;
   const std::thread::id here = std::this_thread::get_id();
   std::atomic<int> calls{0};
@@ -210,14 +210,14 @@ TEST_F(LocalRendezvousTest, ABatchIsOneCallbackWithEveryResult) {
     }
   };
   auto again = items;
-  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
-  rendezvous->RecvManyAsync(keys, Args(), check);
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).ok());
+  rendezvous->RecvManyAsync(keys, RecvArgs(), check);
   EXPECT_EQ(calls, 1);
-  rendezvous->RecvManyAsync(keys, Args(), check);
+  rendezvous->RecvManyAsync(keys, RecvArgs(), check);
   EXPECT_EQ(calls, 1);
-  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(again), Args()).ok());
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(again), SendArgs()).ok());
   EXPECT_EQ(calls, 2);
-  rendezvous->RecvManyAsync({}, Args(), [&](absl::Status status, absl::Span<Received> results) {
+  rendezvous->RecvManyAsync({}, RecvArgs(), [&](absl::Status status, absl::Span<Received> results) {
     EXPECT_TRUE(status.ok() && results.empty());
     ++calls;
   });
@@ -227,7 +227,7 @@ TEST_F(LocalRendezvousTest, ABatchIsOneCallbackWithEveryResult) {
 
 TEST_F(LocalRendezvousTest, ACancelledBatchKeepsWhatItGotAndConsumesNothingElse) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.deadline = Deadline::After(alarms, absl::Seconds(9));
   std::vector<absl::Status> statuses;
@@ -260,7 +260,7 @@ TEST_F(LocalRendezvousTest, ACancelledBatchKeepsWhatItGotAndConsumesNothingElse)
 }
 
 TEST_F(LocalRendezvousTest, ABatchHasADeadline) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
   std::vector<absl::StatusCode> codes;
   const auto done = [&](absl::Status, absl::Span<Received> results) {
@@ -283,18 +283,18 @@ TEST_F(LocalRendezvousTest, SendsOverTheCapAreRefusedUntilThereIsRoom) {
   options.max_held_bytes = 4096;
   Open(options);
   const Tensor tensor = *Tensor::Allocate(DType::kUint8, {2048});
-  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), Args(), tensor, false).ok());
-  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), Args(), tensor, false).ok());
-  EXPECT_EQ(rendezvous->Send(LocalKey("c"), Args(), tensor, false).code(),
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), SendArgs(), tensor, false).ok());
+  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), SendArgs(), tensor, false).ok());
+  EXPECT_EQ(rendezvous->Send(LocalKey("c"), SendArgs(), tensor, false).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(rendezvous->Send(LocalKey("c"), Args(), Tensor(), true).code(),
+  EXPECT_EQ(rendezvous->Send(LocalKey("c"), SendArgs(), Tensor(), true).code(),
             absl::StatusCode::kResourceExhausted)
       << "a dead tensor's place is charged too";
   int ready = 0;
   rendezvous->WhenRoom(2048, [&](absl::Status status) {
     EXPECT_TRUE(status.ok());
     ++ready;
-    EXPECT_TRUE(rendezvous->Send(LocalKey("c"), Args(), tensor, false).ok());
+    EXPECT_TRUE(rendezvous->Send(LocalKey("c"), SendArgs(), tensor, false).ok());
   });
   EXPECT_EQ(ready, 0);
   EXPECT_TRUE(Receive(rendezvous.get(), LocalKey("a"))->ok());
@@ -302,9 +302,9 @@ TEST_F(LocalRendezvousTest, SendsOverTheCapAreRefusedUntilThereIsRoom) {
   EXPECT_TRUE(Receive(rendezvous.get(), LocalKey("c"))->ok());
   EXPECT_EQ(rendezvous->counters().refused_over_cap, 2);
   // A receive that waits needs no room.
-  ASSERT_TRUE(rendezvous->Send(LocalKey("d"), Args(), tensor, false).ok());
+  ASSERT_TRUE(rendezvous->Send(LocalKey("d"), SendArgs(), tensor, false).ok());
   const auto waiting = Receive(rendezvous.get(), LocalKey("e"));
-  EXPECT_TRUE(rendezvous->Send(LocalKey("e"), Args(), tensor, false).ok());
+  EXPECT_TRUE(rendezvous->Send(LocalKey("e"), SendArgs(), tensor, false).ok());
   EXPECT_TRUE(waiting->ok());
 }
 
@@ -314,12 +314,12 @@ TEST_F(LocalRendezvousTest, ABatchOverTheCapIsRefusedAsAWhole) {
   Open(options);
   std::vector<SendItem> items;
   for (int i = 0; i < 4; ++i) items.push_back({LocalKey(absl::StrCat(i)), Number(i), false});
-  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), Args()).code(),
+  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
   EXPECT_TRUE(items[0].tensor.valid());
   items.pop_back();
-  EXPECT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
+  EXPECT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).ok());
   EXPECT_EQ(rendezvous->counters().held_bytes, 3 * LocalRendezvous::kMinChargeBytes);
 }
 
@@ -334,8 +334,8 @@ TEST_F(LocalRendezvousTest, CapsOfTheProcessAreSharedBySteps) {
     EXPECT_TRUE(Receive(&a, LocalKey(absl::StrCat(i)))->ok());
   }
   EXPECT_GT(process->held(), 0) << "reserves";
-  EXPECT_TRUE(b.Send(LocalKey("x"), Args(), half, false).ok());
-  EXPECT_TRUE(b.Send(LocalKey("y"), Args(), half, false).ok()) << "reserves are collected";
+  EXPECT_TRUE(b.Send(LocalKey("x"), SendArgs(), half, false).ok());
+  EXPECT_TRUE(b.Send(LocalKey("y"), SendArgs(), half, false).ok()) << "reserves are collected";
   EXPECT_EQ(process->held(), 1 << 20);
   EXPECT_EQ(SendNumber(&a, LocalKey("z"), 1).code(), absl::StatusCode::kResourceExhausted);
   int ready = 0;
@@ -351,7 +351,7 @@ TEST_F(LocalRendezvousTest, ASmallSendTakesNoLotWhileSomebodyWaitsForRoom) {
   options.max_held_bytes = 1 << 20;
   Open(options);
   const auto send = [this](const char* edge, int64_t bytes) {
-    return rendezvous->Send(LocalKey(edge), Args(), *Tensor::Allocate(DType::kUint8, {bytes}),
+    return rendezvous->Send(LocalKey(edge), SendArgs(), *Tensor::Allocate(DType::kUint8, {bytes}),
                             false);
   };
   ASSERT_TRUE(send("large", 600 << 10).ok());
@@ -398,7 +398,7 @@ TEST_F(LocalRendezvousTest, AReceiveIsCancelledWhileAnAbortHasItInHand) {
   };
   LocalRendezvous one(options, &alarms);
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const auto outcome = Receive(&one, LocalKey("a"), args);
   std::thread canceller([&] {
@@ -465,7 +465,7 @@ TEST_F(LocalRendezvousTest, ACopyIsSentToWhoAsksForOne) {
   LocalRendezvous::Options options;
   options.check_immutable = true;
   Open(options);
-  Args args;
+  SendArgs args;
   args.copy_on_send = true;
   Tensor number = Number(1);
   Tensor strings = *Tensor::FromStrings({"a", "b"}, {2});
@@ -486,17 +486,17 @@ TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
   options.check_immutable = true;
   Open(options);
   Tensor tensor = Number(1);
-  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), Args(), tensor, false).ok());
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), SendArgs(), tensor, false).ok());
   *static_cast<int64_t*>(tensor.mutable_data()) = 2;
   const auto got = Receive(rendezvous.get(), LocalKey("a"));
   EXPECT_EQ(got->code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(got->tensor.valid());
   Tensor strings = *Tensor::FromStrings({"a", "b"}, {2});
   SendItem items[] = {{LocalKey("s"), strings, false}, {LocalKey("t"), Number(1), false}};
-  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).ok());
   strings.mutable_strings()[1].push_back(0);
   absl::Status of_s, of_t;
-  rendezvous->RecvManyAsync({LocalKey("s"), LocalKey("t")}, Args(),
+  rendezvous->RecvManyAsync({LocalKey("s"), LocalKey("t")}, RecvArgs(),
                             [&](absl::Status, absl::Span<Received> results) {
                               of_s = results[0].status;
                               of_t = results[1].status;
@@ -504,7 +504,7 @@ TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
   EXPECT_EQ(of_s.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(of_t.ok());
   // The change is found at the latest when the step drops the tensor.
-  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), Args(), tensor, false).ok());
+  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), SendArgs(), tensor, false).ok());
   *static_cast<int64_t*>(tensor.mutable_data()) = 3;
   rendezvous->StartAbort(absl::AbortedError("over"));
   EXPECT_EQ(rendezvous->counters().changed_after_send, 3);
@@ -532,17 +532,17 @@ TEST_F(LocalRendezvousTest, RecvWaitsOnThisThread) {
   ThreadAlarms real;
   LocalRendezvous here({}, &real);
   std::thread sender([&] { EXPECT_TRUE(SendNumber(&here, LocalKey("a"), 4).ok()); });
-  absl::StatusOr<Received> got = here.Recv(LocalKey("a"), Args(), absl::InfiniteDuration());
+  absl::StatusOr<Received> got = here.Recv(LocalKey("a"), RecvArgs(), absl::InfiniteDuration());
   sender.join();
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(*got->tensor.data_as<int64_t>(), 4);
-  EXPECT_EQ(here.Recv(LocalKey("a"), Args(), absl::Milliseconds(1)).status().code(),
+  EXPECT_EQ(here.Recv(LocalKey("a"), RecvArgs(), absl::Milliseconds(1)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(real.clock(), absl::Milliseconds(1));
   EXPECT_EQ(here.Recv(LocalKey("a"), args, absl::InfiniteDuration()).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(here.Recv(TensorKey(), Args(), absl::Seconds(1)).status().code(),
+  EXPECT_EQ(here.Recv(TensorKey(), RecvArgs(), absl::Seconds(1)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -553,7 +553,7 @@ TEST_F(LocalRendezvousTest, AStepKeepsLittleRoomOfWhatItHadTaken) {
   for (int i = 0; i < 16; ++i) {
     const TensorKey key = LocalKey(absl::StrCat(i));
     const Tensor large = *Tensor::Allocate(DType::kUint8, {1 << 19});
-    ASSERT_TRUE(rendezvous->Send(key, Args(), large, false).ok());
+    ASSERT_TRUE(rendezvous->Send(key, SendArgs(), large, false).ok());
     ASSERT_TRUE(Receive(rendezvous.get(), key)->ok());
   }
   EXPECT_LE(process->held(), 4 * (64 << 10)) << "one lot in each of four shards";
@@ -562,12 +562,12 @@ TEST_F(LocalRendezvousTest, AStepKeepsLittleRoomOfWhatItHadTaken) {
 // Whether the receive or the send is there first, and whatever the receive may end by.
 TEST_F(LocalRendezvousTest, TheSendersAttributesReachEveryReceive) {
   Cancellation cancellation;
-  Args plain, late, cancellable;
+  RecvArgs plain, late, cancellable;
   late.deadline = Deadline::After(alarms, absl::Seconds(1));
   cancellable.cancellation = &cancellation;
-  Args send_args;
+  SendArgs send_args;
   send_args.alloc_attrs.scope_id = 5;
-  for (const Args& args : {plain, late, cancellable}) {
+  for (const RecvArgs& args : {plain, late, cancellable}) {
     for (const bool send_first : {true, false}) {
       std::shared_ptr<Outcome> got;
       if (!send_first) got = Receive(rendezvous.get(), LocalKey("a"), args);

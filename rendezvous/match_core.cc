@@ -40,8 +40,8 @@ absl::StatusOr<Tensor> CopyOf(const TensorKey& key, const Tensor& tensor) {
 }
 
 // What the sender of a tensor that is given back said; moved out of it.
-Args SendArgsOf(Received* taken) {
-  Args args;
+SendArgs SendArgsOf(Received* taken) {
+  SendArgs args;
   args.device_context = std::move(taken->send_context);
   args.alloc_attrs = taken->send_attrs;
   return args;
@@ -80,14 +80,15 @@ int64_t MatchCore::ChargeBytes(int64_t bytes) {
   return std::max(bytes, LocalRendezvous::kMinChargeBytes);
 }
 
-absl::Status MatchCore::CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor) {
+absl::Status MatchCore::CopyIfAsked(const TensorKey& key, const SendArgs& args, Tensor* tensor) {
   if (!args.copy_on_send || !tensor->valid()) return absl::OkStatus();
   auto copy = CopyOf(key, *tensor);
   if (copy.ok()) *tensor = *std::move(copy);
   return copy.status();
 }
 
-absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead) {
+absl::Status MatchCore::Send(const TensorKey& key, const SendArgs& args, Tensor* tensor,
+                             bool is_dead) {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
   if (is_dead) {
     *tensor = Tensor();
@@ -112,7 +113,7 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor* ten
   return status;
 }
 
-absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* tensor,
+absl::Status MatchCore::TrySend(const TensorKey& key, const SendArgs& args, Tensor* tensor,
                                 bool is_dead, uint64_t checksum) {
   const int64_t charge_bytes = ChargeBytes(tensor->bytes());
   absl::optional<Leaving> leaving;  // Made only where a receive waits.
@@ -150,7 +151,7 @@ void MatchCore::CallReceive(Leaving* leaving) {
 }
 
 // The item of a send that waits, not in its queue yet.
-WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args,
+WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const SendArgs& args,
                                 Tensor&& tensor, bool is_dead, int64_t charge_bytes,
                                 uint64_t checksum) {
   WaitingSend* item = shard.table.NewSend(key);
@@ -246,7 +247,7 @@ int64_t MatchCore::ReleaseReserves() {
 
 // A receive whose caller is still registering its cancellation and deadline ("arming") is only
 // marked here; the caller finishes it.
-void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor&& tensor,
+void MatchCore::GiveToReceive(Shard& shard, Item** head, const SendArgs& args, Tensor&& tensor,
                               bool is_dead, uint64_t turn, Leaving* leaving) {
   WaitingReceive* item = AsReceive(shard.table.PopHead(head));
   RendezvousCounters& counters = shard.counters;
@@ -286,7 +287,7 @@ absl::Status MatchCore::CheckUnchanged(const TensorKey& key, const Tensor& tenso
                    "copy, or write elsewhere"));
 }
 
-void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+void MatchCore::RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (!done) done = [](Received&&) {};
   if (key.empty()) {
     FailReceive(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args.executor,
@@ -374,7 +375,7 @@ bool MatchCore::TakeHere(TensorKey* key, Received* taken) {
 }
 
 WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key,
-                                       const Args& args, DoneFn* done, int64_t now_ns) {
+                                       const RecvArgs& args, DoneFn* done, int64_t now_ns) {
   WaitingReceive* item = shard.table.NewReceive(key);
   item->done = std::move(*done);
   item->since_ns = now_ns;

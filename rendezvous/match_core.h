@@ -29,10 +29,10 @@ class MatchCore {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  absl::Status Send(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead);
-  absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
-  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
-  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead);
+  absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args);
+  void RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done);
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args, ManyDoneFn done);
   bool TakeHere(TensorKey* key, Received* taken);
   void GiveBack(const TensorKey& key, Received&& taken);
   void StartAbort(absl::Status status);
@@ -83,18 +83,18 @@ class MatchCore {
   static std::vector<std::unique_ptr<Shard>> MakeShards(size_t count);
 
   // Sends.
-  static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
+  static absl::Status CopyIfAsked(const TensorKey& key, const SendArgs& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
-  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor&& tensor,
+  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const SendArgs& args, Tensor&& tensor,
                        bool is_dead, int64_t charge_bytes, uint64_t checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Received&& taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
-  void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor&& tensor, bool is_dead,
+  void GiveToReceive(Shard& shard, Item** head, const SendArgs& args, Tensor&& tensor, bool is_dead,
                      uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  absl::Status TrySend(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead,
+  absl::Status TrySend(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead,
                        uint64_t checksum);
   void CallReceive(Leaving* leaving);
   bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
@@ -107,7 +107,7 @@ class MatchCore {
   // Receives.
   int64_t GetSend(Shard& shard, Item** head, Received* received, uint64_t* checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
+  WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const RecvArgs& args,
                               DoneFn* done, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void Arm(WaitingReceive* item);
   void EndWaiting(WaitingReceive* item, const absl::Status& status);
@@ -126,9 +126,9 @@ class MatchCore {
                          int64_t now_ns);
   void ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uint32_t index, int64_t now_ns,
                   int64_t* ended, int64_t* freed_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
+  absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const SendArgs& args,
                            size_t shard_index, int64_t* spare_bytes, AllRun* all);
-  bool SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t checksum,
+  bool SendOne(Shard& shard, SendItem* item, const SendArgs& args, uint64_t checksum,
                int64_t* spare_bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void ArmBatch(Batch* batch);
   void EndWaitingOfBatch(Batch* batch, const absl::Status& status);

@@ -19,7 +19,8 @@ Batch* MatchCore::NewBatch() {
   return std::exchange(free_batches_, free_batches_->next_free);
 }
 
-void MatchCore::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) {
+void MatchCore::RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
+                              ManyDoneFn done) {
   if (!done) done = [](absl::Status, absl::Span<Received>) {};
   Batch* batch = NewBatch();
   batch->done = std::move(done);
@@ -88,7 +89,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     if (options_.check_immutable) batch->checks[index] = checksum;
     return;
   }
-  const Args& args = batch->args;
+  const RecvArgs& args = batch->args;
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
     ++shard.counters.cancelled;
     result.status = MarkDerived(absl::CancelledError("RecvAsync is cancelled."));
@@ -111,7 +112,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
 
 // The batch cannot end meanwhile: its caller's own result is outstanding.
 void MatchCore::ArmBatch(Batch* batch) {
-  const Args& args = batch->args;
+  const RecvArgs& args = batch->args;
   if (!args.deadline.is_never()) {
     ++batch->holds;
     batch->alarm_token = alarms_->Set(args.deadline, [this, batch] {
@@ -179,7 +180,7 @@ void MatchCore::FinishBatch(Batch* batch, int holds) {
   struct Recycle {  // Runs even if `done` throws.
     ~Recycle() {
       batch->results.clear();
-      batch->args = Args();
+      batch->args = RecvArgs();
       core->DropBatchHolds(batch, holds);
     }
     MatchCore* core;
@@ -199,7 +200,7 @@ void MatchCore::DropBatchHolds(Batch* batch, int holds) {
   Unref();
 }
 
-absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
+absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
   int64_t charge_bytes = 0;
   for (SendItem& item : items) {
     if (item.key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
@@ -243,7 +244,7 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
 // Sends the items of one shard. The bytes of those that are kept are taken from `spare_bytes`.
 // Takes the lock once, and once more for each single receive that waited, because its `done` runs
 // without the lock.
-absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
+absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const SendArgs& args,
                                     size_t shard_index, int64_t* spare_bytes, AllRun* all) {
   uint32_t begin = batch->bounds[shard_index];
   const uint32_t end = batch->bounds[shard_index + 1];
@@ -280,7 +281,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
 }
 
 // True when it met a receive.
-bool MatchCore::SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t checksum,
+bool MatchCore::SendOne(Shard& shard, SendItem* item, const SendArgs& args, uint64_t checksum,
                         int64_t* spare_bytes, Leaving* leaving) {
   Item** head = shard.table.Find(item->key);
   const int64_t bytes = item->tensor.bytes();

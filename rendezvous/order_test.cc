@@ -106,7 +106,7 @@ TEST(Order, OfALocalRendezvous) {
           if (received.of_key[key] + out < kTensorsOfAKey && out < 16) {
             line.push_back(std::make_unique<Asked>());
             Asked* one = line.back().get();
-            Args args;
+            RecvArgs args;
             if (random() % 2 == 0) args.cancellation = &one->cancellation;
             if (random() % 4 == 0) {
               args.deadline = Deadline::After(alarms.clock(), absl::Microseconds(random() % 200));
@@ -193,7 +193,7 @@ class ServingEnd {
     if (line.op != nullptr || line.asked.empty()) return;
     line.op = std::make_unique<Op>();
     Op* op = line.op.get();
-    Args args;
+    RecvArgs args;
     args.cancellation = &op->cancellation;
     source_->Take(step_, keys_[key], args, [op](Received&& received) {
       op->taken = std::move(received);

@@ -13,7 +13,8 @@ absl::Status WouldNeverEnd(const TensorKey& key) {
   return absl::FailedPreconditionError(absl::StrCat(
       "Recv of ", key.text(),
       " would wait for ever: it was called in a `done` callback, on the thread that has to bring "
-      "the tensor. There use RecvAsync, or give the outer receive an executor (Args::executor)"));
+      "the tensor. There use RecvAsync, or give the outer receive an executor "
+      "(RecvArgs::executor)"));
 }
 
 }  // namespace
@@ -29,10 +30,10 @@ void FailReceive(absl::Status status, Executor* executor, DoneFn done) {
   EndReceive(executor, {std::move(status)}, std::move(done));
 }
 
-DoneFn Rendezvous::FromFiveArguments(const Args& args, FiveArgumentDoneFn done) {
+DoneFn Rendezvous::FromFiveArguments(const RecvArgs& args, FiveArgumentDoneFn done) {
   if (!done) return nullptr;
-  return [args, done = std::move(done)](Received&& received) mutable {
-    Args send_args;
+  return [args = ArgsOfBoth{args}, done = std::move(done)](Received&& received) mutable {
+    ArgsOfBoth send_args;
     send_args.device_context = std::move(received.send_context);
     send_args.alloc_attrs = received.send_attrs;
     std::move(done)(std::move(received.status), send_args, args, std::move(received.tensor),
@@ -40,9 +41,9 @@ DoneFn Rendezvous::FromFiveArguments(const Args& args, FiveArgumentDoneFn done) 
   };
 }
 
-absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
+absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const RecvArgs& args,
                                           absl::Duration timeout) {
-  Args own = args;
+  RecvArgs own = args;
   own.executor = nullptr;  // A busy executor must not delay the answer.
   const bool must_not_wait = DeliversForOthers();
   if (must_not_wait) {

@@ -47,32 +47,39 @@ class DeviceContext {
   }
 };
 
-// What a caller may say beside the key. What it points to outlives `done`.
-struct Args {
+// What a sender may say beside the key.
+struct SendArgs {
   std::shared_ptr<DeviceContext> device_context;
   AllocatorAttributes alloc_attrs;
-  Tensor destination;  // Receives: caller's memory of the right type and shape to fill,
-                       // for a remote tensor or a copy. A local host tensor is shared.
-  absl::Span<const Tensor> destinations;  // RecvManyAsync: the destination of each key, an invalid
-                                          // one for none. Read during the call.
-  CancellationRef cancellation;           // Receives. May be destroyed before `done`: it cancels.
-  Deadline deadline;                      // Receives.
-  Executor* executor = nullptr;           // Receives: where `done` runs; null: in place, on
-                                          // whichever thread ends the receive.
-  // Sends: the caller changes the bytes once Send has returned. Send then copies host memory
-  // before it returns, on the caller's thread: an allocation, and the time and the memory
-  // bandwidth of reading and writing it once (about 0.1 ms a MiB). Without it a tensor must
-  // stay as it is until it is released: what is sent is read when it is sent, perhaps twice.
+  // The caller changes the bytes once Send has returned. Send then copies host memory before it
+  // returns, on the caller's thread: an allocation, and the time and the memory bandwidth of
+  // reading and writing it once (about 0.1 ms a MiB). Without it a tensor must stay as it is until
+  // it is released: what is sent is read when it is sent, perhaps twice.
   bool copy_on_send = false;
-  // Receives of another worker's tensor: the same key is wanted in step after step, at one
-  // distance. From the third on the channel asks for the next before it is received, so that it
-  // comes as soon as it is sent. This may create the producer's step. What is then never received
-  // stays with the producer. No use with `destination`.
+};
+
+// What a receiver may say beside the key. What it points to outlives `done`.
+struct RecvArgs {
+  std::shared_ptr<DeviceContext> device_context;
+  AllocatorAttributes alloc_attrs;
+  // Caller's memory of the right type and shape to fill, for a remote tensor or a copy. A local
+  // host tensor is shared.
+  Tensor destination;
+  // RecvManyAsync: the destination of each key, an invalid one for none. Read during the call.
+  absl::Span<const Tensor> destinations;
+  CancellationRef cancellation;  // May be destroyed before `done`: it cancels.
+  Deadline deadline;
+  // Where `done` runs; null: in place, on whichever thread ends the receive.
+  Executor* executor = nullptr;
+  // For another worker's tensor: the same key is wanted in step after step, at one distance. From
+  // the third on the channel asks for the next before it is received, so that it comes as soon as
+  // it is sent. This may create the producer's step. What is then never received stays with the
+  // producer. No use with `destination`.
   bool recurring = false;
-  // Receives: a remote tensor may come as a view of the producer's memory, to be read only, where
-  // that costs no copy. A `destination` is filled all the same, on every path.
+  // A remote tensor may come as a view of the producer's memory, to be read only, where that costs
+  // no copy. A `destination` is filled all the same, on every path.
   bool by_reference = false;
-  // Receives of the data plane itself: a view of the producer's memory is taken in place of filling
+  // For the data plane itself: a view of the producer's memory is taken in place of filling
   // `destination`.
   bool prefers_view = false;
 
@@ -84,20 +91,31 @@ struct Args {
   }
 };
 
+// 0.2.0 had one for both. Goes after 0.3.
+struct ArgsOfBoth : RecvArgs {
+  bool copy_on_send = false;
+
+  operator SendArgs() const {  // NOLINT(google-explicit-constructor)
+    return {device_context, alloc_attrs, copy_on_send};
+  }
+};
+using Args [[deprecated("give SendArgs to sends and RecvArgs to receives: CHANGELOG.md")]] =
+    ArgsOfBoth;
+
 // Makes the args of each receive of a RecvMany of those of all.
 class ArgsOfEach {
  public:
-  explicit ArgsOfEach(const Args& all) : one_(all), destinations_(all.destinations) {
+  explicit ArgsOfEach(const RecvArgs& all) : one_(all), destinations_(all.destinations) {
     one_.destinations = {};
   }
   // They last until the next call.
-  const Args& At(size_t i) {
+  const RecvArgs& At(size_t i) {
     if (!destinations_.empty()) one_.destination = destinations_[i];
     return one_;
   }
 
  private:
-  Args one_;
+  RecvArgs one_;
   const absl::Span<const Tensor> destinations_;
 };
 
@@ -126,8 +144,8 @@ void FailReceive(absl::Status status, Executor* executor, DoneFn done);
 
 // The DoneFn of 0.2.0. Goes after 0.3.
 using FiveArgumentDoneFn =
-    absl::AnyInvocable<void(absl::Status status, const Args& send_args, const Args& recv_args,
-                            Tensor tensor, bool is_dead) &&>;
+    absl::AnyInvocable<void(absl::Status status, const ArgsOfBoth& send_args,
+                            const ArgsOfBoth& recv_args, Tensor tensor, bool is_dead) &&>;
 
 // Called as DoneFn is, with the first failure of all and one result for each key in the
 // order of the keys. The results last for the call and may be moved from.
@@ -154,12 +172,12 @@ class Rendezvous {
   // (Executor::RunWithoutWaiting). A `done` without an executor runs in here. On an error nothing
   // was sent: kInvalidArgument (empty key, not produced here), the abort's status (derived),
   // kResourceExhausted (over a memory cap: WhenRoom).
-  [[nodiscard]] virtual absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor,
+  [[nodiscard]] virtual absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                                           bool is_dead) = 0;
   // Send() for many items with the same args, with one lock round per shard. It moves the tensors
   // out of `items`. On an error nothing was sent; but if the step is aborted meanwhile, some may
   // have been sent, and the others are dropped.
-  [[nodiscard]] virtual absl::Status SendMany(absl::Span<SendItem> items, const Args& args) = 0;
+  [[nodiscard]] virtual absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args) = 0;
 
   // Calls `done` with the next tensor of `key`, at once when it is here. Otherwise ends
   // with the abort's status (derived), kCancelled (derived), kDeadlineExceeded,
@@ -167,17 +185,17 @@ class Rendezvous {
   // neighbours as it was. A tensor of this worker that is here is delivered even after the
   // deadline or the cancel, as TensorFlow does.
   // A null `done` throws the tensor away.
-  virtual void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) = 0;
+  virtual void RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) = 0;
   // With a callback of 0.2.0, which takes five arguments. Goes after 0.3.
   template <typename Fn, typename = std::enable_if_t<std::is_invocable_v<
-                             Fn, absl::Status, const Args&, const Args&, Tensor, bool>>>
+                             Fn, absl::Status, const ArgsOfBoth&, const ArgsOfBoth&, Tensor, bool>>>
   [[deprecated("give a callback that takes one Received&&: CHANGELOG.md")]] void RecvAsync(
-      const TensorKey& key, const Args& args, Fn done) {
+      const TensorKey& key, const RecvArgs& args, Fn done) {
     RecvAsync(key, args, FromFiveArguments(args, std::move(done)));
   }
   // Like a RecvAsync for each key, with one callback when the last of them has ended.
   // REQUIRES: args.destination is unset; args.destinations is empty or has one for each key.
-  virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+  virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
                              ManyDoneFn done) = 0;
   // Waits for RecvAsync on this thread; InfiniteDuration() for ever. args.executor is not
   // used. args.deadline holds too. On a thread that delivers for others (delivering.h: a
@@ -186,7 +204,7 @@ class Rendezvous {
   //
   // A thread that waits for a peer's tensor may itself run what brings tensors from that peer, and
   // so a `done` of others that runs in place. Hold no lock around Recv that such a `done` takes.
-  absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
+  absl::StatusOr<Received> Recv(const TensorKey& key, const RecvArgs& args, absl::Duration timeout);
   // The poller that brings this key's tensor, for a caller of RecvAsync that waits by a Waiter of
   // its own and may turn it. Null: there is none.
   virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {
@@ -203,11 +221,13 @@ class Rendezvous {
   virtual void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) = 0;
 
  protected:
-  static DoneFn FromFiveArguments(const Args& args, FiveArgumentDoneFn done);
+  static DoneFn FromFiveArguments(const RecvArgs& args, FiveArgumentDoneFn done);
   virtual const Clock& clock() const = 0;
   // Whether RecvAsync may need another thread to end a receive although its tensor is here (a copy,
   // a fetch). Then Recv cannot try without waiting.
-  virtual bool EndsElsewhere(const TensorKey& /*key*/, const Args& /*args*/) const { return false; }
+  virtual bool EndsElsewhere(const TensorKey& /*key*/, const RecvArgs& /*args*/) const {
+    return false;
+  }
 };
 
 }  // namespace tryst

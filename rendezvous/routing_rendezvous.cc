@@ -118,7 +118,7 @@ absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor
   return absl::OkStatus();
 }
 
-absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
+absl::Status RoutingRendezvous::Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                                      bool is_dead) {
   if (key.empty() || !ProducedHere(key) || tensor.shape().rank() > TensorShape::kMaxRank) {
     absl::Status status = CheckSend(key);
@@ -128,7 +128,7 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Ten
   return local_.SendFrom(key, args, &tensor, is_dead);
 }
 
-absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
+absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
   for (const SendItem& item : items) {
     absl::Status status = CheckSend(item.key);
     if (!status.ok()) return status;
@@ -140,7 +140,7 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args&
   return local_.SendMany(items, args);
 }
 
-void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (!done) done = [](Received&&) {};
   // The way of nearly all that is fetched: another one made it, and it is for us.
   if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.dst().worker == worker_ &&
@@ -163,7 +163,7 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
   }
 }
 
-bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const Args& args) const {
+bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const RecvArgs& args) const {
   return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || NeedsHandover(key, args));
 }
 
@@ -172,7 +172,7 @@ std::shared_ptr<Turns> RoutingRendezvous::TurnsFor(const TensorKey& key) {
                                                                  : fetcher_->TurnsFor(key);
 }
 
-void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn done) {
+void RoutingRendezvous::TakeLocal(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   local_.RecvAsync(key, args, std::move(done));
 }
 
@@ -214,7 +214,7 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
   return std::move(fetching->step);
 }
 
-void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn&& done) {
+void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
   if (local_.aborted()) {
     FailReceive(MarkDerived(abort_cause()), args.executor, std::move(done));
     return;
@@ -237,8 +237,8 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn&& d
 }
 
 // A packed tensor cannot land in the caller's memory, so it is copied there.
-void RoutingRendezvous::FetchInto(const TensorKey& key, const Args& args, DoneFn done) {
-  Args anywhere = args;
+void RoutingRendezvous::FetchInto(const TensorKey& key, const RecvArgs& args, DoneFn done) {
+  RecvArgs anywhere = args;
   anywhere.destination = Tensor();
   Fetch(key, anywhere,
         [into = args.destination, key, done = std::move(done)](Received&& received) mutable {
@@ -256,7 +256,7 @@ void RoutingRendezvous::AbortFetchesIfAborted() {
   if (local_.aborted()) fetcher_->AbortStep(step_id_, MarkDerived(abort_cause()));
 }
 
-void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& args,
+void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const RecvArgs& args,
                                   ManyDoneFn done) {
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
   Fetching* fetching = StartFetching(self, keys);
@@ -275,7 +275,7 @@ void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& 
   AbortFetchesIfAborted();
 }
 
-void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
                                       ManyDoneFn done) {
   if (!done) done = [](absl::Status, absl::Span<Received>) {};
   size_t local = 0;
@@ -308,7 +308,7 @@ struct RoutingRendezvous::Mixed {
   ManyDoneFn done;
 };
 
-void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args& args,
+void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const RecvArgs& args,
                                     ManyDoneFn done) {
   auto mixed = std::make_shared<Mixed>();
   mixed->results.resize(keys.size());

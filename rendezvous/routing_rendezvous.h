@@ -32,18 +32,20 @@ class RoutingRendezvous final : public Rendezvous,
                                                  TensorFetcher* fetcher);
   ~RoutingRendezvous() override;
 
-  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
-  absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
-  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
+                    bool is_dead) override;
+  absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args) override;
+  void RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   using Rendezvous::RecvAsync;
-  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
+                     ManyDoneFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
   // A take for another worker's request. It gets the tensor where it lies, without a copy to the
   // host.
-  void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
+  void TakeLocal(const TensorKey& key, const RecvArgs& args, DoneFn done);
   bool TakeHere(TensorKey* key, Received* taken) { return local_.TakeHere(key, taken); }
   void GiveBackLocal(const TensorKey& key, Received taken) {
     local_.GiveBack(key, std::move(taken));
@@ -63,19 +65,19 @@ class RoutingRendezvous final : public Rendezvous,
                     const LocalRendezvous::Options& options, Alarms* alarms,
                     std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher);
   const Clock& clock() const override { return alarms_->clock(); }
-  bool EndsElsewhere(const TensorKey& key, const Args& args) const override;
+  bool EndsElsewhere(const TensorKey& key, const RecvArgs& args) const override;
   bool ProducedHere(const TensorKey& key) const;
   // For what is produced here.
-  bool NeedsHandover(const TensorKey& key, const Args& recv_args) const {
+  bool NeedsHandover(const TensorKey& key, const RecvArgs& recv_args) const {
     return has_devices_ || MayNeedCopy(key, recv_args);
   }
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;
   absl::Status PackForPeer(const TensorKey& key, Tensor* tensor) const;
-  void Fetch(const TensorKey& key, const Args& args, DoneFn&& done);
-  void FetchInto(const TensorKey& key, const Args& args, DoneFn done);
-  void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
-  void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  void Fetch(const TensorKey& key, const RecvArgs& args, DoneFn&& done);
+  void FetchInto(const TensorKey& key, const RecvArgs& args, DoneFn done);
+  void FetchMany(absl::Span<const TensorKey> keys, const RecvArgs& args, ManyDoneFn done);
+  void ReceiveEach(absl::Span<const TensorKey> keys, const RecvArgs& args, ManyDoneFn done);
   Fetching* StartFetching(std::shared_ptr<RoutingRendezvous> self,
                           absl::Span<const TensorKey> keys);
   std::shared_ptr<RoutingRendezvous> EndFetching(Fetching* fetching);

@@ -26,14 +26,14 @@ class HeldFetcher final : public TensorFetcher {
  public:
   struct One {
     TensorKey key;
-    Args args;
+    RecvArgs args;
     DoneFn done;
   };
-  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     if (before_fetch) std::exchange(before_fetch, nullptr)();
     ones.push_back({key, args, std::move(done)});
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args& args,
+  void FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override {
     many_keys = keys.size();
     many_destinations.clear();
@@ -111,7 +111,7 @@ TEST_F(RoutingRendezvousTest, FetchesEndInAnyOrder) {
 TEST_F(RoutingRendezvousTest, KeysOfOthersAreRefused) {
   EXPECT_EQ(SendNumber(step.get(), RemoteKey("a"), 1).code(), absl::StatusCode::kInvalidArgument);
   SendItem items[] = {{LocalKey("a"), Number(1), false}, {RemoteKey("a"), Number(1), false}};
-  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).code(),
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), SendArgs()).code(),
             absl::StatusCode::kInvalidArgument);
   const TensorKey away = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "a");
   EXPECT_EQ(Receive(step.get(), away)->code(), absl::StatusCode::kInvalidArgument);
@@ -139,7 +139,7 @@ TEST_F(RoutingRendezvousTest, AnAbortThatOvertakesAFetchIsNotLost) {
 TEST_F(RoutingRendezvousTest, ACancelledReceiveIsNotFetched) {
   Cancellation cancellation;
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(fetcher.ones.empty());
@@ -150,7 +150,7 @@ TEST_F(RoutingRendezvousTest, AReadOnlyDestinationIsRefused) {
     ReadOnly() : Storage(&value, sizeof(value), MemorySpace(), /*read_only=*/true) {}
     float value = 1;
   };
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::FromStorage(StorageRef::Own(new ReadOnly), 0, DType::kFloat, {1});
   EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(fetcher.ones.empty());
@@ -170,7 +170,7 @@ TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {
 
 TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   int calls = 0;
-  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, Args(),
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, RecvArgs(),
                       [&](const absl::Status& status, absl::Span<Received> got) {
                         ++calls;
                         EXPECT_TRUE(status.ok()) << status;
@@ -194,7 +194,7 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   ASSERT_TRUE(SendNumber(step.get(), LocalKey("l"), 5).ok());
   absl::Status error;
   std::vector<int64_t> numbers;
-  step->RecvManyAsync({RemoteKey("a"), LocalKey("l"), TensorKey()}, Args(),
+  step->RecvManyAsync({RemoteKey("a"), LocalKey("l"), TensorKey()}, RecvArgs(),
                       [&](absl::Status status, absl::Span<Received> mixed) {
                         error = status;
                         for (const Received& r : mixed) {
@@ -205,14 +205,14 @@ TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
   std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(4)});
   EXPECT_EQ(numbers, (std::vector<int64_t>{4, 5, -1}));
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-  step->RecvManyAsync({}, Args(), [&](absl::Status, absl::Span<Received>) { ++calls; });
+  step->RecvManyAsync({}, RecvArgs(), [&](absl::Status, absl::Span<Received>) { ++calls; });
   EXPECT_EQ(calls, 2);
 }
 
 TEST_F(RoutingRendezvousTest, EachOfManyHasItsDestination) {
   const TensorShape eight_dims = *TensorShape::Make(std::vector<int64_t>(8, 1));
   const std::vector<Tensor> into = {*Tensor::Allocate(DType::kInt64, eight_dims), Number(0)};
-  Args args;
+  RecvArgs args;
   args.destinations = into;
   step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, args,
                       [](const absl::Status&, absl::Span<Received>) {});
@@ -254,17 +254,18 @@ class PretendDevice final : public DeviceContext {
 };
 
 struct HandoverTest : RoutingRendezvousTest {
-  HandoverTest() { on_gpu.device_context = gpu; }
+  HandoverTest() { on_gpu.device_context = of_gpu.device_context = gpu; }
   TensorKey Key(absl::string_view src, absl::string_view dst) {
     return KeyBetween(Device(kWorker0, src), Device(kWorker0, dst), "e");
   }
   std::shared_ptr<PretendDevice> gpu = std::make_shared<PretendDevice>();
-  Args on_gpu;
+  SendArgs of_gpu;
+  RecvArgs on_gpu;
 };
 
 TEST_F(HandoverTest, DeviceToHostIsCopiedByTheSender) {
   ASSERT_TRUE(
-      step->Send(Key("GPU", "CPU"), on_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
+      step->Send(Key("GPU", "CPU"), of_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
   const auto outcome = Receive(step.get(), Key("GPU", "CPU"));
   EXPECT_EQ(outcome->calls, 0) << "the copy is still running";
   std::move(gpu->pending)(absl::OkStatus());
@@ -274,7 +275,7 @@ TEST_F(HandoverTest, DeviceToHostIsCopiedByTheSender) {
 
 TEST_F(HandoverTest, HostToDeviceIsCopiedByTheReceiverIntoItsDestination) {
   ASSERT_TRUE(SendNumber(step.get(), Key("CPU", "GPU"), 8).ok());
-  Args args = on_gpu;
+  RecvArgs args = on_gpu;
   args.destination = PretendDevice::OnDevice(Number(0));
   const auto outcome = Receive(step.get(), Key("CPU", "GPU"), args);
   std::move(gpu->pending)(absl::OkStatus());
@@ -282,22 +283,23 @@ TEST_F(HandoverTest, HostToDeviceIsCopiedByTheReceiverIntoItsDestination) {
   EXPECT_TRUE(outcome->tensor.SharesBytesWith(args.destination));
   EXPECT_EQ(outcome->number(), 8);
   ASSERT_TRUE(
-      step->Send(Key("CPU", "GPU"), Args(), *Tensor::Allocate(DType::kInt64, {2}), false).ok());
+      step->Send(Key("CPU", "GPU"), SendArgs(), *Tensor::Allocate(DType::kInt64, {2}), false).ok());
   EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), args)->code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(HandoverTest, WhatLiesRightIsShared) {
   const Tensor device = PretendDevice::OnDevice(Number(1));
-  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), on_gpu, device, false).ok());
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), of_gpu, device, false).ok());
   EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->tensor.SharesBytesWith(device));
   // on_host: a host tensor although the device is a GPU.
-  Args on_host;
-  on_host.alloc_attrs.on_host = true;
+  SendArgs of_host;
+  RecvArgs on_host;
+  on_host.alloc_attrs.on_host = of_host.alloc_attrs.on_host = true;
   const Tensor host = Number(2);
-  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), on_host, host, false).ok());
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), of_host, host, false).ok());
   EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_host)->tensor.SharesBytesWith(host));
-  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), Args(), Tensor(), true).ok());
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), SendArgs(), Tensor(), true).ok());
   EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->is_dead) << "nothing to copy";
 }
 
@@ -324,7 +326,7 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
   const TensorKey key = Key("CPU", "CPU");
   for (const bool send_first : {true, false}) {
     auto slow = std::make_shared<Slow>();
-    Args sends;
+    SendArgs sends;
     sends.device_context = slow;
     const Tensor device = PretendDevice::OnDevice(Number(6));
     std::shared_ptr<Outcome> outcome;
@@ -338,7 +340,8 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
   }
   // Now tensors go into the receiver's own memory, and several by one RecvMany.
   auto slow = std::make_shared<Slow>();
-  Args sends, into;
+  SendArgs sends;
+  RecvArgs into;
   sends.device_context = slow;
   into.destination = Number(0);
   ASSERT_TRUE(step->Send(key, sends, PretendDevice::OnDevice(Number(7)), false).ok());
@@ -347,7 +350,8 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
   EXPECT_EQ(*into.destination.data_as<int64_t>(), 7);
   ASSERT_TRUE(step->Send(key, sends, PretendDevice::OnDevice(Number(8)), false).ok());
   int calls = 0;
-  step->RecvManyAsync({key}, Args(), [&](const absl::Status&, absl::Span<Received>) { ++calls; });
+  step->RecvManyAsync({key}, RecvArgs(),
+                      [&](const absl::Status&, absl::Span<Received>) { ++calls; });
   EXPECT_EQ(calls, 0);
   std::move(slow->pending)(absl::OkStatus());
   EXPECT_EQ(calls, 1);
@@ -355,14 +359,15 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
 
 TEST_F(HandoverTest, FailuresReachTheReceiver) {
   ASSERT_TRUE(
-      step->Send(Key("GPU", "CPU"), on_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
+      step->Send(Key("GPU", "CPU"), of_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
   const auto failed = Receive(step.get(), Key("GPU", "CPU"));
   std::move(gpu->pending)(absl::InternalError("copy"));
   EXPECT_EQ(failed->status.message(), "copy");
   EXPECT_FALSE(failed->tensor.valid());
   ASSERT_TRUE(SendNumber(step.get(), Key("CPU", "GPU"), 8).ok());
   EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"))->code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(step->Send(Key("CPU", "GPU"), Args(), *Tensor::FromStrings({"s"}, {1}), false).ok());
+  ASSERT_TRUE(
+      step->Send(Key("CPU", "GPU"), SendArgs(), *Tensor::FromStrings({"s"}, {1}), false).ok());
   EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), on_gpu)->code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -376,21 +381,21 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   const Tensor eight = *Tensor::Allocate(DType::kInt64, eight_dims);
   const TensorKey away_too = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "b");
   SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}, {away_too, eight, false}};
-  ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), Args()).ok());
+  ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), SendArgs()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
   Received taken;
-  step->TakeLocal(away, Args(), [&](Received&& received) {
+  step->TakeLocal(away, RecvArgs(), [&](Received&& received) {
     EXPECT_TRUE(received.status.ok()) << received.status;
     taken.tensor = std::move(received.tensor);
   });
   EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
   EXPECT_EQ(taken.tensor.shape().rank(), 1);
-  step->TakeLocal(away_too, Args(), [&](Received&& received) {
+  step->TakeLocal(away_too, RecvArgs(), [&](Received&& received) {
     EXPECT_EQ(received.tensor.shape(), eight_dims) << "as it is";
   });
 
   const auto anywhere = Receive(step.get(), RemoteKey("b"));
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kInt64, nine_dims);
   const auto inside = Receive(step.get(), RemoteKey("c"), args);
   args.destination = *Tensor::Allocate(DType::kFloat, nine_dims);
@@ -415,7 +420,8 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   EXPECT_FALSE(broken->tensor.valid());
 
   const Tensor strings = *Tensor::FromStrings({"s"}, nine_dims);
-  EXPECT_EQ(step->Send(away, Args(), strings, false).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(step->Send(away, SendArgs(), strings, false).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {
@@ -430,7 +436,7 @@ TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {
   const auto local = Receive(step.get(), LocalKey("a"));
   const auto remote = Receive(step.get(), RemoteKey("a"));
   absl::Status of_batch, of_room;
-  step->RecvManyAsync({LocalKey("b"), LocalKey("c")}, Args(),
+  step->RecvManyAsync({LocalKey("b"), LocalKey("c")}, RecvArgs(),
                       [&](absl::Status status, absl::Span<Received>) { of_batch = status; });
   step->StartAbort(given);
   step->StartAbort(absl::InternalError("a second one"));

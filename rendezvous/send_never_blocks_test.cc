@@ -30,8 +30,8 @@ class FullExecutor {
   ~FullExecutor() { Release(); }
   void Release() { out_ = true; }
   ThreadPoolExecutor* get() { return &executor_; }
-  Args args() {
-    Args args;
+  RecvArgs args() {
+    RecvArgs args;
     args.executor = &executor_;
     return args;
   }
@@ -104,7 +104,7 @@ TEST_F(SendNeverBlocks, ThatManyReceivesWaitFor) {
   EXPECT_TRUE(Returns(&full, [&] {
     for (int i = 0; i < 4; ++i) {
       SendItem items[] = {{LocalKey("a"), Number(i), false}, {LocalKey("b"), Number(i), false}};
-      ASSERT_TRUE(rendezvous.SendMany(absl::MakeSpan(items), Args()).ok());
+      ASSERT_TRUE(rendezvous.SendMany(absl::MakeSpan(items), SendArgs()).ok());
     }
   }));
   full.Release();
@@ -114,9 +114,9 @@ TEST_F(SendNeverBlocks, ThatManyReceivesWaitFor) {
 TEST_F(SendNeverBlocks, NorDoReceivesCancelsAlarmsAndAborts) {
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("here"), 0).ok());
   Cancellation cancellation;
-  Args cancelled = full.args();
+  RecvArgs cancelled = full.args();
   cancelled.cancellation = &cancellation;
-  Args late = full.args();
+  RecvArgs late = full.args();
   late.deadline = Deadline::After(alarms.clock(), absl::Milliseconds(1));
   EXPECT_TRUE(Returns(&full, [&] {
     rendezvous.RecvAsync(LocalKey("here"), full.args(), Count());
@@ -125,7 +125,7 @@ TEST_F(SendNeverBlocks, NorDoReceivesCancelsAlarmsAndAborts) {
     cancellation.StartCancel();
     rendezvous.RecvAsync(LocalKey("late"), late, Count());
     // The thread of the alarms goes on, too: other deadlines pass.
-    EXPECT_EQ(rendezvous.Recv(LocalKey("x"), Args(), absl::Milliseconds(50)).status().code(),
+    EXPECT_EQ(rendezvous.Recv(LocalKey("x"), RecvArgs(), absl::Milliseconds(50)).status().code(),
               absl::StatusCode::kDeadlineExceeded);
     rendezvous.RecvAsync(LocalKey("aborted"), full.args(), Count());
     rendezvous.StartAbort(absl::InternalError("over"));
@@ -145,7 +145,7 @@ TEST(SendBetweenFullExecutors, EndsWithoutADeadlock) {
   std::atomic<int> sending{0};
   ThreadPoolExecutor executors[] = {ThreadPoolExecutor(1, 1), ThreadPoolExecutor(1, 1)};
   for (int side : {0, 1}) {
-    Args args;
+    RecvArgs args;
     args.executor = &executors[side];
     for (int i = 0; i < kTasks; ++i) {
       rendezvous.RecvAsync(LocalKey(absl::StrCat("to", side)), args, [&](Received&&) { ++ended; });

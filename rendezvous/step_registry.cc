@@ -204,7 +204,7 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   return step->rendezvous;
 }
 
-void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void StepRegistry::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (!done) done = [](Received&&) {};
   absl::Status status = CheckTake(key);
   std::shared_ptr<RoutingRendezvous> rendezvous;

@@ -84,7 +84,7 @@ class StepRegistry final : public TensorSource {
   // their requests took.
   void DropAbandonedSteps();
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;

@@ -22,11 +22,11 @@ TensorKey OutKey(absl::string_view edge) {
 
 class CountingFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey&, const RecvArgs& args, DoneFn&& done) override {
     if (keeps) return kept.push_back(std::move(done));
     FailReceive(absl::UnavailableError("no peers here"), args.executor, std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
   void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
   std::vector<int64_t> aborted;
   bool keeps = false;
@@ -45,7 +45,8 @@ struct StepRegistryTest : testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     registry = *std::move(made);
   }
-  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key, const Args& args = Args()) {
+  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key,
+                                const RecvArgs& args = RecvArgs()) {
     auto outcome = std::make_shared<Outcome>();
     registry->Take(step_id, key, args, Into(outcome));
     return outcome;
@@ -82,7 +83,7 @@ TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
 // Answers with the number of times that it was asked.
 class CountingAnswerer final : public Answerer {
  public:
-  void Answer(const TensorKey&, const Args&, DoneFn done) override {
+  void Answer(const TensorKey&, const RecvArgs&, DoneFn done) override {
     std::move(done)({absl::OkStatus(), Number(++asked)});
   }
   int64_t asked = 0;
@@ -128,8 +129,8 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   Open();
   auto step = *registry->StartStep(1);
   const TensorKey sent = OutKey("a");
-  ASSERT_TRUE(step->Send(sent, Args(), Number(1), false).ok());
-  ASSERT_TRUE(step->Send(sent, Args(), Number(2), false).ok());
+  ASSERT_TRUE(step->Send(sent, SendArgs(), Number(1), false).ok());
+  ASSERT_TRUE(step->Send(sent, SendArgs(), Number(2), false).ok());
   TensorKey asked = OutKey("a");
   TensorSource::Place place;
   Received taken;
@@ -151,9 +152,9 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
 
   // The take that waits gets the next tensor.
   auto waits = Take(1, asked);
-  ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
+  ASSERT_TRUE(step->Send(sent, SendArgs(), Tensor(), true).ok());
   EXPECT_TRUE(waits->is_dead);
-  ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
+  ASSERT_TRUE(step->Send(sent, SendArgs(), Tensor(), true).ok());
   ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_TRUE(taken.is_dead);
 }
@@ -170,8 +171,8 @@ TEST_F(StepRegistryTest, AStepThatIsOverHasNothingHere) {
   EXPECT_FALSE(registry->TakeHere(3, &key, &place, &taken));
   EXPECT_EQ(registry->counters().steps, 2);
   for (const int copy : {1, 2}) {
-    ASSERT_TRUE(first->Send(key, Args(), Number(copy), false).ok());
-    ASSERT_TRUE(second->Send(key, Args(), Number(10 + copy), false).ok());
+    ASSERT_TRUE(first->Send(key, SendArgs(), Number(copy), false).ok());
+    ASSERT_TRUE(second->Send(key, SendArgs(), Number(10 + copy), false).ok());
   }
   ASSERT_TRUE(registry->TakeHere(1, &key, &place, &taken));
   EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 1);
@@ -190,7 +191,7 @@ TEST_F(StepRegistryTest, WhatMustBeReadAgainIsNotTakenAtOnce) {
   Open();
   auto step = *registry->StartStep(1);
   TensorKey key = OutKey("a");
-  ASSERT_TRUE(step->Send(key, Args(), Number(1), false).ok());
+  ASSERT_TRUE(step->Send(key, SendArgs(), Number(1), false).ok());
   TensorSource::Place place;
   Received taken;
   EXPECT_FALSE(registry->TakeHere(1, &key, &place, &taken));
@@ -245,7 +246,7 @@ TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
   const TensorKey greedy = key_to("/job:greedy/replica:0/task:0");
   const TensorKey other = key_to("/job:other/replica:0/task:0");
   Cancellation gone;
-  Args args;
+  RecvArgs args;
   args.cancellation = &gone;
   std::vector<std::shared_ptr<Outcome>> waiting;
   for (int64_t step = 1; step <= 3; ++step) waiting.push_back(Take(step, greedy, args));
@@ -308,7 +309,7 @@ TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
 
 TEST_F(StepRegistryTest, ACancelledOrLateDeferredTakeEnds) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const auto cancelled = Take(1, OutKey("a"), args);
   args.cancellation = nullptr;
@@ -437,7 +438,7 @@ TEST_F(StepRegistryTest, RefusedTakesConsumeNothing) {
                                absl::StrCat(kWorker1, "/device:CPU:0"), "a"))
                 ->code(),
             absl::StatusCode::kInvalidArgument);
-  registry->Take(1, OutKey("none"), Args(), nullptr);
+  registry->Take(1, OutKey("none"), RecvArgs(), nullptr);
   EXPECT_EQ(Take(1, OutKey("a"))->number(), 7);
 }
 
@@ -480,7 +481,7 @@ TEST_F(StepRegistryTest, AStepMayBeHeldLongerThanTheRegistry) {
   registry.reset();
   EXPECT_EQ(SendNumber(step.get(), OutKey("a"), 1).message(), "this worker is stopping");
   SendItem items[] = {{OutKey("a"), Number(1), false}};
-  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).message(), "this worker is stopping");
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), SendArgs()).message(), "this worker is stopping");
 }
 
 TEST_F(StepRegistryTest, CountersOutliveTheirSteps) {
@@ -556,7 +557,7 @@ TEST_F(StepRegistryTest, AStepThatHasNotStartedIsNotFound) {
 
 TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
   Cancellation gone;
-  Args args;
+  RecvArgs args;
   args.cancellation = &gone;
   (void)Take(1, OutKey("a"), args);
   const auto waits = Take(2, OutKey("a"));
@@ -593,7 +594,7 @@ TEST_F(StepRegistryTest, AFetchThatOutlivesItsStepIsNotCountedForEver) {
   const auto outcome = std::make_shared<Outcome>();
   step->RecvAsync(KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
                              absl::StrCat(kWorker0, "/device:CPU:0"), "a"),
-                  Args(), Into(outcome));
+                  RecvArgs(), Into(outcome));
   EXPECT_EQ(registry->counters().waiting_fetches, 1);
   registry->CleanupStep(1);
   EXPECT_EQ(registry->counters().waiting_fetches, 0);
@@ -626,7 +627,7 @@ TEST(StepRegistryRaceTest, AnAlarmThatRunsLateEndsNothing) {
   auto registry = *StepRegistry::Make(options, &late, nullptr);
   const auto take = [&](int64_t step) {
     auto outcome = std::make_shared<Outcome>();
-    registry->Take(step, OutKey("a"), Args(), Into(outcome));
+    registry->Take(step, OutKey("a"), RecvArgs(), Into(outcome));
     return outcome;
   };
   const auto started = take(1);

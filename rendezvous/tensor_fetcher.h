@@ -24,10 +24,11 @@ class TensorFetcher {
   // Fails with kAborted (step ended, producer restarted), kUnavailable (peer or link
   // lost), kCancelled, kDeadlineExceeded, kInvalidArgument (the tensor is not as the
   // destination says), or what the producer's step failed with.
-  virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) = 0;
+  virtual void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                     DoneFn&& done) = 0;
   // Like Fetch(), with one callback for all keys, which may belong to several workers. Fetches are
   // joined where possible.
-  virtual void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  virtual void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                          ManyDoneFn done) = 0;
 
   // What a thread may turn while it waits for a fetch of `key`. Null: it can only sleep.

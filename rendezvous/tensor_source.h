@@ -41,7 +41,7 @@ class TensorSource {
   // worker, or no such device. kAborted: the key names another incarnation of the device.
   //
   // The caller removes repetitions of a request: a second take would wait for the next tensor.
-  virtual void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
+  virtual void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) = 0;
 
   // A Take without a callback, for callers that take the same keys in every step. It takes a tensor
   // that is already here. Returns false, and changes nothing, when Take() is needed. Sets `*key` to

@@ -35,13 +35,13 @@ Tensor Text(const std::string& text) { return *Tensor::FromStrings({text}, {}); 
 
 struct TensorFlowCases : testing::Test {
   absl::Status Send(const TensorKey& key, const std::string& text) {
-    return rendezvous.Send(key, Args(), Text(text), false);
+    return rendezvous.Send(key, SendArgs(), Text(text), false);
   }
   // What Recv gave, as text.
   static std::string TextOf(const absl::StatusOr<Received>& received) {
     return received.ok() ? received->tensor.strings()[0] : received.status().ToString();
   }
-  absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args = Args()) {
+  absl::StatusOr<Received> Recv(const TensorKey& key, const RecvArgs& args = RecvArgs()) {
     return rendezvous.Recv(key, args, absl::InfiniteDuration());
   }
   void Later(std::function<void()> what) {
@@ -88,7 +88,7 @@ TEST_F(TensorFlowCases, PingPong) {
   Later([this] {
     const auto ping = Recv(foo);
     ASSERT_TRUE(ping.ok());
-    ASSERT_TRUE(rendezvous.Send(bar, Args(), ping->tensor, ping->is_dead).ok());
+    ASSERT_TRUE(rendezvous.Send(bar, SendArgs(), ping->tensor, ping->is_dead).ok());
   });
   ASSERT_TRUE(Send(foo, "secret msg").ok());
   EXPECT_EQ(TextOf(Recv(bar)), "secret msg");
@@ -96,7 +96,7 @@ TEST_F(TensorFlowCases, PingPong) {
 
 TEST_F(TensorFlowCases, CancelBeforeRecv) {
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const absl::Status status = Recv(foo, args).status();
   EXPECT_TRUE(absl::IsCancelled(status));
@@ -107,14 +107,14 @@ TEST_F(TensorFlowCases, CancelBeforeRecv) {
 TEST_F(TensorFlowCases, CancelBeforeRecvOfATensorThatIsHere) {
   ASSERT_TRUE(Send(foo, "hello").ok());
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   EXPECT_EQ(TextOf(Recv(foo, args)), "hello");
 }
 
 TEST_F(TensorFlowCases, CancelAfterRecv) {
   Later([this] { cancellation.StartCancel(); });
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const absl::Status status = Recv(foo, args).status();
   EXPECT_TRUE(absl::IsCancelled(status));
@@ -126,17 +126,17 @@ TEST_F(TensorFlowCases, CancelEmptyQueue) {
     ASSERT_TRUE(Send(foo, "hello").ok());
     cancellation.StartCancel();
   });
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   EXPECT_EQ(TextOf(Recv(foo, args)), "hello");
 }
 
 TEST_F(TensorFlowCases, CancelMultiple) {
-  Args cancelled;
+  RecvArgs cancelled;
   cancelled.cancellation = &cancellation;
   std::vector<std::shared_ptr<Outcome>> outcomes;
   for (int i = 0; i < 4; ++i) {
-    outcomes.push_back(Receive(&rendezvous, foo, i % 2 == 0 ? Args() : cancelled));
+    outcomes.push_back(Receive(&rendezvous, foo, i % 2 == 0 ? RecvArgs() : cancelled));
   }
   cancellation.StartCancel();
   ASSERT_TRUE(Send(foo, "first").ok());
@@ -162,7 +162,7 @@ TEST_F(TensorFlowCases, RandomSendRecv) {
       });
       pool.Run([this, i, pause, &received] {
         pause();
-        rendezvous.RecvAsync(MnistKey(absl::StrCat(i)), Args(), [i, &received](Received&& got) {
+        rendezvous.RecvAsync(MnistKey(absl::StrCat(i)), RecvArgs(), [i, &received](Received&& got) {
           ASSERT_TRUE(got.status.ok() && !got.is_dead);
           EXPECT_EQ(got.tensor.strings()[0], absl::StrCat(i));
           ++received;
@@ -183,7 +183,7 @@ TEST_F(TensorFlowCases, MultiSends) {
 
 TEST_F(TensorFlowCases, DeadTensorsKeepTheirPlace) {
   ASSERT_TRUE(Send(foo, "before").ok());
-  ASSERT_TRUE(rendezvous.Send(foo, Args(), Tensor(), true).ok());
+  ASSERT_TRUE(rendezvous.Send(foo, SendArgs(), Tensor(), true).ok());
   ASSERT_TRUE(Send(foo, "after").ok());
   EXPECT_EQ(TextOf(Recv(foo)), "before");
   EXPECT_TRUE(Recv(foo)->is_dead);
@@ -222,9 +222,9 @@ class NumberedContext final : public DeviceContext {
 };
 
 TEST_F(TensorFlowCases, TransferDummyDeviceContext) {
-  Args from;
+  SendArgs from;
   from.device_context = std::make_shared<NumberedContext>(123);
-  Args to;
+  RecvArgs to;
   to.device_context = std::make_shared<NumberedContext>(1);
   const auto check = [](Received&& received) {
     ASSERT_TRUE(received.status.ok());

@@ -69,14 +69,14 @@ inline DoneFn Into(std::shared_ptr<Outcome> outcome) {
 }
 
 inline std::shared_ptr<Outcome> Receive(Rendezvous* rendezvous, const TensorKey& key,
-                                        const Args& args = Args()) {
+                                        const RecvArgs& args = RecvArgs()) {
   auto outcome = std::make_shared<Outcome>();
   rendezvous->RecvAsync(key, args, Into(outcome));
   return outcome;
 }
 
 inline absl::Status SendNumber(Rendezvous* rendezvous, const TensorKey& key, int64_t number) {
-  return rendezvous->Send(key, Args(), Number(number), false);
+  return rendezvous->Send(key, SendArgs(), Number(number), false);
 }
 
 }  // namespace tryst

@@ -44,14 +44,14 @@ struct ThrowingCallbacks : testing::Test {
 };
 
 TEST_F(ThrowingCallbacks, AnAbortEndsAllOfThemAndThrowsTheFirst) {
-  Args late;
+  RecvArgs late;
   late.deadline = Deadline::After(alarms, absl::Seconds(1));
   for (int i = 0; i < 10; ++i) {
-    rendezvous->RecvAsync(LocalKey(absl::StrCat(i)), i % 2 == 0 ? Args() : late, Throw(i));
+    rendezvous->RecvAsync(LocalKey(absl::StrCat(i)), i % 2 == 0 ? RecvArgs() : late, Throw(i));
   }
   const auto neighbour = Receive(rendezvous.get(), LocalKey("n"));
   bool batch_ended = false;
-  rendezvous->RecvManyAsync({LocalKey("b"), LocalKey("c")}, Args(),
+  rendezvous->RecvManyAsync({LocalKey("b"), LocalKey("c")}, RecvArgs(),
                             [&](absl::Status, absl::Span<Received>) {
                               batch_ended = true;
                               throw Thrown(10);
@@ -68,7 +68,7 @@ TEST_F(ThrowingCallbacks, AnAbortEndsAllOfThemAndThrowsTheFirst) {
 
 TEST_F(ThrowingCallbacks, ACancelEndsAllOfThemAndThrowsTheFirst) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   for (int i = 0; i < 10; ++i) rendezvous->RecvAsync(LocalKey(absl::StrCat(i)), args, Throw(i));
   EXPECT_EQ(NumberThrownBy([&] { cancellation.StartCancel(); }), 0);
@@ -77,19 +77,21 @@ TEST_F(ThrowingCallbacks, ACancelEndsAllOfThemAndThrowsTheFirst) {
 }
 
 TEST_F(ThrowingCallbacks, ASendAndAReceiveThrowToTheirCallerAndHaveHappened) {
-  rendezvous->RecvAsync(LocalKey("a"), Args(), Throw(1));
+  rendezvous->RecvAsync(LocalKey("a"), RecvArgs(), Throw(1));
   EXPECT_EQ(NumberThrownBy([&] { (void)SendNumber(rendezvous.get(), LocalKey("a"), 1); }), 1);
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 2).ok());
-  EXPECT_EQ(NumberThrownBy([&] { rendezvous->RecvAsync(LocalKey("a"), Args(), Throw(2)); }), 2);
+  EXPECT_EQ(NumberThrownBy([&] { rendezvous->RecvAsync(LocalKey("a"), RecvArgs(), Throw(2)); }), 2);
   EXPECT_EQ(rendezvous->counters().delivered, 2);
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
 }
 
 TEST_F(ThrowingCallbacks, SendManyDeliversTheRest) {
-  for (int i = 0; i < 5; ++i) rendezvous->RecvAsync(LocalKey(absl::StrCat(i)), Args(), Throw(i));
+  for (int i = 0; i < 5; ++i)
+    rendezvous->RecvAsync(LocalKey(absl::StrCat(i)), RecvArgs(), Throw(i));
   std::vector<SendItem> items;
   for (int i = 0; i < 10; ++i) items.push_back({LocalKey(absl::StrCat(i)), Number(i), false});
-  EXPECT_GE(NumberThrownBy([&] { (void)rendezvous->SendMany(absl::MakeSpan(items), Args()); }), 0);
+  EXPECT_GE(NumberThrownBy([&] { (void)rendezvous->SendMany(absl::MakeSpan(items), SendArgs()); }),
+            0);
   EXPECT_EQ(ran.size(), 5u);
   for (int i = 5; i < 10; ++i) {
     EXPECT_EQ(Receive(rendezvous.get(), LocalKey(absl::StrCat(i)))->number(), i);
@@ -100,7 +102,7 @@ TEST_F(ThrowingCallbacks, ABatchIsUsedAgain) {
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), i).ok());
     EXPECT_EQ(NumberThrownBy([&] {
-                rendezvous->RecvManyAsync({LocalKey("a")}, Args(),
+                rendezvous->RecvManyAsync({LocalKey("a")}, RecvArgs(),
                                           [&](absl::Status, absl::Span<Received> results) {
                                             EXPECT_EQ(*results[0].tensor.data_as<int64_t>(), i);
                                             throw Thrown(i);
@@ -115,7 +117,7 @@ TEST_F(ThrowingCallbacks, EveryStepIsCleanedUp) {
   options.worker = kWorker0;
   auto registry = *StepRegistry::Make(options, &alarms, nullptr);
   for (int i = 0; i < 3; ++i) {
-    (*registry->StartStep(i))->RecvAsync(LocalKey("a"), Args(), Throw(i));
+    (*registry->StartStep(i))->RecvAsync(LocalKey("a"), RecvArgs(), Throw(i));
   }
   EXPECT_GE(NumberThrownBy([&] { registry->CleanupAll(); }), 0);
   EXPECT_EQ(ran.size(), 3u);

@@ -25,7 +25,7 @@ int64_t HeapBytes() {
 int64_t BytesOfReceive(Rendezvous* rendezvous, const std::vector<TensorKey>& keys) {
   const int64_t before = HeapBytes();
   for (const TensorKey& key : keys) {
-    rendezvous->RecvAsync(key, Args(), [](Received&&) {});
+    rendezvous->RecvAsync(key, RecvArgs(), [](Received&&) {});
   }
   return (HeapBytes() - before) / kReceives;
 }

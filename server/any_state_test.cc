@@ -77,7 +77,7 @@ void UseStep(Server* server) {
     (void)(*step)->Send(own, {}, Tensor(), true);
     SendItem item{own, Tensor(), true};
     (void)(*step)->SendMany(absl::MakeSpan(&item, 1), {});
-    Args args;
+    RecvArgs args;
     args.executor = server->executor();
     (*step)->RecvAsync(own, args, Ignore());
     (*step)->WhenRoom(1, [](absl::Status) {});
@@ -182,7 +182,7 @@ void InCallback(Server* self, Server* peer, Where where, int64_t step, std::func
   };
   const TensorKey own = Key(*self, self->worker(), "k");
   const TensorKey theirs = Key(*peer, self->worker(), "k");
-  Args args;
+  RecvArgs args;
   if (where == Where::kExecutor) args.executor = self->executor();
   if (where == Where::kAlarm)
     args.deadline = Deadline::After(SteadyClock(), absl::Milliseconds(20));
@@ -279,7 +279,7 @@ TEST_P(AnyState, WhileItServesAndAfterStop) {
   for (const TensorKey& key : {own, theirs}) {
     for (Executor* executor : {static_cast<Executor*>(nullptr), self_->executor()}) {
       absl::Notification ended;
-      Args args;
+      RecvArgs args;
       args.executor = executor;
       kept->RecvAsync(key, args, [&](Received&& received) {
         EXPECT_TRUE(absl::IsAborted(received.status)) << received.status;
@@ -324,7 +324,7 @@ TEST_P(AnyState, InCallbacksOfTheEnd) {
   for (const bool in_place : {true, false}) {
     StartPair();
     auto step = *self_->steps()->StartStep(7);
-    Args args;
+    RecvArgs args;
     if (!in_place) args.executor = self_->executor();
     absl::Notification ran;
     step->RecvAsync(Key(*peer_, self_->worker(), "never"), args, [&](Received&& received) {
@@ -370,7 +370,7 @@ TEST_P(AnyState, CallbacksOnAnEmbeddersExecutorMayEndIt) {
     const TensorKey own = Key(*server, server->worker(), "k");
     auto step = *server->steps()->StartStep(1);
     ASSERT_TRUE(step->Send(own, {}, Tensor(), true).ok());
-    Args args;
+    RecvArgs args;
     args.executor = &threads;
     absl::Notification left;
     step->RecvAsync(own, args, [&](Received&&) {

@@ -69,7 +69,7 @@ class FakeSource final : public TensorSource {
     DoneFn done;
   };
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override {
     const auto at = std::make_pair(step_id, std::string(key.text()));
     Item item;
     {
@@ -337,7 +337,7 @@ class Consumer {
   }
   void MoveTo(int port) { members.Set(kProducer, absl::StrCat("127.0.0.1:", port)); }
 
-  std::shared_ptr<Result> Fetch(int64_t step, const TensorKey& key, Args args = {}) {
+  std::shared_ptr<Result> Fetch(int64_t step, const TensorKey& key, RecvArgs args = {}) {
     auto result = std::make_shared<Result>();
     poller.RunAndWait([&] {
       channel->Fetch(step, key, args, [result](Received&& received) {
@@ -408,7 +408,7 @@ TEST(GrpcPath, CarriesEverySortOfTensor) {
 TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
   Producer producer(5);
   Consumer consumer(producer.port());
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kFloat, TensorShape({1000}));
   producer.source.Send(1, Key("a"), Floats(1000, 9));
   auto filled = consumer.Fetch(1, Key("a"), args);
@@ -424,7 +424,7 @@ TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
   ASSERT_TRUE(again->Wait().status.ok()) << again->status;
   ExpectFloats(again->tensor, 999, 9);
 
-  Args strings;
+  RecvArgs strings;
   strings.destination = *Tensor::Allocate(DType::kString, TensorShape({2}));
   producer.source.Send(1, Key("c"), *Tensor::FromStrings({"x", "yy"}, TensorShape({2})));
   auto words = consumer.Fetch(1, Key("c"), strings);
@@ -481,7 +481,7 @@ TEST(GrpcPath, ACopyToADeviceOutlastsItsCall) {
   Producer producer(5);
   Consumer consumer(producer.port());
   auto device = std::make_shared<SlowDevice>();
-  Args args;
+  RecvArgs args;
   args.device_context = device;
   // In a parcel and in a call of its own.
   for (int64_t count : {10, 100'000}) {
@@ -507,7 +507,7 @@ TEST(GrpcPath, WhatIsCancelledDuringACopyEndsAfterIt) {
   Consumer consumer(producer.port());
   auto device = std::make_shared<SlowDevice>();
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.device_context = device;
   args.cancellation = &cancellation;
   producer.source.Send(1, KeyToDevice("edge"), Floats(100'000, 1));
@@ -532,7 +532,7 @@ TEST(GrpcPath, WhatGoesToACpuStaysOnTheHost) {
   Producer producer(5);
   Consumer consumer(producer.port());
   auto device = std::make_shared<SlowDevice>();
-  Args args;
+  RecvArgs args;
   args.device_context = device;
   producer.source.Send(1, Key("edge"), Floats(10, 1));
   auto got = consumer.Fetch(1, Key("edge"), args);
@@ -547,7 +547,7 @@ TEST(GrpcPath, ACancelledFetchConsumesNothing) {
   Producer producer(5);
   Consumer consumer(producer.port());
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   auto first = consumer.Fetch(1, Key("k"), args);
   // It is still open, so oldest_serial does not advance.
@@ -576,7 +576,7 @@ TEST(GrpcPath, AFetchThatHasEndedHearsOfNoCancel) {
     Consumer consumer(producer.port());
     constexpr int kFetches = 300;
     for (int i = 0; i < kFetches; ++i) {
-      Args args;
+      RecvArgs args;
       args.cancellation = i + 1 < kFetches ? &cancellation : &later;
       producer.source.Send(1, Key("k"), Floats(1, 1));
       ASSERT_TRUE(consumer.Fetch(1, Key("k"), args)->Wait().status.ok());
@@ -597,7 +597,7 @@ TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
   for (int i = 0; i < 60; ++i) {
     const int64_t elements = i % 2 == 0 ? 100 : 1 << 20;
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     auto first = consumer.Fetch(1, Key("k"), args);
     producer.source.Send(1, Key("k"), Floats(elements, static_cast<float>(i)));
@@ -626,7 +626,7 @@ TEST(GrpcPath, ALaterSendDoesNotOvertakeWhatIsStillToBeGivenBack) {
   producer.source.Send(1, Key("k"), Floats(2, 20));
   producer.source.HoldNextAnswer();
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   auto first = consumer.Fetch(1, Key("k"), args);
   ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 1; }));
@@ -654,7 +654,7 @@ TEST(GrpcPath, WhatACancelledFetchHadMetComesBackOverANewConnection) {
   Consumer consumer(proxy.port());
   proxy.CutAfterBytes(1 << 20);  // The tensor is larger, so it never arrives whole.
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   auto first = consumer.Fetch(1, Key("k"), args);
   producer.source.Send(1, Key("k"), Floats(8 << 20, 6));
@@ -676,7 +676,7 @@ TEST(GrpcPath, WhatACancelledFetchHadMetComesBackOverANewConnection) {
 TEST(GrpcPath, DeadlineAndAbortEndWhatWaits) {
   Producer producer(5);
   Consumer consumer(producer.port());
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(consumer.clock, absl::Milliseconds(100));
   auto late = consumer.Fetch(1, Key("k"), args);
   auto aborted = consumer.Fetch(2, Key("k"));
@@ -964,7 +964,7 @@ TEST(GrpcPath, WhatAnotherLifeWasToldIsToldAgain) {
   ForgetfulProducer producer;
   Consumer consumer(producer.port());
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   auto left = consumer.Fetch(1, Key("a"), args);
   producer.first_came.WaitForNotification();
@@ -1041,7 +1041,7 @@ TEST(GrpcPath, ADeadlineEndsAPauseBetweenTwoAttempts) {
   int port = 0;
   { port = Producer(4).port(); }
   Consumer consumer(port, 77, "", options);
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(consumer.clock, absl::Milliseconds(200));
   const absl::Time began = absl::Now();
   auto fetch = consumer.Fetch(1, Key("k"), args);
@@ -1147,7 +1147,7 @@ std::vector<std::shared_ptr<Result>> FetchMany(Consumer* consumer, int count, in
     for (int i = 0; i < count; ++i) {
       auto result = std::make_shared<Result>();
       results.push_back(result);
-      Args args;
+      RecvArgs args;
       args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
       consumer->channel->Fetch(1, Key(absl::StrCat("k", i)), args, [result](Received&& received) {
         result->status = std::move(received.status);
@@ -1301,7 +1301,7 @@ TEST(GrpcPath, AFullExecutorDelaysDoneAndLosesNone) {
   absl::Notification go;
   executor.Run([&] { go.WaitForNotification(); });
   executor.Run([] {});
-  Args args;
+  RecvArgs args;
   args.executor = &executor;
   std::vector<std::shared_ptr<Result>> results;
   for (int i = 0; i < 5; ++i) {
@@ -1373,7 +1373,7 @@ TEST(GrpcPath, DeadlinesThatPassOneByOneShareANote) {
   const int64_t begin_ns = consumer.clock.NowNs() + 3'000'000'000;
   std::vector<std::shared_ptr<Result>> results;
   for (int i = 0; i < kReceives; ++i) {
-    Args args;
+    RecvArgs args;
     args.deadline = Deadline::AtNs(begin_ns + int64_t{1'000'000} * i);
     results.push_back(consumer.Fetch(1, Key(absl::StrCat("never", i)), args));
   }

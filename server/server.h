@@ -72,7 +72,7 @@ class Server {
   virtual int port() const = 0;                    // 0 until it listens.
   // Null before Start(). After Stop() has begun, no step starts (kAborted).
   virtual StepRegistry* steps() = 0;
-  virtual Executor* executor() = 0;   // Pass it as Args::executor.
+  virtual Executor* executor() = 0;   // Pass it as RecvArgs::executor.
   virtual Membership* members() = 0;  // server/members/membership.h
   // Calls to peers; a server that has not started can make them, too. kCancelled after Stop().
   virtual PeerCalls* calls() = 0;

@@ -625,7 +625,7 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
 TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   auto ps = Start(Config("ps", 0, "grpc"));
   auto rendezvous = ps->steps()->StartStep(1);
-  Args args;
+  RecvArgs args;
   args.executor = ps->executor();
   std::atomic<bool> returned{false};
   (*rendezvous)->RecvAsync(Key(*ps, ps->worker(), "k"), args, [&](Received&&) {
@@ -667,7 +667,7 @@ struct CopyForAPeer {
     config.join = Seed(*ps);
     worker = Start(config);
     const TensorKey key = Key(*ps, worker->worker(), "edge");
-    Args args;
+    SendArgs args;
     args.device_context = device;
     MemorySpace space;
     space.kind = MemorySpace::Kind::kDevice;

@@ -132,7 +132,7 @@ TEST_P(Waiting, ManyAtOnceWithCallbacksAndDeadlines) {
   for (Chain& chain : chains) {
     chain.ask = [this, &chain] {
       Send(chain.edge, chain.next);
-      Args args;
+      RecvArgs args;
       args.executor = chain.executor;
       receives_->RecvAsync(Key(chain.edge), args, [&chain](Received&& received) {
         ASSERT_TRUE(received.status.ok()) << received.status;
@@ -152,7 +152,7 @@ TEST_P(Waiting, ManyAtOnceWithCallbacksAndDeadlines) {
 // A callback on the executor may wait, for another tensor on the same poller.
 TEST_P(Waiting, ACallbackOnTheExecutorWaits) {
   absl::Notification over;
-  Args args;
+  RecvArgs args;
   args.executor = worker_->executor();
   receives_->RecvAsync(Key("first"), args, [&](Received&& received) {
     EXPECT_TRUE(received.status.ok()) << received.status;
@@ -176,7 +176,7 @@ TEST_P(Waiting, AbortCancelAndStopEndTheWait) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     cancellation.StartCancel();
   });
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   EXPECT_TRUE(absl::IsCancelled(receives_->Recv(Key("a"), args, absl::Seconds(30)).status()));
   cancels.join();

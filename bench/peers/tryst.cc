@@ -112,7 +112,7 @@ class TrystProducer final : public ProducerEnd {
   int64_t step() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
   void Send(Resent* resent) {
     // A send is refused only when the step has ended, at the end of the process.
-    (void)rendezvous_->Send(keys_[resent->index], args_, resent->Again(), /*is_dead=*/false);
+    (void)rendezvous_->Send(keys_[resent->index], {}, resent->Again(), /*is_dead=*/false);
   }
 
   char* Allocate(size_t bytes) {
@@ -129,7 +129,7 @@ class TrystProducer final : public ProducerEnd {
   Server* const server_;
   Allocator* const shared_;  // Null: tensors lie in ordinary memory.
   Table table_;
-  const Args args_;
+  const RecvArgs args_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<TensorKey> keys_;
 };
@@ -162,7 +162,7 @@ class TrystConsumer : public ConsumerEnd {
   void Ask(int slot, const std::string& key, char* into, size_t bytes) override {
     held_[slot] = Tensor();  // Its landing memory is free for the next tensor.
     if (many_) return AskLater(slot, key);
-    Args args = args_;
+    RecvArgs args = args_;
     if (!landing_) args.destination = DestinationOf(slot, into, bytes);
     rendezvous_->RecvAsync(TensorKeyOf(key), args, [this, slot](Received&& received) {
       Land(slot, received.status, received.tensor);
@@ -220,7 +220,7 @@ class TrystConsumer : public ConsumerEnd {
   }
   const ConsumerNeeds needs_;
   const bool landing_, many_;
-  Args args_;
+  RecvArgs args_;
   std::string producer_, consumer_;
   uint64_t incarnation_ = 0;
   int64_t step_ = 0;

@@ -33,10 +33,10 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs&, DoneFn&& done) override {
     waiting.emplace_back(std::string(key.edge()), std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   // The edge of the first one asked for that has `part` in it; empty: nobody asked.
   std::string Asked(const std::string& part) const {
@@ -101,7 +101,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
         ->At(0, 0);
   }
   void Start() {
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
                                       MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
@@ -335,7 +335,7 @@ class OddFetchTest : public CopyUnderWayTest {
     auto got = std::make_shared<Got>();
     auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
                                         "/job:worker/replica:0/task:0/device:GPU:0", edge);
-    Args args;
+    RecvArgs args;
     if (has_destination) {
       args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
                                         MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
@@ -505,7 +505,7 @@ TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
     const TensorKey key = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
                                                 "/job:worker/replica:0/task:0/device:GPU:0", "v")
                               ->At(0, 0);
-    Args args;
+    RecvArgs args;
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.by_reference = true;
     args.cancellation = &cancellation;
@@ -577,7 +577,7 @@ TEST_P(OddFetchTest, AHandoverWaitsForTheSendersStream) {
     ASSERT_TRUE(source->Use().ok());
     ASSERT_EQ(source->calls().cuMemsetD8Async(memory.address(), 0x22, kBytes, stream.get()),
               cuda::kSuccess);
-    Args recv_args;
+    RecvArgs recv_args;
     auto receiving = *gpu_->MakeStream();
     recv_args.device_context = *GpuContext::Make(engine_.get(), receiving.get());
     const Tensor tensor =

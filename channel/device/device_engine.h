@@ -157,8 +157,8 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   std::vector<GpuEvent> free_events_ ABSL_GUARDED_BY(events_mu_);
 };
 
-// What a caller says of a device tensor (Args::device_context): its GPU, its stream, and a moment
-// of the stream, which is when this object was made.
+// What a caller says of a device tensor (device_context of its args): its GPU, its stream, and a
+// moment of the stream, which is when this object was made.
 //   Send: the moment after the work that fills the tensor was queued. Bytes are read once the
 //     stream is there; the host does not wait.
 //   Receive: the moment after the last work that uses the destination was queued.

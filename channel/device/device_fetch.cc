@@ -46,8 +46,8 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
             });
 }
 
-Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool prefers_view) {
-  Args inner;
+RecvArgs DeviceFetcher::Op::InnerArgs(Tensor destination, bool prefers_view) {
+  RecvArgs inner;
   inner.prefers_view = prefers_view;
   inner.destination = std::move(destination);
   inner.cancellation = &inner_;

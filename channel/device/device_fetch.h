@@ -18,7 +18,7 @@ namespace tryst {
 // One fetch into device memory, from Begin() to its end.
 class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
  public:
-  Op(DeviceFetcher* owner, int64_t its_step, const TensorKey& its_key, const Args& its_args,
+  Op(DeviceFetcher* owner, int64_t its_step, const TensorKey& its_key, const RecvArgs& its_args,
      DoneFn done)
       : owner_(owner),
         step(its_step),
@@ -42,7 +42,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
  public:
   const int64_t step;
   const TensorKey key;
-  const Args args;
+  const RecvArgs args;
   const std::shared_ptr<GpuContext> context;
   DeviceEngine* const engine;
   DeviceManifest manifest;
@@ -59,7 +59,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
     StopWaitingForProof();
     BringBestWay();
   }
-  Args InnerArgs(Tensor destination, bool prefers_view);
+  RecvArgs InnerArgs(Tensor destination, bool prefers_view);
   DeviceWay* WayOf(bool direct) { return owner_->ways_.Find(manifest, *engine, direct); }
   // The state of the way. While it is being proved the fetch waits.
   DeviceWay::State StateOf(bool direct);

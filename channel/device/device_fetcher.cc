@@ -51,12 +51,13 @@ void DeviceFetcher::OnPoller(absl::AnyInvocable<void() &&> fn) {
   poller_->PostFn(std::move(fn));
 }
 
-bool DeviceFetcher::WantsDevice(const TensorKey& key, const Args& args) {
+bool DeviceFetcher::WantsDevice(const TensorKey& key, const RecvArgs& args) {
   if (args.destination.valid()) return !args.destination.space().host_readable();
   return args.device_context != nullptr && !args.alloc_attrs.on_host && key.dst().type != "CPU";
 }
 
-void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                          DoneFn&& done) {
   if (key.empty() || !WantsDevice(key, args)) {
     return fetcher_->Fetch(step_id, key, args, std::move(done));
   }
@@ -90,18 +91,18 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
 
 // For a device that is not ours: the tensor comes whole into host memory, and the device's owner
 // copies it from there.
-void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Args& args,
+void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const RecvArgs& args,
                                 DoneFn&& done) {
   if (args.device_context == nullptr) {
     poller_->PostFn([done = std::move(done)]() mutable {
       FailReceive(absl::InvalidArgumentError(
                       "the receive has a destination in a GPU's memory and no device context "
-                      "by which to copy there: set Args::device_context"),
+                      "by which to copy there: set RecvArgs::device_context"),
                   nullptr, std::move(done));
     });
     return;
   }
-  Args host_args = args;
+  RecvArgs host_args = args;
   host_args.destination = Tensor();
   host_args.executor = nullptr;
   fetcher_->Fetch(
@@ -124,8 +125,8 @@ void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Arg
       });
 }
 
-void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                              ManyDoneFn done) {
+void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
+                              const RecvArgs& args, ManyDoneFn done) {
   ArgsOfEach each(args);
   bool any = false;
   for (size_t i = 0; i < keys.size() && (i == 0 || !args.destinations.empty()); ++i) {
@@ -167,7 +168,7 @@ void DeviceFetcher::FetchAside(int64_t step, const absl::StatusOr<TensorKey>& ke
     });
     return;
   }
-  Args args;
+  RecvArgs args;
   args.destination = std::move(destination);
   args.deadline = Deadline::After(poller_->clock(), kAsidePatience);
   fetcher_->Fetch(step, *key, args, [this, done = std::move(done)](Received&& got) mutable {

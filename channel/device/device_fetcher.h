@@ -52,8 +52,8 @@ struct DeviceFetcherCounters {
 // the best way that has been proved: it reads the producer's memory, or the two NICs move it
 // without the hosts, or it comes chunk by chunk through pinned slots over the channel of `fetcher`.
 //
-// With Args::by_reference and no destination, a tensor that can be read in the producer's memory
-// comes as a view of it. The producer keeps it as long as the view is held.
+// With RecvArgs::by_reference and no destination, a tensor that can be read in the producer's
+// memory comes as a view of it. The producer keeps it as long as the view is held.
 //
 // Of the fetches of one key and step that want device memory, one proceeds at a time
 // (fetch_lines.h). So a fetch that is cancelled or late does not disturb the order of the others.
@@ -65,8 +65,8 @@ class DeviceFetcher final : public TensorFetcher {
   DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options);
   ~DeviceFetcher() override;  // REQUIRES: drained.
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
@@ -80,8 +80,8 @@ class DeviceFetcher final : public TensorFetcher {
  private:
   class Op;
 
-  static bool WantsDevice(const TensorKey& key, const Args& args);
-  void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done);
+  static bool WantsDevice(const TensorKey& key, const RecvArgs& args);
+  void FetchByHost(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
   void Begin(std::unique_ptr<Op> op);
   // Fetches something beside the tensor itself, such as a chunk or a probe.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,

@@ -29,10 +29,10 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs&, DoneFn&& done) override {
     waiting.emplace(std::string(key.edge()), std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   // Answers the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
@@ -82,11 +82,11 @@ class DeviceFetcherTest : public ::testing::Test {
   }
 
   // Starts a fetch and lets it be told of memory in another process, which is to be proved.
-  void FetchUntilTheProbe(const Args& wanted, const char* edge) {
+  void FetchUntilTheProbe(const RecvArgs& wanted, const char* edge) {
     auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
                                         "/job:worker/replica:0/task:0/device:GPU:0", edge);
     ASSERT_TRUE(prefix.ok()) << prefix.status();
-    Args args = wanted;
+    RecvArgs args = wanted;
     auto into = Tensor::Adopt(memory_.data(), DType::kUint8, {kBytes},
                               MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
     ASSERT_TRUE(into.ok());
@@ -132,7 +132,7 @@ class DeviceFetcherTest : public ::testing::Test {
 };
 
 TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::AtNs(clock_.now_ns + 3'000'000'000);
   FetchUntilTheProbe(args, "a");
   EXPECT_TRUE(Asked(std::string("a") + kProbe));
@@ -152,7 +152,7 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
 
 TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeCanBeCancelled) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   FetchUntilTheProbe(args, "a");
   cancellation.StartCancel();
@@ -164,7 +164,7 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeCanBeCancelled) {
 }
 
 TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
-  FetchUntilTheProbe(Args(), "a");
+  FetchUntilTheProbe(RecvArgs(), "a");
   EXPECT_EQ(ended_, 0);
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
   poller_.Turn();
@@ -179,7 +179,7 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
 // The step whose fetch asked for it was aborted; that says nothing of the way.
 TEST_F(DeviceFetcherTest, AProbeThatWasAbortedIsMadeAgain) {
   for (const bool aborted : {false, true}) {
-    FetchUntilTheProbe(Args(), aborted ? "b" : "a");
+    FetchUntilTheProbe(RecvArgs(), aborted ? "b" : "a");
     ASSERT_EQ(Asked(std::string(aborted ? "b" : "a") + kProbe), true);
     channel_.Answer(kProbe, aborted ? absl::UnimplementedError("no GPU")
                                     : absl::AbortedError("the step was aborted"));
@@ -189,7 +189,7 @@ TEST_F(DeviceFetcherTest, AProbeThatWasAbortedIsMadeAgain) {
     clock_.now_ns += 11'000'000'000;
     poller_.Turn();
   }
-  FetchUntilTheProbe(Args(), "c");
+  FetchUntilTheProbe(RecvArgs(), "c");
   EXPECT_FALSE(Asked(std::string("c") + kProbe)) << "there is no such way";
 }
 
@@ -221,7 +221,7 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
   const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
   ASSERT_TRUE(ours.ok()) << ours.status();
   const Heir producer;
-  FetchUntilTheProbe(Args(), "a");
+  FetchUntilTheProbe(RecvArgs(), "a");
   DeviceManifest probe;
   probe.dtype = DType::kUint8;
   probe.shape = {kBytes};
@@ -254,7 +254,7 @@ class LimitedDeviceFetcherTest : public DeviceFetcherTest {
 };
 
 TEST_F(LimitedDeviceFetcherTest, ATensorOverTheLimitIsRefused) {
-  FetchUntilTheProbe(Args(), "a");
+  FetchUntilTheProbe(RecvArgs(), "a");
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kResourceExhausted) << status_;
   EXPECT_TRUE(Asked("a|device|7|back")) << "it is the producer's";

@@ -72,7 +72,7 @@ void DeviceSource::End(DoneFn done, absl::StatusOr<Tensor> tensor, uint64_t turn
 // Answers with a dead tensor, which has no bytes.
 void DeviceSource::EndEmpty(DoneFn done) { std::move(done)({absl::OkStatus(), Tensor(), true}); }
 
-void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void DeviceSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (key.empty()) return source_->Take(step_id, key, args, std::move(done));
   const DeviceAsk ask = ParseDeviceAsk(key);
   if (ask.kind != DeviceAsk::Kind::kNone) {
@@ -93,7 +93,7 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
           return End(std::move(done),
                      absl::FailedPreconditionError(
                          "the program sent a GPU's tensor without a device context, by which its "
-                         "stream is known: set Args::device_context"));
+                         "stream is known: set SendArgs::device_context"));
         }
         // Who fails takes no tensor.
         const auto fail = [this, step_id, key](DoneFn fn, Received&& taken,
@@ -117,7 +117,7 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
 // On the poller's thread, behind give-backs: a manifest could otherwise take a tensor that was sent
 // later.
 void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                                const Args& args, DoneFn done) {
+                                const RecvArgs& args, DoneFn done) {
   if (poller_->OnThread()) return AnswerAsker(step_id, key, ask, args, std::move(done));
   poller_->PostFn([this, step_id, key, ask, args, done = std::move(done)]() mutable {
     AnswerAsker(step_id, key, ask, args, std::move(done));
@@ -125,7 +125,7 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
 }
 
 void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                               const Args& args, DoneFn done) {
+                               const RecvArgs& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
       return TakeForManifest(step_id, key, ask, args, std::move(done));
@@ -203,7 +203,7 @@ void DeviceSource::GiveBackTransfer(uint64_t id) {
 }
 
 void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                                   const Args& args, DoneFn done) {
+                                   const RecvArgs& args, DoneFn done) {
   auto plain = PlainKey(key, ask);
   if (!plain.ok()) return End(std::move(done), plain.status());
   auto answer = std::make_shared<Answer>();

@@ -50,7 +50,7 @@ class DeviceSource final : public TensorSource {
                DeviceSourceOptions options);
   ~DeviceSource() override;  // REQUIRES: closed, and no Take runs.
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   // A staged tensor goes back as it is, in host memory. A chunk is dropped, because whoever has the
   // manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
@@ -95,18 +95,18 @@ class DeviceSource final : public TensorSource {
     DeviceSource* const source;
   };
 
-  void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
-                    DoneFn done);
+  void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                    const RecvArgs& args, DoneFn done);
   template <typename Fn>
   void OnPoller(Fn fn) {
     if (poller_->OnThread()) return fn();
     poller_->PostFn(std::move(fn));
   }
   // Poller thread only, from here on.
-  void AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
-                   DoneFn done);
+  void AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                   const RecvArgs& args, DoneFn done);
   void TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                       const Args& args, DoneFn done);
+                       const RecvArgs& args, DoneFn done);
   void AnswerManifest(std::shared_ptr<Answer> answer);
   void AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest);
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);

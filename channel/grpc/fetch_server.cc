@@ -864,7 +864,7 @@ void FetchServer::State::Run(Todo* todo) {
 }
 
 void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
-  Args args;
+  RecvArgs args;
   args.cancellation = &entry->cancellation;
   auto self = shared_from_this();
   source_->Take(entry->step_id, entry->key, args,

@@ -57,7 +57,8 @@ GrpcChannel::~GrpcChannel() {
   poller_->ForgetFlush(this);
 }
 
-void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                        DoneFn&& done) {
   TRYST_DCHECK(poller_->OnThread());
   const uint64_t id = next_id_++;
   auto owned = std::make_unique<FetchOp>(this, id, step_id, key, args, std::move(done));
@@ -69,7 +70,7 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
       args.device_context == nullptr) {
     return FinishSoon(op, absl::InvalidArgumentError(
                               "the receive has a destination in a GPU's memory and no device "
-                              "context by which to copy there: set Args::device_context"));
+                              "context by which to copy there: set RecvArgs::device_context"));
   }
   if (args.cancellation != nullptr) {
     op->token = args.cancellation->Register([this, id] {
@@ -190,7 +191,7 @@ void GrpcChannel::OnHeader(FetchOp* op) {
 }
 
 void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
-  const Args& args = op->args;
+  const RecvArgs& args = op->args;
   const bool to_device = args.destination.valid()
                              ? !args.destination.space().host_readable()
                              : args.device_context != nullptr && !args.alloc_attrs.on_host &&

@@ -40,7 +40,7 @@ struct GrpcChannel::Attempt {
 };
 
 // The caller's host memory, into which the bytes can be copied as they arrive.
-inline Tensor HostDestination(const Args& args) {
+inline Tensor HostDestination(const RecvArgs& args) {
   return args.destination.valid() && args.destination.space().host_readable() ? args.destination
                                                                               : Tensor();
 }
@@ -62,7 +62,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   };
 
   FetchOp(GrpcChannel* channel, uint64_t id, int64_t step_id, const TensorKey& key,
-          const Args& args, DoneFn done)
+          const RecvArgs& args, DoneFn done)
       : channel(channel), id(id), step_id(step_id), key(key), args(args), done(std::move(done)) {}
   void OnTimer() override { channel->OnTimer(this); }
 
@@ -79,7 +79,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   const uint64_t id;
   const int64_t step_id;
   const TensorKey key;
-  const Args args;
+  const RecvArgs args;
   DoneFn done;
   State state = State::kNew;
   bool may_be_known = false;  // Whether the producer may have seen the request.

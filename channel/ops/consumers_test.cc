@@ -19,7 +19,7 @@ constexpr char kFetcher[] = "/job:c/replica:0/task:0";
 // Each take ends when the test says so, and does not hear of cancels.
 class Slow final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }

@@ -4,7 +4,7 @@
 
 namespace tryst {
 
-FetchJoin* Deliveries::NewJoin(size_t count, const Args& args, ManyDoneFn done) {
+FetchJoin* Deliveries::NewJoin(size_t count, const RecvArgs& args, ManyDoneFn done) {
   if (free_joins_.empty()) free_joins_.push_back(&joins_.emplace_back());
   FetchJoin* join = free_joins_.back();
   free_joins_.pop_back();

@@ -26,7 +26,7 @@ class Deliveries final : private PollerFlush {
 
   // A join of `count` fetches with one callback; the caller makes the fetches. With none, `done`
   // runs at once.
-  FetchJoin* NewJoin(size_t count, const Args& args, ManyDoneFn done);
+  FetchJoin* NewJoin(size_t count, const RecvArgs& args, ManyDoneFn done);
   // Whether the result of `op` may be delivered now, in place, by In().
   bool InPlace(const FetchOp& op) const {
     return op.join == nullptr && op.args.executor == nullptr && undelivered_.empty() &&

@@ -71,7 +71,7 @@ class FetchAsk {
   // Requested before a fetch came.
   bool is_ahead() const { return front == nullptr && state != FetchState::kEnding && !leaves(); }
   // What the fetch in front wants.
-  const Args& wants() const { return front != nullptr ? front->wants() : NoArgs(); }
+  const RecvArgs& wants() const { return front != nullptr ? front->wants() : NoArgs(); }
   const Tensor& destination() const {
     return front != nullptr ? front->destination() : NoArgs().destination;
   }
@@ -86,7 +86,7 @@ class FetchAsk {
   LineLink<FetchAsk> key_link;
 
  private:
-  static const Args& NoArgs();
+  static const RecvArgs& NoArgs();
 };
 
 }  // namespace tryst

@@ -19,8 +19,8 @@ void FetchOp::Deliver() {
   args.DropReferences();
 }
 
-const Args& FetchAsk::NoArgs() {
-  static const Args* const none = new Args();
+const RecvArgs& FetchAsk::NoArgs() {
+  static const RecvArgs* const none = new RecvArgs();
   return *none;
 }
 

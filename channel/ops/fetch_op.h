@@ -21,7 +21,7 @@ class FetchOp;
 
 // Several fetches with one callback. Recycled with its vector.
 struct FetchJoin {
-  Args args;
+  RecvArgs args;
   ManyDoneFn done;
   std::vector<Received> results;
   size_t left = 0;
@@ -57,7 +57,7 @@ class FetchOp final : public PollerTimer {
   // args, but for the destination.
   int64_t step = 0;
   TensorKey key;
-  Args args;
+  RecvArgs args;
   DoneFn done;
   FetchJoin* join = nullptr;
   size_t index = 0;
@@ -83,8 +83,8 @@ class FetchOp final : public PollerTimer {
   uint64_t traced_bytes = 0;
 
   void Renew();  // Makes it as new.
-  // The caller's Args; all fetches of a join have the same. Without their destination.
-  const Args& wants() const { return join != nullptr ? join->args : args; }
+  // The caller's RecvArgs; all fetches of a join have the same. Without their destination.
+  const RecvArgs& wants() const { return join != nullptr ? join->args : args; }
   const Tensor& destination() const { return args.destination; }
   // Any thread: asks the poller to end it early.
   void Cancel(Poller* poller) {

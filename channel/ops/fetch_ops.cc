@@ -56,14 +56,14 @@ FetchAsk* FetchOps::TakeAsk(FetchKey* key, int64_t step) {
   return ask;
 }
 
-void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
   FetchOp* op = TakeOp(step_id, key);
   op->args = args;
   op->done = std::move(done);
   Start(op);
 }
 
-bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                          ManyDoneFn* done) {
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -77,7 +77,7 @@ bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, cons
 }
 
 void FetchOps::Start(FetchOp* op) {
-  const Args& args = op->wants();
+  const RecvArgs& args = op->wants();
   ++counts_->fetches;
   op->begun_ns = now_ns();
   op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
@@ -400,7 +400,7 @@ void FetchOps::TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken) {
     fetch.done = deliveries_.BackToJoin(op);
   }
   taken->push_back(std::move(fetch));
-  op->args = Args();
+  op->args = RecvArgs();
   op->done = nullptr;
   op->phase = FetchPhase::kMoved;
   FreeIfDone(op);

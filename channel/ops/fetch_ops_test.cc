@@ -243,14 +243,14 @@ class FetchOpsTest : public testing::Test {
     fetches_.reset();
   }
 
-  std::shared_ptr<Ended> Fetch(const std::string& edge, const Args& args = Args(),
+  std::shared_ptr<Ended> Fetch(const std::string& edge, const RecvArgs& args = RecvArgs(),
                                int64_t step = 1) {
     return FetchKeyed(Key(edge), args, step);
   }
   std::shared_ptr<Ended> FetchOf(uint64_t incarnation, const std::string& edge) {
-    return FetchKeyed(Key(edge, incarnation), Args(), 1);
+    return FetchKeyed(Key(edge, incarnation), RecvArgs(), 1);
   }
-  std::shared_ptr<Ended> FetchKeyed(const TensorKey& key, const Args& args, int64_t step) {
+  std::shared_ptr<Ended> FetchKeyed(const TensorKey& key, const RecvArgs& args, int64_t step) {
     auto ended = std::make_shared<Ended>();
     fetches_->Fetch(step, key, args, [ended](Received&& received) {
       ++ended->times;
@@ -354,13 +354,13 @@ TEST_F(FetchOpsTest, APlainOneIsAskedForWithinItsCallWhereNothingElseIsToBeSaid)
   EXPECT_THAT(Said(), ElementsAre("ask 1.1 c"));
 
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   (void)Fetch("d", args);
   EXPECT_THAT(fetches_->said, IsEmpty()) << "it has something to undo";
   EXPECT_THAT(Said(), ElementsAre("ask 0.1 d"));
   fetches_->SayTensor(0);
-  args = Args();
+  args = RecvArgs();
   args.deadline = Deadline::After(alarms_, absl::Hours(1));
   (void)Fetch("e", args);
   EXPECT_THAT(fetches_->said, IsEmpty());
@@ -379,7 +379,7 @@ TEST_F(FetchOpsTest, APlainOneIsAskedForWithinItsCallWhereNothingElseIsToBeSaid)
 TEST_F(FetchOpsTest, NothingOvertakesWhatIsToBeSaid) {
   fetches_->at_once = true;
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   const auto a = Fetch("a", args);
@@ -415,7 +415,7 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
   fetches_->may_fill = absl::OkStatus();
   Cancellation cancellation;
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const auto cancelled = Fetch("a", args);
   poller_.Turn();
@@ -433,7 +433,7 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
 
 TEST_F(FetchOpsTest, ATensorMayBeRefusedForItsSizeOrItsPlace) {
   fetches_->Open(1);
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kInt64, {2});
   (void)Fetch("a", args);
   (void)Said();
@@ -453,7 +453,7 @@ TEST_F(FetchOpsTest, ATensorMayBeRefusedForItsSizeOrItsPlace) {
 // ---- Ending early ----
 
 TEST_F(FetchOpsTest, ADeadlineEndsAFetchWhereverItIsAndSaysWhere) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms_, absl::Milliseconds(20));
   const int64_t at_ns = alarms_.NowNs() + 20 * kMs;
   fetches_->Noted(absl::UnavailableError("no answer"));
@@ -483,7 +483,7 @@ TEST_F(FetchOpsTest, ADeadlineEndsAFetchWhereverItIsAndSaysWhere) {
 }
 
 TEST_F(FetchOpsTest, TheTimerOfADeadlineEndsWithItsFetch) {
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms_, absl::Milliseconds(20));
   fetches_->Open(1);
   const auto a = Fetch("a", args);
@@ -498,7 +498,7 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
   for (const bool may_be_written : {false, true}) {
     fetches_->may_be_written = may_be_written;
     auto cancellation = std::make_unique<Cancellation>();
-    Args args;
+    RecvArgs args;
     args.cancellation = cancellation.get();
     fetches_->Open(1);
     const int64_t began_ns = alarms_.NowNs();
@@ -538,7 +538,7 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
 
 TEST_F(FetchOpsTest, OfOneThatWasNotAskedForThePeerHearsNothing) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(1);
   fetches_->sends_requests = false;
@@ -626,7 +626,7 @@ TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
 TEST_F(FetchOpsTest, OfAKeyAndStepOneIsAskedForAtATimeAndTheNextGoesFirst) {
   fetches_->Open(2);
   const auto first = Fetch("a"), second = Fetch("a");
-  const auto of_another_step = Fetch("a", Args(), 2);
+  const auto of_another_step = Fetch("a", RecvArgs(), 2);
   const auto other = Fetch("b");
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 a"));
   fetches_->SayTensor(0);
@@ -641,7 +641,7 @@ TEST_F(FetchOpsTest, OfAKeyAndStepOneIsAskedForAtATimeAndTheNextGoesFirst) {
 
 TEST_F(FetchOpsTest, WhoEndsHandsOverWhatItHasAskedFor) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   const auto first = Fetch("a", args), second = Fetch("a"), third = Fetch("a");
@@ -671,7 +671,7 @@ TEST_F(FetchOpsTest, WhoEndsHandsOverWhatItHasAskedFor) {
 
 TEST_F(FetchOpsTest, WhatCannotBePassedIsCancelled) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   const auto first = Fetch("a", args), second = Fetch("a");
@@ -694,7 +694,7 @@ TEST_F(FetchOpsTest, WhatCannotBePassedIsCancelled) {
 // All that a request is goes with it: what is to be said of it, and what is parked.
 TEST_F(FetchOpsTest, ATicketIsHandedOverToo) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(1);
   const auto first = Fetch("a", args), second = Fetch("a");
@@ -715,7 +715,7 @@ TEST_F(FetchOpsTest, ATicketIsHandedOverToo) {
 
 TEST_F(FetchOpsTest, ARequestThatWasNotSaidIsHandedOverToo) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   (void)Fetch("a", args);
@@ -823,7 +823,7 @@ TEST_F(FetchOpsTest, AfterACrowdNoRequestMayBeParked) {
 TEST_F(FetchOpsTest, WhoEndsWhileItIsParkedIsUnwanted) {
   fetches_->Open(1);
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const auto parked = Fetch("a", args), here = Fetch("b", args), third = Fetch("c", args);
   (void)Fetch("d");
@@ -848,7 +848,7 @@ TEST_F(FetchOpsTest, WhoEndsWhileItIsParkedIsUnwanted) {
 TEST_F(FetchOpsTest, APromiseToParkThatCrossesACancelIsUnwanted) {
   fetches_->Open(1);
   const auto a = Fetch("a");
-  (void)Fetch("b", Args(), 2);
+  (void)Fetch("b", RecvArgs(), 2);
   (void)Said();
   Pass(kMs);
   (void)Said();
@@ -936,7 +936,7 @@ TEST_F(FetchOpsTest, WhatIsParkedMeanwhileNeedsNoWord) {
 
 TEST_F(FetchOpsTest, WordsThatAreDueAreHandedOver) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   (void)Fetch("a", args);
@@ -1047,7 +1047,7 @@ TEST_F(FetchOpsTest, OneThatIsAskedAgainIsCancelledByWord) {
 
 TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   Cancellation cancellation, over;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.deadline = Deadline::After(alarms_, absl::Seconds(1));
   const auto a = Fetch("a", args, 5);
@@ -1079,7 +1079,7 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
 
 TEST_F(FetchOpsTest, AnExecutorWithoutRoomGetsTheResultsLaterInOrder) {
   Gate gate;
-  Args args;
+  RecvArgs args;
   args.executor = &gate;
   fetches_->Open(3);
   const auto a = Fetch("a", args), b = Fetch("b", args), c = Fetch("c");
@@ -1133,7 +1133,7 @@ struct ManyEnded {
 class FetchManyTest : public FetchOpsTest {
  protected:
   std::shared_ptr<ManyEnded> FetchMany(const std::vector<std::string>& edges,
-                                       const Args& args = Args()) {
+                                       const RecvArgs& args = RecvArgs()) {
     auto ended = std::make_shared<ManyEnded>();
     std::vector<TensorKey> keys;
     for (const std::string& edge : edges) keys.push_back(Key(edge));
@@ -1213,7 +1213,7 @@ TEST_F(FetchManyTest, NoneEndsAtOnceAndOnItsOwn) {
 
 TEST_F(FetchManyTest, EachHasItsDestination) {
   std::vector<Tensor> into = {*Tensor::Allocate(DType::kInt64, {}), Tensor()};
-  Args args;
+  RecvArgs args;
   args.destinations = into;
   fetches_->Open(2);
   (void)FetchMany({"a", "b"}, args);
@@ -1229,7 +1229,7 @@ TEST_F(FetchManyTest, EachHasItsDestination) {
 
 TEST_F(FetchManyTest, OneCallGoesToTheExecutorWhenItHasRoom) {
   Gate gate;
-  Args args;
+  RecvArgs args;
   args.executor = &gate;
   fetches_->Open(2);
   const auto many = FetchMany({"a", "b"}, args);
@@ -1253,7 +1253,7 @@ TEST_F(FetchManyTest, OneCallGoesToTheExecutorWhenItHasRoom) {
 TEST_F(FetchManyTest, WhatMovesComesBackToItsCall) {
   Cancellation cancellation;
   Gate gate;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.executor = &gate;
   std::vector<Tensor> into = {*Tensor::Allocate(DType::kInt64, {}), Tensor()};
@@ -1278,7 +1278,7 @@ TEST_F(FetchManyTest, WhatMovesComesBackToItsCall) {
 
 TEST_F(FetchManyTest, ACancelEndsAllOfThem) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.deadline = Deadline::After(alarms_, absl::Seconds(9));
   const auto many = FetchMany({"a", "b"}, args);
@@ -1293,7 +1293,7 @@ TEST_F(FetchManyTest, ACancelEndsAllOfThem) {
 
 TEST_F(FetchOpsTest, TheListSaysWhatEachWaitsForAndSinceWhen) {
   const int64_t began_ns = alarms_.NowNs();
-  (void)Fetch("a", Args(), 7);
+  (void)Fetch("a", RecvArgs(), 7);
   Pass(10);
   fetches_->Noted(absl::UnavailableError("no answer"));
   std::vector<LiveOp> listed = Listed();
@@ -1345,7 +1345,7 @@ TEST_F(FetchOpsTest, ATraceHasWhatCameOfEach) {
   End();
   Make();
   fetches_->Open(3);
-  (void)Fetch("a", Args(), 3);
+  (void)Fetch("a", RecvArgs(), 3);
   (void)Fetch("b");
   (void)Fetch("moves");
   (void)Said();

@@ -27,7 +27,7 @@ class FixedTime final : public Clock {
 // Sends happen when the test says so, or have happened.
 class Shelf final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
   bool TakeHere(int64_t step, TensorKey*, Place*, Received* taken) override {

@@ -51,7 +51,7 @@ void Takes::Ask(ServeTake* take, bool looked) {
   } else {
     // A cancellation that was not used is kept, with the memory that it has allocated.
     if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
-    Args args;
+    RecvArgs args;
     args.cancellation = &*take->cancellation;
     source_->Take(take->step, take->key, args,
                   [take](Received&& received) { take->End(std::move(received)); });

@@ -18,7 +18,7 @@ constexpr uint32_t kMostParked = 100;
 // Has everything.
 class Stock final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     std::move(done)({absl::OkStatus()});
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
@@ -29,7 +29,7 @@ class Stock final : public TensorSource {
 // Has nothing until the test says so, and does not hear of cancels.
 class Slow final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs& args, DoneFn done) override {
     asked.push_back(std::move(done));
     if (!meets_when_cancelled.valid()) return;
     token = args.cancellation->Register(
@@ -149,7 +149,7 @@ class SlowTakesTest : public TakesTest {
 // Nearly every take ends so: without a callback.
 TEST_F(TakesTest, WhatIsHereEndsTheTakeInTheSameCall) {
   struct Quick final : TensorSource {
-    void Take(int64_t, const TensorKey&, const Args&, DoneFn) override {
+    void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn) override {
       ADD_FAILURE() << "the tensor is here";
     }
     bool TakeHere(int64_t, TensorKey*, Place*, Received* taken) override {

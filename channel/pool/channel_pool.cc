@@ -29,7 +29,7 @@ class ChannelPool::FetchTask final : public PollerTask {
 
   int64_t step_id = 0;
   TensorKey key;
-  Args args;
+  RecvArgs args;
   DoneFn done;
 
  private:
@@ -116,7 +116,8 @@ bool ChannelPool::MayStartNow() const {
   return posted_fetches_.load(std::memory_order_relaxed) == 0;
 }
 
-void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                        DoneFn&& done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && !closed_ && MayStartNow()) {
     Channel* channel = PeerOf(key.src().worker)->InCallbacks();
@@ -131,7 +132,7 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
   poller_->Post(task);
 }
 
-void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                             ManyDoneFn done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && MayStartNow() && FetchAsOne(step_id, keys, args, &done)) return;
@@ -184,8 +185,8 @@ void ChannelPool::FetchEach(size_t count, ManyDoneFn done,
   });
 }
 
-bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                             ManyDoneFn* done) {
+bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys,
+                             const RecvArgs& args, ManyDoneFn* done) {
   if (closed_ || keys.empty()) return false;
   const absl::string_view worker = keys[0].src().worker;
   for (const TensorKey& key : keys) {
@@ -203,7 +204,8 @@ void ChannelPool::StartFetch(FetchTask* task) {
   GiveTask(task);
 }
 
-void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                           DoneFn&& done) {
   if (closed_) return FailReceive(close_status_, args.executor, std::move(done));
   PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
 }

@@ -50,8 +50,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // kDeadlineExceeded: something has not drained by then, and the pool must not be destroyed.
   absl::Status Stop(const absl::Status& why, absl::Duration timeout);
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
@@ -90,11 +90,11 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   bool MayStartNow() const;
   // Poller thread.
   void StartFetch(FetchTask* task);
-  void FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done);
+  void FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
   PeerPaths* PeerOf(absl::string_view worker);
   // Fetches all `keys` as one, if they belong to one peer whose channel can do that. False: nothing
   // was started.
-  bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                   ManyDoneFn* done);
   void AnswerHello(const Hello& hello, HelloDone done);
   Transport* FindTransport(absl::string_view name) const;  // Null: there is none.

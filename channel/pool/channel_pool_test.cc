@@ -43,11 +43,11 @@ struct Asked {
 class NotedChannel final : public Channel {
  public:
   NotedChannel(Asked* asked, std::string name) : asked_(asked), name_(std::move(name)) {}
-  void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     asked_->words.push_back(absl::StrCat("fetch ", key.edge(), " of ", step));
     asked_->out.push_back({step, key, args, std::move(done)});
   }
-  bool FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&, ManyDoneFn*) override {
+  bool FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs&, ManyDoneFn*) override {
     if (!asked_->takes_many) return false;
     asked_->words.push_back(absl::StrCat("many ", keys.size()));
     return true;
@@ -152,7 +152,7 @@ class ChannelPoolTurnedTest : public testing::Test {
     pool_.reset();
   }
   void Fetch(int task, const std::string& edge, int64_t step = 1) {
-    pool_->Fetch(step, Key(task, edge), Args(), [](Received&&) {});
+    pool_->Fetch(step, Key(task, edge), RecvArgs(), [](Received&&) {});
   }
   std::vector<std::string> Words() { return std::exchange(asked_.words, {}); }
   absl::Status Hear(Hello hello) {
@@ -355,7 +355,7 @@ TEST_F(ChannelPoolTurnedTest, AFetchOfThePollerItselfBeginsAtOnceWhereItsChannel
   poller_.Turn();
   (void)Words();
   absl::Status late;
-  pool_->Fetch(1, Key(1, "g"), Args(),
+  pool_->Fetch(1, Key(1, "g"), RecvArgs(),
                [&](Received&& received) { late = std::move(received.status); });
   poller_.Turn();
   EXPECT_THAT(Words(), IsEmpty());
@@ -381,7 +381,7 @@ TEST_F(ChannelPoolTurnedTest, AManyIsOneCallWhereAllAreOfOnePeer) {
   ASSERT_TRUE(Open().ok());
   asked_.takes_many = true;
   const auto many = [&](const std::vector<TensorKey>& keys) {
-    pool_->FetchMany(1, keys, Args(), [](const absl::Status&, absl::Span<Received>) {});
+    pool_->FetchMany(1, keys, RecvArgs(), [](const absl::Status&, absl::Span<Received>) {});
   };
   many({Key(1, "a"), Key(1, "b")});
   EXPECT_THAT(Words(), ElementsAre("many 2")) << "at once, for this is the poller thread";
@@ -407,7 +407,7 @@ TEST_F(ChannelPoolTurnedTest, TheResultsOfAManyAreEachInItsPlace) {
   std::vector<Received> results;
   {
     std::vector<Tensor> only_during_the_call = into;
-    Args args;
+    RecvArgs args;
     args.destinations = only_during_the_call;
     pool_->FetchMany(1, {Key(1, "a"), Key(2, "b"), Key(1, "c")}, args,
                      [&](absl::Status status, absl::Span<Received> received) {
@@ -436,7 +436,7 @@ TEST_F(ChannelPoolTurnedTest, TheResultsOfAManyAreEachInItsPlace) {
   EXPECT_TRUE(results[0].is_dead);
   EXPECT_FALSE(results[1].is_dead);
   EXPECT_EQ(results[2].status, absl::NotFoundError("no c"));
-  pool_->FetchMany(1, {}, Args(), [&](const absl::Status& status, absl::Span<Received> none) {
+  pool_->FetchMany(1, {}, RecvArgs(), [&](const absl::Status& status, absl::Span<Received> none) {
     ++ended;
     EXPECT_TRUE(status.ok());
     EXPECT_TRUE(none.empty());

@@ -67,12 +67,13 @@ bool ChannelPools::Drained() {
 
 // ---- Fetching ----
 
-void ChannelPools::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void ChannelPools::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                         DoneFn&& done) {
   pools_[PlaceOf(key)]->Fetch(step_id, key, args, std::move(done));
 }
 
-void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                             ManyDoneFn done) {
+void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
+                             const RecvArgs& args, ManyDoneFn done) {
   size_t place = 0;
   if (pools_.size() > 1 && !keys.empty()) {
     place = PlaceOf(keys[0]);
@@ -87,8 +88,8 @@ void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, 
 }
 
 // Fetches each poller's share of `keys` as one; the last share to end calls back.
-void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                              ManyDoneFn done) {
+void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
+                              const RecvArgs& args, ManyDoneFn done) {
   struct Part {
     std::vector<TensorKey> keys;
     std::vector<size_t> at;  // The places of its keys in the call's `keys`.
@@ -113,7 +114,7 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
       parts.begin(), parts.end(), [](const Part& part) { return !part.keys.empty(); }));
   for (size_t place = 0; place < parts.size(); ++place) {
     if (parts[place].keys.empty()) continue;
-    Args part_args = args;
+    RecvArgs part_args = args;
     part_args.destinations = parts[place].destinations;
     pools_[place]->FetchMany(
         step_id, parts[place].keys, part_args,

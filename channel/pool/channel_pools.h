@@ -41,8 +41,8 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   // REQUIRES: the caller turns all pollers.
   bool Drained();
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
@@ -66,7 +66,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   size_t PlaceOf(const TensorKey& key) const {
     return pools_.size() == 1 ? 0 : PlaceOf(key.src().worker, pools_.size());
   }
-  void FetchApart(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  void FetchApart(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                   ManyDoneFn done);
 
   const std::vector<std::unique_ptr<ChannelPool>> pools_;

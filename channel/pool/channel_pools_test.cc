@@ -44,7 +44,7 @@ struct Seen {
 class EchoChannel final : public Channel {
  public:
   EchoChannel(const TransportContext& context, Seen* seen) : context_(context), seen_(seen) {}
-  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     {
       MutexLock lock(&seen_->mu);
       seen_->fetches.emplace_back(context_.place, std::string(key.edge()));
@@ -56,7 +56,7 @@ class EchoChannel final : public Channel {
       std::move(done)({absl::OkStatus(), Tensor(), true});
     });
   }
-  bool FetchMany(int64_t step, absl::Span<const TensorKey> keys, const Args& args,
+  bool FetchMany(int64_t step, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn* done) override {
     if (!seen_->takes_many) return false;
     for (const TensorKey& key : keys) {
@@ -149,7 +149,7 @@ class ChannelPoolsTest : public ::testing::Test {
       bool ended ABSL_GUARDED_BY(mu) = false;
       std::vector<absl::Status> results ABSL_GUARDED_BY(mu);
     } ended;
-    pools_->FetchMany(1, keys, Args(), [&ended](absl::Status, absl::Span<Received> received) {
+    pools_->FetchMany(1, keys, RecvArgs(), [&ended](absl::Status, absl::Span<Received> received) {
       MutexLock lock(&ended.mu);
       for (const Received& one : received) {
         ended.results.push_back(one.is_dead ? one.status : absl::InternalError("not ours"));
@@ -288,9 +288,9 @@ class ChannelPoolTest : public ::testing::Test {
 TEST_F(ChannelPoolTest, AManyOvertakesNothingThatIsPosted) {
   seen.takes_many = true;
   const auto ignore = [](Received&&) {};
-  std::thread([&] { pool.Fetch(1, Key(Task("ps", 0), "first"), Args(), ignore); }).join();
+  std::thread([&] { pool.Fetch(1, Key(Task("ps", 0), "first"), RecvArgs(), ignore); }).join();
   int ended = 0;
-  pool.FetchMany(1, {Key(Task("ps", 0), "second"), Key(Task("ps", 0), "third")}, Args(),
+  pool.FetchMany(1, {Key(Task("ps", 0), "second"), Key(Task("ps", 0), "third")}, RecvArgs(),
                  [&ended](const absl::Status&, absl::Span<Received>) { ++ended; });
   for (int i = 0; i < 3; ++i) poller.Turn();
   EXPECT_EQ(ended, 1);
@@ -333,7 +333,7 @@ TEST_F(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
   EXPECT_TRUE(pool.Drained());
   absl::Status one, many;
   std::thread([&] {
-    pool.Fetch(1, Key(Task("ps", 0), "one"), Args(),
+    pool.Fetch(1, Key(Task("ps", 0), "one"), RecvArgs(),
                [&one](Received&& received) { one = std::move(received.status); });
   }).join();
   EXPECT_FALSE(pool.Drained()) << "the fetch is posted";
@@ -342,7 +342,7 @@ TEST_F(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
   EXPECT_TRUE(pool.Drained());
   std::thread([&] {
     pool.FetchMany(
-        1, {Key(Task("ps", 0), "one"), Key(Task("ps", 0), "two")}, Args(),
+        1, {Key(Task("ps", 0), "one"), Key(Task("ps", 0), "two")}, RecvArgs(),
         [&many](absl::Status status, absl::Span<Received>) { many = std::move(status); });
   }).join();
   EXPECT_FALSE(pool.Drained());

@@ -36,7 +36,7 @@ PeerPaths::~PeerPaths() { context_->poller->CancelTimer(this); }
 
 // ---- Fetching ----
 
-void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
   size_t way = current_;
   if (keys_out_ != nullptr && !HasLeft() && keys_out_->empty()) {
     keys_out_.reset();  // All fetches are on one path again.
@@ -59,7 +59,7 @@ DoneFn PeerPaths::Counted(const TensorKey& key, DoneFn done) {
   };
 }
 
-bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                           ManyDoneFn* done) {
   if (keys_out_ != nullptr) return false;
   Channel* channel = ChannelOn(current_);

@@ -42,9 +42,9 @@ class PeerPaths final : private PollerTimer {
 
   const std::string& worker() const { return worker_; }
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done);
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
   // As Channel::FetchMany().
-  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn* done);
   // The channel whose Fetch() may be called at once, even inside a callback of another fetch. Null:
   // call Fetch() in a task of its own.

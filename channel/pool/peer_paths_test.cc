@@ -29,11 +29,11 @@ TensorKey Key(const std::string& edge) {
 class ScriptedChannel final : public Channel {
  public:
   ScriptedChannel(PathUser* user, const Clock* clock) : user(user), clock_(clock) {}
-  void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     out.push_back({step, key, args, std::move(done)});
     since_ns_.push_back(clock_->NowNs());
   }
-  bool FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn*) override {
+  bool FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn*) override {
     ++manys;
     return true;
   }
@@ -114,7 +114,7 @@ class PeerPathsTest : public testing::Test {
     paths_ = std::make_unique<PeerPaths>(&context_, kPeer);
   }
   void Fetch(const std::string& edge) {
-    paths_->Fetch(1, Key(edge), Args(), [](Received&&) {});
+    paths_->Fetch(1, Key(edge), RecvArgs(), [](Received&&) {});
   }
   ScriptedChannel* On(const std::string& name) { return made_[name]; }
   size_t OutOn(const std::string& name) {
@@ -499,7 +499,7 @@ TEST_F(PeerPathsTest, AManyAndACallbackNeedAllFetchesOnOnePath) {
   const TensorKey key = Key("many");
   const auto many = [&] {
     ManyDoneFn done = [](const absl::Status&, absl::Span<Received>) {};
-    return paths_->FetchMany(1, absl::MakeConstSpan(&key, 1), Args(), &done);
+    return paths_->FetchMany(1, absl::MakeConstSpan(&key, 1), RecvArgs(), &done);
   };
   EXPECT_TRUE(many());
   ScriptedChannel* const best = On("best");
@@ -530,14 +530,14 @@ TEST_F(PeerPathsTest, WithoutATransportAFetchSaysWhatIsMissing) {
   context_.missing.emplace_back("rdma", absl::NotFoundError("no device\n"));
   paths_ = std::make_unique<PeerPaths>(&context_, kPeer);
   absl::Status ended;
-  paths_->Fetch(1, Key("a"), Args(),
+  paths_->Fetch(1, Key("a"), RecvArgs(),
                 [&](Received&& received) { ended = std::move(received.status); });
   EXPECT_EQ(ended, absl::UnavailableError(
                        "no path is left to /job:ps/replica:0/task:0; /job:ps/replica:0/task:0: "
                        "not asked yet\n  no rdma here: no device\\n"));
   const TensorKey key = Key("many");
   ManyDoneFn done = [](const absl::Status&, absl::Span<Received>) {};
-  EXPECT_FALSE(paths_->FetchMany(1, absl::MakeConstSpan(&key, 1), Args(), &done));
+  EXPECT_FALSE(paths_->FetchMany(1, absl::MakeConstSpan(&key, 1), RecvArgs(), &done));
   EXPECT_EQ(paths_->InCallbacks(), nullptr);
   EXPECT_TRUE(paths_->Drained());
 }

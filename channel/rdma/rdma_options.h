@@ -37,7 +37,7 @@ struct RdmaOptions {
   int64_t patience_ms = 60'000;  // How long a fetch goes on while its peer is silent.
   // Fetches from one peer that may wait for a Send, without a slot.
   uint32_t max_waiting = 1'000'000;
-  uint32_t standing = 16;  // Standing receives from one peer; see Args::recurring.
+  uint32_t standing = 16;  // Standing receives from one peer; see RecvArgs::recurring.
   int64_t standing_ms = 30'000;
   int64_t heartbeat_ms = 250;
   int64_t silence_ms = 900;

@@ -130,7 +130,7 @@ using ReceiveNode = flow::async_node<int, Item>;
 auto ReceiveBody(const Edge& edge, Executor* executor, Failure* failure) {
   return [edge, executor, failure](int index, ReceiveNode::gateway_type& gateway) {
     gateway.reserve_wait();
-    Args args;
+    RecvArgs args;
     args.executor = executor;
     edge.rendezvous->RecvAsync(edge.At(index), args,
                                [index, failure, &gateway](Received&& received) {

@@ -100,7 +100,7 @@ absl::Status Exchange(Scheduler* scheduler) {
   auto into = std::make_shared<Array>(1 << 20);
   auto receiving = (*consumer)->steps()->StartStep(kStep);
   if (!receiving.ok()) return receiving.status();
-  tryst::Args args;
+  tryst::RecvArgs args;
   args.destination = Wrap(into);
   args.executor = scheduler;
   absl::Notification received;

@@ -27,7 +27,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   int64_t step() const { return step_; }
 
   void Ask() {
-    Args args;
+    RecvArgs args;
     args.executor = task_->server_->executor();
     rendezvous_->RecvAsync(From(kIdsEdge), args, [self = shared_from_this()](Received&& received) {
       self->OnIds(std::move(received.status), received.tensor);
@@ -55,7 +55,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   void OnIds(absl::Status status, const Tensor& ids) {
     if (status.ok()) status = Answer(ids);
     if (!status.ok()) return Fail(status);
-    Args args;
+    RecvArgs args;
     args.executor = task_->server_->executor();
     const TensorKey keys[] = {From(kRowGradientsEdge), From(kDenseGradientsEdge)};
     rendezvous_->RecvManyAsync(

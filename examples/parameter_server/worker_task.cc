@@ -89,7 +89,7 @@ void ServerLink::Ask() {
   pull_ = std::make_shared<Pull>();
   // The receives come first, so that the server can write as soon as it gets the ids.
   for (const bool is_rows : {true, false}) {
-    Args args;
+    RecvArgs args;
     if (!is_rows) args.destination = dense_;  // The server's NIC writes into it, without a copy.
     rendezvous_->RecvAsync(
         From(is_rows ? kRowsEdge : kDenseEdge), args, [pull = pull_, is_rows](Received&& received) {

@@ -40,7 +40,7 @@ bool WaitFor(tryst::Mutex* mu, tryst::CondVar* changed, absl::Duration timeout, 
 }
 
 absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint32_t known,
-                        tryst::Args* args) {
+                        std::shared_ptr<tryst::DeviceContext>* context) {
   if (options == nullptr) return absl::OkStatus();
   if ((options->flags & ~known) != 0 || options->reserved != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -54,9 +54,9 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
         absl::StrCat("GPU ", options->gpu, " is not one of ", server->server->worker(),
                      "'s: set gpus to its number (docs/CONFIG.md)"));
   }
-  auto context = tryst::GpuContext::Make(engine, static_cast<tryst::cuda::Stream>(options->stream));
-  if (!context.ok()) return context.status();
-  args->device_context = *std::move(context);
+  auto made = tryst::GpuContext::Make(engine, static_cast<tryst::cuda::Stream>(options->stream));
+  if (!made.ok()) return made.status();
+  *context = *std::move(made);
   return absl::OkStatus();
 }
 
@@ -147,7 +147,7 @@ size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t 
 
 // ---- Operations ----
 
-void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
+void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::RecvArgs args) {
   if (queue != nullptr) return Receive(rendezvous, std::move(args));
   // The caller waits for it later. It takes the one turn that sends the request, so that no thread
   // must be woken for that.
@@ -156,7 +156,7 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
   scope.Until(0);
 }
 
-void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::Args args) {
+void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::RecvArgs args) {
   args.cancellation = &cancellation;
   left = items.size();
   bool any_into = false, any_filled_here = false;
@@ -250,9 +250,9 @@ tryst_status* tryst::c::StartReceives(tryst_server* server, int64_t step, size_t
   if (count == 0) return Give(absl::InvalidArgumentError("a receive needs at least one key"));
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
-  tryst::Args args;
-  const absl::Status added =
-      AddOptions(server, options, TRYST_RECV_BY_REFERENCE | TRYST_RECV_RECURRING, &args);
+  tryst::RecvArgs args;
+  const absl::Status added = AddOptions(
+      server, options, TRYST_RECV_BY_REFERENCE | TRYST_RECV_RECURRING, &args.device_context);
   if (!added.ok()) return Give(added);
   const uint32_t flags = options == nullptr ? 0 : options->flags;
   args.by_reference = (flags & TRYST_RECV_BY_REFERENCE) != 0;
@@ -328,8 +328,8 @@ tryst_status* tryst::c::SendAll(tryst_server* server, int64_t step, absl::Span<S
   if (tryst_status* const refused = RefuseNull(server)) return refused;
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
-  tryst::Args args;
-  const absl::Status added = AddOptions(server, options, TRYST_SEND_COPY, &args);
+  tryst::SendArgs args;
+  const absl::Status added = AddOptions(server, options, TRYST_SEND_COPY, &args.device_context);
   if (!added.ok()) return Give(added);
   args.copy_on_send = options != nullptr && (options->flags & TRYST_SEND_COPY) != 0;
   if (sends.size() == 1) {

@@ -49,7 +49,7 @@ struct tryst_op {
 
   tryst_op(tryst_queue* queue, void* tag, std::shared_ptr<tryst::Turns> turns)
       : queue(queue), tag(tag), end(std::move(turns)) {}
-  void Start(tryst::Rendezvous* rendezvous, tryst::Args args);
+  void Start(tryst::Rendezvous* rendezvous, tryst::RecvArgs args);
   bool Wait(absl::Duration timeout);
   void Cancel();
   void Free();  // The user calls it.
@@ -66,7 +66,7 @@ struct tryst_op {
 
  private:
   friend struct tryst_queue;
-  void Receive(tryst::Rendezvous* rendezvous, tryst::Args args);
+  void Receive(tryst::Rendezvous* rendezvous, tryst::RecvArgs args);
   void End(Item* item, tryst::Received got);
   void Finish();  // Runs when the last item has ended.
   void Unref();

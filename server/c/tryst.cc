@@ -26,7 +26,7 @@ absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank
 }
 
 tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
-                       const tryst_tensor* tensor, const tryst::Args& args) {
+                       const tryst_tensor* tensor, const tryst::SendArgs& args) {
   if (tryst_status* const refused = RefuseNull(server)) return refused;
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
@@ -200,7 +200,7 @@ tryst_status* tryst_send(tryst_server* server, int64_t step, const char* key,
 
 tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* key,
                               const tryst_tensor* tensor) {
-  tryst::Args args;
+  tryst::SendArgs args;
   args.copy_on_send = true;
   return SendWith(server, step, key, tensor, args);
 }
@@ -217,7 +217,7 @@ void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const
   if (!made.ok()) return Fail(done, arg, made.status());
   auto receive = std::make_unique<Receive>(*std::move(made));
   const tryst::TensorKey wanted = receive->key;
-  tryst::Args args;
+  tryst::RecvArgs args;
   args.executor = server->server->executor();
   args.destination = receive->into;
   (*rendezvous)
@@ -238,7 +238,7 @@ tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
   if (!rendezvous.ok()) return Give(rendezvous.status());
   auto receive = Receive::Make(server->server.get(), step, key, into);
   if (!receive.ok()) return Give(receive.status());
-  tryst::Args args;
+  tryst::RecvArgs args;
   args.destination = receive->into;
   auto got = (*rendezvous)->Recv(receive->key, args, Timeout(timeout_ms));
   if (!got.ok()) return Give(got.status());

@@ -90,7 +90,7 @@ class Receiving {
   }
 
   void Ask(const TensorKey& key) {
-    Args args;
+    RecvArgs args;
     args.deadline = Deadline::After(clock_, timeout_);
     const int64_t asked_ns = clock_.NowNs();
     step_->RecvAsync(key, args, [this, asked_ns](Received&& received) {

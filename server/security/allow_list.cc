@@ -89,7 +89,7 @@ absl::Status ControlList::Check(absl::string_view worker) const {
       absl::StrJoin(workers_, ", ")));
 }
 
-void GuardedSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void GuardedSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
   absl::Status admitted =
       key.empty() ? absl::InvalidArgumentError("a tensor is asked for with an empty key")
                   : allow_.Check(key.dst().worker, key);

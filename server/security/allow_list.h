@@ -55,7 +55,7 @@ class GuardedSource final : public TensorSource {
   void Set(TensorSource* source) { source_ = source; }
   const AllowList& allow() const { return allow_; }
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override {
     return source_->TakeHere(step_id, key, place, taken);
   }

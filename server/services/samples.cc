@@ -75,7 +75,7 @@ absl::Status SampleSender::Send(const std::string& to, int64_t step_id, uint64_t
   const auto step = steps_->StartStep(step_id);
   if (!step.ok()) return step.status();
   for (uint32_t i = 0; i < count; ++i) {
-    absl::Status sent = (*step)->Send(keys->At(0, i % kSampleKeys), Args(), *tensor, false);
+    absl::Status sent = (*step)->Send(keys->At(0, i % kSampleKeys), SendArgs(), *tensor, false);
     if (!sent.ok()) return sent;
   }
   return absl::OkStatus();

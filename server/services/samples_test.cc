@@ -41,7 +41,7 @@ TEST_F(SamplesTest, PeerGetsWhatWasSent) {
   const TensorKeyPrefix keys = *SampleKeys(kWorker, kIncarnation, kPeer);
   int good = 0;
   for (uint64_t i = 0; i < 20; ++i) {
-    steps_->Take(kStep, keys.At(0, i % kSampleKeys), Args(), [&good](Received&& received) {
+    steps_->Take(kStep, keys.At(0, i % kSampleKeys), RecvArgs(), [&good](Received&& received) {
       good += received.status.ok() && IsSample(received.tensor, 1000);
     });
   }

@@ -78,7 +78,7 @@ std::vector<absl::StatusOr<Tensor>> WeightCalls::Ask(absl::Span<const Call> call
     places.push_back(i);
   }
   if (keys.empty()) return answers;
-  Args args;
+  RecvArgs args;
   args.executor = server_->executor();
   args.deadline = Deadline::After(SteadyClock(), until - absl::Now());
   args.by_reference = true;

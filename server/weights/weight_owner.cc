@@ -27,7 +27,7 @@ constexpr size_t kMaxParked = 2 * size_t{LayoutLimits::kMaxOwners};
 constexpr size_t kMaxUnsealed = 2;  // Versions that are being published.
 constexpr size_t kMaxLabelBytes = 1024;
 
-void End(const Args& args, DoneFn done, absl::StatusOr<Tensor> answer) {
+void End(const RecvArgs& args, DoneFn done, absl::StatusOr<Tensor> answer) {
   Received received{answer.status()};
   if (answer.ok()) received.tensor = *std::move(answer);
   EndReceive(args.executor, std::move(received), std::move(done));
@@ -47,7 +47,7 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
                                      absl::Duration timeout);
   void Drop(uint64_t number, const absl::Status& why);
   void Close();
-  void Answer(const TensorKey& key, const Args& args, DoneFn done) override;
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
 
  private:
   struct OwnBox {
@@ -65,7 +65,7 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
   };
   struct Parked {
     WeightAsk ask;
-    Args args;
+    RecvArgs args;
     DoneFn done;
     Cancellation::Token token = Cancellation::kNoToken;
   };
@@ -79,9 +79,9 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Version*> Find(const WeightAsk& ask) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AnswerPart(const WeightAsk& ask, const Args& args, DoneFn done);
+  void AnswerPart(const WeightAsk& ask, const RecvArgs& args, DoneFn done);
   absl::Status CheckPart(const WeightAsk& ask, Tensor* box, StridedCopy* copy);
-  void Park(const WeightAsk& ask, const Args& args, DoneFn done);
+  void Park(const WeightAsk& ask, const RecvArgs& args, DoneFn done);
   // Takes out those that can be answered now.
   std::vector<Ended> TakeAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void EndAll(std::vector<Ended> ended);
@@ -458,7 +458,7 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
   return true;
 }
 
-void WeightOwner::State::Answer(const TensorKey& key, const Args& args, DoneFn done) {
+void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   const auto ask = ParseEdge(options_.set, key.edge());
   if (!ask.ok()) return End(args, std::move(done), ask.status());
   if (ask->kind == WeightAsk::Kind::kPart) {
@@ -505,7 +505,7 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
                    ask.tensor, ", or that is more than ", kMaxPartBytes, " bytes"));
 }
 
-void WeightOwner::State::AnswerPart(const WeightAsk& ask, const Args& args, DoneFn done) {
+void WeightOwner::State::AnswerPart(const WeightAsk& ask, const RecvArgs& args, DoneFn done) {
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
     return End(args, std::move(done), absl::CancelledError("cancelled"));
   }
@@ -523,7 +523,7 @@ void WeightOwner::State::AnswerPart(const WeightAsk& ask, const Args& args, Done
   End(args, std::move(done), std::move(answer));
 }
 
-void WeightOwner::State::Park(const WeightAsk& ask, const Args& args, DoneFn done) {
+void WeightOwner::State::Park(const WeightAsk& ask, const RecvArgs& args, DoneFn done) {
   uint64_t id = 0;
   {
     MutexLock lock(&mu_);

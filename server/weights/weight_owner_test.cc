@@ -244,7 +244,7 @@ TEST_F(WeightOwnerTest, AnotherReplicaServesWhenOneIsGone) {
 class Liar final : public Answerer {
  public:
   explicit Liar(std::string bytes) : bytes_(std::move(bytes)) {}
-  void Answer(const TensorKey&, const Args&, DoneFn done) override {
+  void Answer(const TensorKey&, const RecvArgs&, DoneFn done) override {
     Tensor answer = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes_.size())});
     memcpy(answer.mutable_data(), bytes_.data(), bytes_.size());
     std::move(done)({absl::OkStatus(), answer});

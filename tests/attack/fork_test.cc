@@ -57,7 +57,7 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   Mutex mu;
   CondVar changed;
   bool over = false;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::Never();
   (*step)->RecvAsync(key, args, [&](Received&& received) {
     MutexLock lock(&mu);

@@ -35,7 +35,7 @@ Tensor Filled(int fill) {
 }
 
 absl::Status Send(WorkerPair* pair, const TensorKey& key, int fill) {
-  return pair->step()->Send(key, Args(), Filled(fill), false);
+  return pair->step()->Send(key, SendArgs(), Filled(fill), false);
 }
 
 struct Fetched {
@@ -44,7 +44,8 @@ struct Fetched {
   Tensor tensor;
 };
 
-std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key, const Args& args = {}) {
+std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key,
+                                    const RecvArgs& args = {}) {
   auto fetched = std::make_shared<Fetched>();
   pair->consumer()->Fetch(1, key, args, [fetched](Received&& received) {
     fetched->status = std::move(received.status);
@@ -109,7 +110,7 @@ TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
   for (int i = 0; full.ok(); ++i) {
     ASSERT_LT(i, 20);
     ASSERT_TRUE(Send(&pair, key, i).ok());
-    Args args;
+    RecvArgs args;
     args.deadline = Deadline::After(clock, absl::Milliseconds(400));
     auto got = StartFetch(&pair, key, args);
     ASSERT_TRUE(got->ended.Wait());

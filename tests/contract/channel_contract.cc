@@ -61,16 +61,15 @@ bool ChannelContractTest::IsNumbers(const Tensor& tensor, int64_t elements, floa
   return true;
 }
 
-std::shared_ptr<ChannelContractTest::Pending> ChannelContractTest::StartFetch(int64_t step,
-                                                                              const TensorKey& key,
-                                                                              const Args& args) {
+std::shared_ptr<ChannelContractTest::Pending> ChannelContractTest::StartFetch(
+    int64_t step, const TensorKey& key, const RecvArgs& args) {
   auto pending = std::make_shared<Pending>();
   world_->consumer()->Fetch(step, key, args, pending->Done());
   return pending;
 }
 
 ChannelContractTest::Result ChannelContractTest::FetchNow(int64_t step, const TensorKey& key,
-                                                          const Args& args) {
+                                                          const RecvArgs& args) {
   Result result = StartFetch(step, key, args)->Wait();
   if (!result.ended) ADD_FAILURE() << "the fetch hangs\n" << world_->Explain();
   return result;
@@ -78,7 +77,7 @@ ChannelContractTest::Result ChannelContractTest::FetchNow(int64_t step, const Te
 
 void ChannelContractTest::Send(int64_t step, const TensorKey& key, Tensor tensor, bool is_dead) {
   const absl::Status sent =
-      world_->producer()->step(step)->Send(key, Args(), std::move(tensor), is_dead);
+      world_->producer()->step(step)->Send(key, SendArgs(), std::move(tensor), is_dead);
   ASSERT_TRUE(sent.ok()) << sent;
 }
 
@@ -131,7 +130,7 @@ TEST_P(ChannelContractTest, LandsInTheCallersMemory) {
   for (const bool by_reference : {false, true}) {
     for (int64_t elements : {1, 100, 10'000, 1'000'000}) {
       const TensorKey key = Key(absl::StrCat("into", elements));
-      Args args;
+      RecvArgs args;
       args.by_reference = by_reference;
       args.destination = *Tensor::Allocate(DType::kFloat, {elements});
       memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
@@ -147,7 +146,7 @@ TEST_P(ChannelContractTest, LandsInTheCallersMemory) {
 TEST_P(ChannelContractTest, WrongDestinationIsRefusedAndTheNextFetchWorks) {
   for (int64_t elements : {8, 100'000}) {
     const TensorKey key = Key(absl::StrCat("wrong", elements));
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Allocate(DType::kFloat, {elements + 1});
     memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
     Send(1, key, Numbers(elements, 5));
@@ -208,15 +207,15 @@ TEST_P(ChannelContractTest, FetchesMadeInACallbackKeepTheirTurn) {
     auto first = std::make_shared<Pending>();
     auto second = std::make_shared<Pending>();
     auto many = std::make_shared<Pending>();
-    world_->consumer()->Fetch(1, gate, Args(), [&, second](Received&& received) {
+    world_->consumer()->Fetch(1, gate, RecvArgs(), [&, second](Received&& received) {
       EXPECT_TRUE(received.status.ok()) << received.status;
-      std::thread([&] { world_->consumer()->Fetch(1, key, Args(), first->Done()); }).join();
+      std::thread([&] { world_->consumer()->Fetch(1, key, RecvArgs(), first->Done()); }).join();
       world_->consumer()->FetchMany(
-          1, {key}, Args(),
+          1, {key}, RecvArgs(),
           [done = many->Done()](absl::Status, absl::Span<Received> results) mutable {
             std::move(done)({results[0].status, results[0].tensor});
           });
-      world_->consumer()->Fetch(1, key, Args(), second->Done());
+      world_->consumer()->Fetch(1, key, RecvArgs(), second->Done());
     });
     Send(1, gate, Numbers(1, 0));
     for (int i = 1; i <= 3; ++i) Send(1, key, Numbers(1, static_cast<float>(i)));
@@ -240,7 +239,7 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   int calls = 0;
   int right = 0;
   world_->consumer()->FetchMany(
-      1, keys, Args(), [&](absl::Status first, absl::Span<Received> results) {
+      1, keys, RecvArgs(), [&](absl::Status first, absl::Span<Received> results) {
         MutexLock lock(&mu);
         EXPECT_TRUE(first.ok()) << first;
         for (size_t i = 0; i < results.size(); ++i) {
@@ -276,7 +275,7 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
   Moment ended;
   absl::Status first_error;
   std::vector<Received> got;
-  Args args;
+  RecvArgs args;
   args.destinations = destinations;
   world_->consumer()->FetchMany(1, keys, args,
                                 [&](const absl::Status& first, absl::Span<Received> results) {
@@ -308,7 +307,7 @@ TEST_P(ChannelContractTest, CancelledFetchEndsAndConsumesNothing) {
   for (int64_t elements : {16, 1'000'000}) {
     const TensorKey key = Key(absl::StrCat("cancel", elements));
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     auto first = StartFetch(1, key, args);
     auto second = StartFetch(1, key);
@@ -329,7 +328,7 @@ TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
   int cancelled = 0;
   for (int i = 0; i < 200; ++i) {
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     const int64_t elements = i % 2 == 0 ? 100 : 200'000;
     Send(1, key, Numbers(elements, static_cast<float>(i)));
@@ -372,7 +371,7 @@ TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
     for (int next = 0; next < kTensors && !HasFailure();) {
       while (out.size() < kAhead) {
         Out one;
-        Args args;
+        RecvArgs args;
         const uint32_t what = random() % 10;
         if (what < 2) {
           args.deadline = Deadline::After(clock, absl::Microseconds(random() % 300));
@@ -408,7 +407,7 @@ TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
 TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
   for (const int count : {500, 20'000}) {
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     std::vector<std::shared_ptr<Pending>> waiting;
     for (int i = 0; i < count; ++i) {
@@ -479,14 +478,14 @@ TEST_P(ChannelContractTest, AnAbortedStepEndsAllThatWaitForIt) {
 TEST_P(ChannelContractTest, CancelledBeforeItStarts) {
   Cancellation cancellation;
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   EXPECT_EQ(FetchNow(1, Key("a"), args).status.code(), absl::StatusCode::kCancelled);
 }
 
 TEST_P(ChannelContractTest, DeadlineEndsTheFetchInTime) {
   const SteadyClock clock;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(clock, absl::Milliseconds(80));
   const int64_t start_ns = clock.NowNs();
   const Result result = FetchNow(1, Key("never"), args);
@@ -501,13 +500,13 @@ TEST_P(ChannelContractTest, ADeadlineACancelAndARestartAreSaidInTheSameWords) {
   ASSERT_TRUE(FetchNow(1, Key("met")).status.ok());
   const std::string worker(Key("met").src().worker);
   const SteadyClock clock;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(clock, absl::Milliseconds(200));
   EXPECT_EQ(FetchNow(1, Key("never"), args).status,
             absl::DeadlineExceededError(
                 absl::StrCat("not received in time: waits for the peer's Send of ", worker)));
   Cancellation cancellation;
-  Args cancelled;
+  RecvArgs cancelled;
   cancelled.cancellation = &cancellation;
   auto pending = StartFetch(1, Key("cancelled"), cancelled);
   usleep(50'000);
@@ -532,7 +531,7 @@ TEST_P(ChannelContractTest, ADeadlineACancelAndARestartAreSaidInTheSameWords) {
 
 TEST_P(ChannelContractTest, DeadlineWithCallersMemoryWaitsForTheLastWord) {
   const SteadyClock clock;
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kFloat, {100'000});
   memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
   args.deadline = Deadline::After(clock, absl::Milliseconds(50));
@@ -567,7 +566,7 @@ TEST_P(ChannelContractTest, AbortOfTheConsumersStepEndsItsFetchesOnly) {
 
 TEST_P(ChannelContractTest, CallbacksRunOnTheGivenExecutor) {
   ThreadPoolExecutor executor(1, 16);
-  Args args;
+  RecvArgs args;
   args.executor = &executor;
   const TensorKey key = Key("executor");
   std::vector<std::shared_ptr<Pending>> pending;
@@ -681,7 +680,7 @@ TEST_P(ChannelContractTest, GoesOnByAnotherPathAndComesBack) {
 // A standing receive on one path must not be waited for on another.
 TEST_P(ChannelContractTest, WhatRecursGoesOnByAnotherPathAndComesBack) {
   const TensorKey key = Key("recurs");
-  Args args;
+  RecvArgs args;
   args.recurring = true;
   int64_t step = 0;
   const auto run_steps = [&](int count) {
@@ -724,7 +723,7 @@ TEST_P(ChannelContractTest, WhatEndsWhileThePathIsLostGetsNobodyElsesTensor) {
   ASSERT_TRUE(FetchNow(0, key).status.ok());
   if (!world_->LosePath(true)) GTEST_SKIP() << "this back end has one path";
   const SteadyClock clock;
-  Args brief;
+  RecvArgs brief;
   brief.deadline = Deadline::After(clock, absl::Milliseconds(20));
   auto lost = StartFetch(1, key, brief);
   auto kept = StartFetch(1, key);

@@ -88,8 +88,9 @@ class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
   // A float tensor of `elements` numbers that start at `first`.
   static Tensor Numbers(int64_t elements, float first);
   static bool IsNumbers(const Tensor& tensor, int64_t elements, float first);
-  std::shared_ptr<Pending> StartFetch(int64_t step, const TensorKey& key, const Args& args = {});
-  Result FetchNow(int64_t step, const TensorKey& key, const Args& args = {});
+  std::shared_ptr<Pending> StartFetch(int64_t step, const TensorKey& key,
+                                      const RecvArgs& args = {});
+  Result FetchNow(int64_t step, const TensorKey& key, const RecvArgs& args = {});
   void Send(int64_t step, const TensorKey& key, Tensor tensor, bool is_dead = false);
 
   std::unique_ptr<ChannelWorld> world_;

@@ -91,7 +91,7 @@ Tensor FetchNow(ChannelWorld* world, const TensorKey& key, absl::Status* status)
   CondVar ended_cv;
   bool ended = false;
   Tensor got;
-  world->consumer()->Fetch(1, key, Args(), [&](Received&& received) {
+  world->consumer()->Fetch(1, key, RecvArgs(), [&](Received&& received) {
     MutexLock lock(&mu);
     *status = std::move(received.status);
     got = std::move(received.tensor);
@@ -130,7 +130,7 @@ TEST(ShmRefusalTest, IsProvedAnew) {
   const auto send = [&](const char* edge, uint8_t value) {
     const Tensor tensor = *Tensor::Allocate(DType::kUint8, {1});
     *static_cast<uint8_t*>(tensor.mutable_data()) = value;
-    EXPECT_TRUE(world->producer()->step(1)->Send(key(edge), Args(), tensor, false).ok());
+    EXPECT_TRUE(world->producer()->step(1)->Send(key(edge), SendArgs(), tensor, false).ok());
   };
   const auto fetch = [&](const char* edge) {
     absl::Status status;

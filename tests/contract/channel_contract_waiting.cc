@@ -40,7 +40,7 @@ TEST_P(ChannelContractTest, AReceiveOfManyEndsOnceHoweverItsKeysEnd) {
     absl::Status status;
     std::vector<Received> results;
   };
-  const auto start = [this](int64_t step, const Args& args) {
+  const auto start = [this](int64_t step, const RecvArgs& args) {
     std::vector<TensorKey> keys;
     for (size_t i = 0; i < kMany; ++i) keys.push_back(Key(absl::StrCat("w", i)));
     auto joined = std::make_shared<Joined>();
@@ -85,7 +85,7 @@ TEST_P(ChannelContractTest, AReceiveOfManyEndsOnceHoweverItsKeysEnd) {
   check(aborted, 0, absl::StatusCode::kAborted);
 
   send(3, kMany / 2);
-  Args args;
+  RecvArgs args;
   const SteadyClock clock;
   args.deadline = Deadline::After(clock, absl::Seconds(3));
   const auto late = start(3, args);
@@ -153,11 +153,12 @@ TEST_P(ChannelContractTest, FetchesThatWaitForEachOtherAllCome) {
 
 TEST_P(ChannelContractTest, CancelsAmongManyThatWaitConsumeNothing) {
   Cancellation cancellation;
-  Args cancelled;
+  RecvArgs cancelled;
   cancelled.cancellation = &cancellation;
   std::vector<std::shared_ptr<Pending>> waiting;
   for (size_t i = 0; i < kMany; ++i) {
-    waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i)), i % 2 == 0 ? cancelled : Args()));
+    waiting.push_back(
+        StartFetch(1, Key(absl::StrCat("w", i)), i % 2 == 0 ? cancelled : RecvArgs()));
   }
   // When this one arrives, all others have been requested or wait in line.
   Send(2, Key("here"), Numbers(4, 1));

@@ -35,7 +35,7 @@ class UploadingSource final : public TensorSource {
     in_chunks_ = in_chunks;
   }
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override {
     source_->Take(step_id, WithDestination(key, kGpu, kCpu), args,
                   [this, done = std::move(done)](Received&& received) mutable {
                     if (!received.status.ok() || received.is_dead ||
@@ -97,8 +97,8 @@ class DownloadingFetcher final : public TensorFetcher {
   DownloadingFetcher(TensorFetcher* fetcher, DeviceEngine* engine, cuda::Stream stream)
       : fetcher_(fetcher), engine_(engine), stream_(stream) {}
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override {
-    Args inner = args;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+    RecvArgs inner = args;
     inner.executor = nullptr;
     auto context = GpuContext::Make(engine_, stream_);
     TRYST_CHECK(context.ok()) << context.status();
@@ -115,7 +115,7 @@ class DownloadingFetcher final : public TensorFetcher {
                     });
   }
 
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override {
     auto results = std::make_shared<std::vector<Received>>(keys.size());
     auto left = std::make_shared<std::atomic<size_t>>(keys.size());
@@ -138,7 +138,7 @@ class DownloadingFetcher final : public TensorFetcher {
   }
 
  private:
-  void Download(Received&& received, const Args& args, DoneFn done) {
+  void Download(Received&& received, const RecvArgs& args, DoneFn done) {
     if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
       return EndReceive(args.executor, std::move(received), std::move(done));
     }

@@ -106,7 +106,7 @@ void Send(const Machine& machine, Server* server, const End& from, const End& to
     auto host = *PinnedMemory::Allocate(machine.gpus[from.gpu].get(), out.bytes());
     memcpy(host.data(), Value(from.gpu, to.gpu, bytes).data(), out.bytes());
     Copy(*machine.gpus[from.gpu], out.data(), host.data(), out.bytes());
-    Args args;
+    SendArgs args;
     args.device_context = *GpuContext::Make(server->gpu(from.gpu), nullptr);
     const auto step = server->steps()->StartStep(1);
     ASSERT_TRUE((*step)->Send(KeyOf(from, to, bytes), args, out, false).ok());
@@ -115,7 +115,7 @@ void Send(const Machine& machine, Server* server, const End& from, const End& to
 
 void Receive(const Machine& machine, Server* server, const End& from, const End& to) {
   for (const int64_t bytes : kSizes) {
-    Args args;
+    RecvArgs args;
     args.device_context = *GpuContext::Make(server->gpu(to.gpu), nullptr);
     const auto step = server->steps()->StartStep(1);
     auto got = (*step)->Recv(KeyOf(from, to, bytes), args, absl::Seconds(60));

@@ -110,10 +110,11 @@ class GrpcWaitingTest : public ::testing::Test {
   }
   void Send(int64_t step, const TensorKey& key, float value, int64_t elements = 1) {
     const absl::Status sent =
-        world_->producer()->step(step)->Send(key, Args(), Number(value, elements), false);
+        world_->producer()->step(step)->Send(key, SendArgs(), Number(value, elements), false);
     ASSERT_TRUE(sent.ok()) << sent;
   }
-  void Fetch(int64_t step, const TensorKey& key, Ends* ends, int number, const Args& args = {}) {
+  void Fetch(int64_t step, const TensorKey& key, Ends* ends, int number,
+             const RecvArgs& args = {}) {
     world_->consumer()->Fetch(step, key, args, ends->Done(number));
   }
   template <typename Condition>
@@ -202,7 +203,7 @@ TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
     for (int k = 0; k < kKeys; ++k) {
       const int number = made++;
       ASSERT_EQ(number % kKeys, k);
-      Args args;
+      RecvArgs args;
       cancellations.push_back(std::make_unique<Cancellation>());
       args.cancellation = cancellations.back().get();
       if (random() % 4 == 0) {
@@ -332,7 +333,7 @@ TEST_F(GrpcWaitingTest, ManyReceivesOfOneKeyEndInAnyOrder) {
   std::vector<std::unique_ptr<Cancellation>> cancellations;
   for (int i = 0; i < kWaiting; ++i) {
     cancellations.push_back(std::make_unique<Cancellation>());
-    Args args;
+    RecvArgs args;
     args.cancellation = cancellations.back().get();
     if (i % 3 == 0) args.destination = *Tensor::Allocate(DType::kFloat, {1});
     Fetch(1, key, &ends_, i, args);
@@ -372,7 +373,7 @@ TEST_F(GrpcWaitingTest, AThousandDeadlinesThatPassAtOnceWaitForNoCancel) {
   constexpr int kWaiting = 1000;
   Open();
   const SteadyClock clock;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(clock, absl::Seconds(5));
   int ends = 0;
   std::promise<uint64_t> cancelled;
@@ -403,7 +404,7 @@ TEST_F(GrpcWaitingTest, TenThousandDeadlinesThatPassAtOnceKeepTheirThreadShortly
   };
   std::map<std::thread::id, Thread> threads;  // Nearly always one; a turn may pass to another.
   const SteadyClock clock;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(clock, absl::Seconds(5));
   int64_t ended_ns = 0;
   int ends = 0;

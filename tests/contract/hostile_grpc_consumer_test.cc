@@ -27,7 +27,7 @@ constexpr uint64_t kIncarnation = 0xab;
 // Answers a take when the test says so, even if it was cancelled before: a send had met it.
 class ScriptedSource final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey& key, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey& key, const RecvArgs&, DoneFn done) override {
     MutexLock lock(&mu_);
     log_.push_back(absl::StrCat("take ", key.edge()));
     takes_.push_back(std::move(done));

@@ -260,7 +260,7 @@ class HostileGrpcProducerTest : public ::testing::Test {
     });
     ran.get_future().wait();
   }
-  void Fetch(const std::string& edge, End* end, const Args& args = Args()) {
+  void Fetch(const std::string& edge, End* end, const RecvArgs& args = RecvArgs()) {
     const TensorKey key =
         TensorKeyPrefix::Make(absl::StrCat(kHostWorker, "/device:CPU:0"), kIncarnation,
                               absl::StrCat(kHostConsumer, "/device:CPU:0"), edge)
@@ -400,7 +400,7 @@ TEST_F(HostileGrpcProducerTest, WhoTakesOverAReceiveHasAPatienceOfItsOwn) {
   options.patience = absl::FromChrono(kPatience);
   Open(options);
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   args.cancellation = &cancellation;
   End& first = NewEnd();

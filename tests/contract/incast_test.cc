@@ -55,8 +55,8 @@ class IncastTest : public ::testing::Test {
       for (int i = 0; i < kEach; ++i) {
         const TensorKey key =
             WorkerPair::Key(absl::StrCat("incast", keys == Keys::kOne ? 0 : i), producer);
-        ASSERT_TRUE(pair_->step()->Send(key, Args(), source, false).ok());
-        Args args;
+        ASSERT_TRUE(pair_->step()->Send(key, SendArgs(), source, false).ok());
+        RecvArgs args;
         if (into_place) args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
         pair_->consumer()->Fetch(1, key, args, [&, producer](Received&& received) {
           EXPECT_TRUE(received.status.ok()) << received.status;

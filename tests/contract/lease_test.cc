@@ -47,7 +47,7 @@ class LeaseTest : public ::testing::Test {
   void Send(int number) {
     Tensor tensor = *Tensor::Allocate(DType::kUint8, {kBytes});
     memset(tensor.mutable_data(), number, tensor.bytes());
-    ASSERT_TRUE(step_.step()->Send(Key(), Args(), std::move(tensor), false).ok());
+    ASSERT_TRUE(step_.step()->Send(Key(), SendArgs(), std::move(tensor), false).ok());
   }
   struct Answer {
     bool ended = false;
@@ -56,7 +56,7 @@ class LeaseTest : public ::testing::Test {
   };
   Answer Take(const TensorKey& key) {
     auto answer = std::make_shared<Answer>();
-    source_->Take(1, key, Args(), [answer](Received&& received) {
+    source_->Take(1, key, RecvArgs(), [answer](Received&& received) {
       answer->ended = true;
       answer->status = std::move(received.status);
       answer->tensor = std::move(received.tensor);
@@ -222,7 +222,7 @@ class DeviceLeaseTest : public LeaseTest {
   }
   Answer TakeGpu(const TensorKey& key) {
     auto answer = std::make_shared<Answer>();
-    source_->Take(1, key, Args(), [answer](Received&& received) {
+    source_->Take(1, key, RecvArgs(), [answer](Received&& received) {
       answer->ended = true;
       answer->status = std::move(received.status);
       answer->tensor = std::move(received.tensor);
@@ -237,7 +237,7 @@ class DeviceLeaseTest : public LeaseTest {
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<DeviceEngine> engine_;
   DeviceMemory memory_;
-  Args args_;
+  SendArgs args_;
 };
 
 // A call that fails once fails one receive, which takes no tensor.

@@ -113,10 +113,10 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
     std::string value(bytes, '\0');
     for (uint64_t i = 0; i < bytes; ++i) value[i] = static_cast<char>(i * 7 + bytes);
     Put(*gpus_.front(), out, value);
-    Args send;
+    SendArgs send;
     send.device_context = *GpuContext::Make(producer_->gpu(0), nullptr);
     ASSERT_TRUE((*producer_->steps()->StartStep(step))->Send(key, send, out, false).ok());
-    Args receive;
+    RecvArgs receive;
     receive.device_context = *GpuContext::Make(consumer_->gpu(theirs_), nullptr);
     auto got = (*consumer_->steps()->StartStep(step))->Recv(key, receive, absl::Seconds(20));
     ASSERT_TRUE(got.ok()) << got.status() << consumer_->Explain("");
@@ -182,11 +182,11 @@ TEST_P(ServerDeviceTest, UnderTheCpusNameATensorForOneselfWaitsForItsStream) {
       ASSERT_EQ(gpu.calls().cuMemsetD8Async(busy.address(), 1, busy_bytes, stream.get()), 0);
     }
     ASSERT_EQ(gpu.calls().cuMemsetD8Async(AddressOf(tensor.data()), 'b', kBytes, stream.get()), 0);
-    Args send;
+    SendArgs send;
     send.device_context = *GpuContext::Make(producer_->gpu(0), stream.get());
     auto steps = *producer_->steps()->StartStep(step);
     ASSERT_TRUE(steps->Send(key, send, tensor, false).ok());
-    auto got = steps->Recv(key, Args(), absl::Seconds(20));
+    auto got = steps->Recv(key, RecvArgs(), absl::Seconds(20));
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_TRUE(got->tensor.SharesBytesWith(tensor));
     EXPECT_TRUE(Get(gpu, got->tensor) == std::string(kBytes, 'b')) << "its stream was at work";

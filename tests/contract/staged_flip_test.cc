@@ -114,7 +114,7 @@ class StagedFlipTest : public ::testing::Test {
     Tensor tensor = *Tensor::Allocate(DType::kFloat, {kElements});
     float* const at = static_cast<float*>(tensor.mutable_data());
     for (int64_t i = 0; i < kElements; ++i) at[i] = static_cast<float>(i);
-    ASSERT_TRUE(world_->producer()->step(1)->Send(Key(), Args(), tensor, false).ok());
+    ASSERT_TRUE(world_->producer()->step(1)->Send(Key(), SendArgs(), tensor, false).ok());
   }
   static bool IsNumbers(const Tensor& tensor) {
     for (int64_t i = 0; i < kElements; ++i) {
@@ -124,7 +124,7 @@ class StagedFlipTest : public ::testing::Test {
   }
   End Fetch() {
     std::promise<End> ended;
-    world_->consumer()->Fetch(1, Key(), Args(), [&ended](Received&& got) {
+    world_->consumer()->Fetch(1, Key(), RecvArgs(), [&ended](Received&& got) {
       ended.set_value({std::move(got.status), std::move(got.tensor)});
     });
     return ended.get_future().get();

@@ -104,7 +104,7 @@ TEST_F(ToyShowsTest, AmongWhatWaits) {
   Open(toy, toy);
   Bring(1);
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   (*consumer_->steps()->StartStep(1))->RecvAsync(Key(), args, [](Received&&) {});
   std::string said;

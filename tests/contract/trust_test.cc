@@ -122,14 +122,15 @@ class TrustTest : public ::testing::Test {
     return Filled(*Tensor::Allocate(DType::kUint8, {bytes}), value);
   }
   void Send(const std::string& edge, Tensor tensor) {
-    ASSERT_TRUE(pair_->step()->Send(WorkerPair::Key(edge), Args(), std::move(tensor), false).ok());
+    ASSERT_TRUE(
+        pair_->step()->Send(WorkerPair::Key(edge), SendArgs(), std::move(tensor), false).ok());
   }
   bool TurnUntil(const std::function<bool()>& condition) {
     const absl::Time until = absl::Now() + absl::Seconds(60);
     while (!condition() && absl::Now() < until) pair_->Turn();
     return condition();
   }
-  absl::StatusOr<Tensor> Fetch(const std::string& edge, const Args& args = {}) {
+  absl::StatusOr<Tensor> Fetch(const std::string& edge, const RecvArgs& args = {}) {
     bool ended = false;
     absl::StatusOr<Tensor> got = absl::UnknownError("it hangs");
     pair_->consumer()->Fetch(1, WorkerPair::Key(edge), args, [&](Received&& received) {
@@ -158,7 +159,7 @@ class TrustTest : public ::testing::Test {
             tensor = Filled(*producer_arena_->AllocateTensor(DType::kUint8, {bytes}), 1);
           }
           Send(edge, tensor);
-          Args args;
+          RecvArgs args;
           if (into_place) args.destination = Filled(bytes, 0);
           const auto got = Fetch(edge, args);
           EXPECT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted) << edge;
@@ -206,7 +207,7 @@ TEST_F(TrustTest, AProducerWritesNoMoreAfterItsLastWord) {
     for (int i = 0; i < 3; ++i) {
       const std::string edge = absl::StrCat("a", into_place, i);
       Send(edge, Filled(kBytes, 3));
-      Args args;
+      RecvArgs args;
       if (into_place) args.destination = Filled(kBytes, 0);
       const auto got = Fetch(edge, args);
       ASSERT_TRUE(got.ok()) << got.status();

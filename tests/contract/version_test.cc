@@ -20,8 +20,8 @@ std::unique_ptr<Nic> OpenNic() {
   return *std::move(nic);
 }
 
-absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key, const Args& args,
-                       Tensor* tensor) {
+absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key,
+                       const RecvArgs& args, Tensor* tensor) {
   Moment ended;
   absl::Status result;
   consumer->Fetch(step, key, args, [&](Received&& received) {
@@ -45,9 +45,9 @@ TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
   for (const int64_t elements : {100, 8100, 100'000}) {
     const TensorKey key = WorkerPair::Key("some");
     const Tensor source = *Tensor::Allocate(DType::kUint8, {elements});
-    EXPECT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    EXPECT_TRUE(pair.step()->Send(key, SendArgs(), source, false).ok());
     Tensor got;
-    EXPECT_EQ(FetchFrom(pair.consumer(), 1, key, Args(), &got), absl::OkStatus());
+    EXPECT_EQ(FetchFrom(pair.consumer(), 1, key, RecvArgs(), &got), absl::OkStatus());
     EXPECT_TRUE(got.valid() && got.shape() == source.shape());
   }
   EXPECT_EQ(Ask(pair.consumer(), &RdmaFetched).ended_ok, 3u);  // By no other path.
@@ -97,7 +97,7 @@ TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
       MakeChannelPool(&poller, &peer, nullptr, {{"rdma/pair", OpenNic()}}, nullptr, options);
   ASSERT_TRUE(pool->Open().ok());
   poller.Start();
-  const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), Args(), nullptr);
+  const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), RecvArgs(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("speaks protocol 4 to 5 and this worker 3 to 3"),
             std::string::npos)

@@ -88,7 +88,7 @@ class VerifyTest : public ::testing::TestWithParam<TestedPath> {
       if (random_() % 2 == 0) Send(there->get(), i);
     }
     for (int i = 0; i < kKeys; ++i) {
-      Args args;
+      RecvArgs args;
       args.recurring = i % 3 == 0;
       if (random_() % 4 == 0) {
         args.deadline = Deadline::After(SteadyClock(), absl::Microseconds(random_() % 3000));
@@ -194,7 +194,7 @@ TEST_P(VerifyTest, ManyThatRecurAreNotHeldUp) {
     auto there = producer_->steps()->StartStep(number);
     ASSERT_TRUE(here.ok() && there.ok());
     for (int k = 0; k < 4; ++k) Send(there->get(), k);
-    Args args;
+    RecvArgs args;
     args.recurring = true;
     ++open_;
     (*here)->RecvManyAsync(keys, args, [this](absl::Status status, absl::Span<Received>) {

@@ -80,7 +80,7 @@ std::unique_ptr<FenceStorm::Transfer> FenceStorm::Start() {
   const uint64_t power = Draw(32) == 0 ? 15 + Draw(6) : 7 + Draw(8);
   transfer->words = std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kWords);
   uint64_t number = 0;
-  Args args;
+  RecvArgs args;
   {
     MutexLock lock(&mu_);
     number = report_.transfers++;
@@ -96,7 +96,7 @@ std::unique_ptr<FenceStorm::Transfer> FenceStorm::Start() {
                         std::chrono::nanoseconds(Draw(200'000 + wire_ns * kAtOnce));
   const TensorKey key = WorkerPair::Key(absl::StrCat("t", number));
   const absl::Status sent = pair_->step()->Send(
-      key, Args(), *source_.Slice(0, static_cast<int64_t>(transfer->words)), false);
+      key, SendArgs(), *source_.Slice(0, static_cast<int64_t>(transfer->words)), false);
   TRYST_CHECK(sent.ok()) << sent;
   pair_->consumer()->Fetch(1, key, args, [this, transfer](Received&& received) {
     OnDone(transfer, received.status, received.tensor);

@@ -67,7 +67,7 @@ class NumberedSource final : public TensorSource {
  public:
   NumberedSource(uint64_t incarnation, HistoryFile* history)
       : incarnation_(incarnation), history_(history) {}
-  void Take(int64_t step, const TensorKey& key, const Args&, DoneFn done) override {
+  void Take(int64_t step, const TensorKey& key, const RecvArgs&, DoneFn done) override {
     if (key.src_incarnation() != incarnation_) {
       return std::move(done)({absl::AbortedError("another incarnation")});
     }
@@ -140,7 +140,7 @@ class Consumer {
     ++out_;
     const uint64_t serial = next_[edge]++;
     const int64_t step = step_;
-    Args args;
+    RecvArgs args;
     const int64_t deadline_ns = clock_->NowNs() + kHangNs;
     args.deadline = Deadline::AtNs(deadline_ns);
     MadeReceive made;

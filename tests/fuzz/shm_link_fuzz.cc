@@ -220,7 +220,7 @@ void AttackProducer(Input* in, World* world) {
   world->Turn();
   // Tensors of every kind, to be requested.
   for (const Tensor& tensor : world->sent) {
-    (void)world->source.step->Send(Key(), Args(), tensor, false);
+    (void)world->source.step->Send(Key(), SendArgs(), tensor, false);
   }
   // Interns the key as an honest consumer does.
   uint32_t next = 0;
@@ -268,7 +268,7 @@ void AttackConsumer(Input* in, World* world) {
   int started = 0;
   int ended = 0;
   const auto fetch = [&](bool into) {
-    Args args;
+    RecvArgs args;
     if (into) args.destination = *Tensor::Allocate(DType::kUint8, {100});
     ++started;
     channel->Fetch(1, Key(), args, [&ended](Received&& received) {

@@ -42,7 +42,7 @@ class Pulls {
     tensor_ = *Tensor::Allocate(DType::kUint8, {bytes});
     std::fill_n(static_cast<uint8_t*>(tensor_.mutable_data()), bytes, uint8_t{1});
     for (int i = 0; i < out; ++i) {
-      Args args;
+      RecvArgs args;
       args.destination = *Tensor::Allocate(DType::kUint8, {bytes});
       std::fill_n(static_cast<uint8_t*>(args.destination.mutable_data()), bytes, uint8_t{2});
       args_.push_back(std::move(args));
@@ -52,7 +52,7 @@ class Pulls {
   // Returns the seconds that each of `count` pulls took.
   std::vector<double> Run(int count) {
     for (int i = 0; i < count; ++i) {
-      const absl::Status sent = pair_->step()->Send(key_, Args(), tensor_, false);
+      const absl::Status sent = pair_->step()->Send(key_, SendArgs(), tensor_, false);
       TRYST_CHECK(sent.ok()) << sent;
     }
     took_.clear();
@@ -82,7 +82,7 @@ class Pulls {
   const TensorKey key_;
   const int out_;
   Tensor tensor_;
-  std::vector<Args> args_;
+  std::vector<RecvArgs> args_;
   // Poller thread only, once started.
   std::vector<double> took_;
   std::atomic<int> to_start_{0};

@@ -26,7 +26,8 @@ std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
   return std::make_unique<WorkerPair>(options);
 }
 
-void CountedFetch::Start(WorkerPair* pair, int64_t step, const TensorKey& key, const Args& args) {
+void CountedFetch::Start(WorkerPair* pair, int64_t step, const TensorKey& key,
+                         const RecvArgs& args) {
   ended = false;
   got = Tensor();
   pair->consumer()->Fetch(step, key, args, [this](Received&& received) {

@@ -22,7 +22,7 @@ std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
 
 // One fetch of the consumer. The test fails unless it ends with OK.
 struct CountedFetch {
-  void Start(WorkerPair* pair, int64_t step, const TensorKey& key, const Args& args);
+  void Start(WorkerPair* pair, int64_t step, const TensorKey& key, const RecvArgs& args);
 
   bool ended = false;
   Tensor got;

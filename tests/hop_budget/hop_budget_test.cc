@@ -43,7 +43,7 @@ class HopBudgetTest : public ::testing::TestWithParam<Row> {
 
   // Moves one tensor, from Send to `done`. The result stays in fetch_ until the next one.
   void Move() {
-    const absl::Status sent = pair_->step()->Send(key_, Args(), source_, false);
+    const absl::Status sent = pair_->step()->Send(key_, SendArgs(), source_, false);
     ASSERT_TRUE(sent.ok()) << sent;
     fetch_.Start(pair_.get(), 1, key_, args_);
     TurnUntil(pair_.get(), [this] { return fetch_.ended; });
@@ -53,7 +53,7 @@ class HopBudgetTest : public ::testing::TestWithParam<Row> {
   std::unique_ptr<WorkerPair> pair_;
   const TensorKey key_ = WorkerPair::Key("hop");
   Tensor source_;
-  Args args_;
+  RecvArgs args_;
   CountedFetch fetch_;
 };
 
@@ -147,8 +147,8 @@ TEST(HopBudgetOtherTest, ASourceIsRegisteredOnce) {
   const TensorKey key = WorkerPair::Key("sources");
   CountedFetch fetch;
   const auto move = [&](const Tensor& source) {
-    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
-    fetch.Start(pair.get(), 1, key, Args());
+    ASSERT_TRUE(pair->step()->Send(key, SendArgs(), source, false).ok());
+    fetch.Start(pair.get(), 1, key, RecvArgs());
     TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
     ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
   };
@@ -177,9 +177,9 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   for (int i = 0; i < 9; ++i) {
     const int64_t bytes = int64_t{20'000} << i;  // Larger than the last one.
     const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
-    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(pair->step()->Send(key, SendArgs(), source, false).ok());
     tally = NicTally();
-    fetch.Start(pair.get(), 1, key, Args());
+    fetch.Start(pair.get(), 1, key, RecvArgs());
     TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
     // Two messages each way; the write comes before the last.
     EXPECT_EQ(tally.messages, 4u) << bytes;
@@ -199,7 +199,7 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   });
   const TensorKey key = WorkerPair::Key("recurs");
   const Tensor source = *Tensor::Allocate(DType::kUint8, {100'000});
-  Args args;
+  RecvArgs args;
   args.recurring = true;
   CountedFetch fetch;
   uint64_t tasks = 0;
@@ -214,7 +214,7 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
     if (fetch_first) fetch.Start(pair.get(), step, key, args);
     for (int turns = 0; habit && turns < 5; ++turns) pair->Turn();
     tally = NicTally();
-    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(pair->step()->Send(key, SendArgs(), source, false).ok());
     if (habit) {
       TurnUntil(pair.get(), [&] { return tally.writes > 0; });
       ASSERT_EQ(tally.messages, 0u) << step;
@@ -244,11 +244,11 @@ TEST(HopBudgetOtherTest, ThousandKeysAtOnceTakeAFewMessages) {
   const Tensor source = *Tensor::Allocate(DType::kUint8, {8});
   for (int step = 0; step < 4; ++step) {
     for (const TensorKey& key : keys) {
-      ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+      ASSERT_TRUE(pair->step()->Send(key, SendArgs(), source, false).ok());
     }
     tally = NicTally();
     bool ended = false;
-    pair->consumer()->FetchMany(step, keys, Args(),
+    pair->consumer()->FetchMany(step, keys, RecvArgs(),
                                 [&ended](absl::Status first, absl::Span<Received> results) {
                                   EXPECT_TRUE(first.ok()) << first;
                                   EXPECT_EQ(results.size(), size_t{kKeys});
@@ -274,9 +274,9 @@ TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
   uint64_t before = 0;
   for (int i = 0; i < kWarmUp + kCounted; ++i) {
     if (i == kWarmUp) before = AllocationsSoFar();
-    ASSERT_TRUE(step.Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(step.Send(key, SendArgs(), source, false).ok());
     got = nullptr;
-    step.RecvAsync(key, Args(), [&](Received&& received) {
+    step.RecvAsync(key, RecvArgs(), [&](Received&& received) {
       got = received.tensor.data();  // It ran on this thread, before the call returned.
     });
     ASSERT_EQ(got, source.data());

@@ -50,12 +50,12 @@ TEST_P(ShmHopBudgetTest, IsKept) {
   const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(row.bytes)});
   Tensor source = row.shared_source ? *arena->AllocateTensor(DType::kUint8, shape)
                                     : *Tensor::Allocate(DType::kUint8, shape);
-  Args args;
+  RecvArgs args;
   if (row.into_place) args.destination = *Tensor::Allocate(DType::kUint8, shape);
   const TensorKey key = WorkerPair::Key("shm");
   CountedFetch fetch;
   const auto move = [&] {
-    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(pair->step()->Send(key, SendArgs(), source, false).ok());
     fetch.Start(pair.get(), 1, key, args);
     TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
   };
@@ -159,7 +159,7 @@ TEST(ShmMiddleSizesTest, GoBothWaysUntilTheFasterOneIsKnown) {
       pool->shm_arena = Arena::Make(arena_options);
     });
     const TensorShape shape = *TensorShape::Make({bytes});
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Allocate(DType::kUint8, shape);
     const TensorKey key = WorkerPair::Key("shm");
     CountedFetch fetch;
@@ -167,7 +167,7 @@ TEST(ShmMiddleSizesTest, GoBothWaysUntilTheFasterOneIsKnown) {
       const int fill = static_cast<int>(moved / bytes % 251);
       Tensor source = *Tensor::Allocate(DType::kUint8, shape);
       memset(source.mutable_data(), fill, static_cast<size_t>(bytes));
-      ASSERT_TRUE(pair->step()->Send(key, Args(), std::move(source), false).ok());
+      ASSERT_TRUE(pair->step()->Send(key, SendArgs(), std::move(source), false).ok());
       fetch.Start(pair.get(), 1, key, args);
       TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
       const uint8_t* const got = fetch.got.data_as<uint8_t>();

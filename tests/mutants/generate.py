@@ -40,7 +40,7 @@ PLAIN = {"static_cast", "move", "size", "StoreLittle", "LoadLittle", "StoreBig",
          "begin", "end", "empty", "front", "back", "remove"}
 # Calls of containers and lines, which change what they are called on and nothing else.
 CHANGING = {"push_back", "pop_back", "push_front", "pop_front", "emplace", "emplace_back", "clear", "resize", "assign", "Push", "PushFront"}
-MADE = re.compile(r"\b(Tensor|TensorKey|Args|Received|absl :: Status|absl :: OkStatus) \( \)")  # Values without a call.
+MADE = re.compile(r"\b(Tensor|TensorKey|SendArgs|RecvArgs|Received|absl :: Status|absl :: OkStatus) \( \)")  # Values without a call.
 WORDING = re.compile(r"(StrCat|StrAppend|StrFormat|StrJoin|Substitute|\w+Error)$")
 TEXT_FUNCTIONS = re.compile(r"(Text|Name|Names|ToString|DebugString|Describe\w*|Explain\w*|Why\w*|Table|Html|Json|Words|Status\w*Page)$")
 

@@ -48,7 +48,7 @@ absl::Status Obey(Server* server, const std::string& line) {
   words >> peer;
   const auto heard = server->calls()->Ping(peer, absl::Seconds(10));
   if (!heard.ok()) return heard.status();
-  Args args;
+  RecvArgs args;
   args.executor = server->executor();
   (*rendezvous)
       ->RecvAsync(Key(peer, heard->self.incarnation, server->worker(), edge), args,

@@ -48,7 +48,7 @@ TEST(ConsumerTest, ATensorAsLargeAsTheLandingBesideTheCallersMemoryComes) {
   constexpr int64_t kBytes = 1 << 16;
   const Tensor sent = *Tensor::Allocate(DType::kUint8, TensorShape({kBytes}));
   memset(sent.mutable_data(), 0x5a, kBytes);
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({kBytes}));
   memset(args.destination.mutable_data(), 0, kBytes);
   WorkerPairOptions options = OneThread();
@@ -57,7 +57,7 @@ TEST(ConsumerTest, ATensorAsLargeAsTheLandingBesideTheCallersMemoryComes) {
   };
   WorkerPair pair(options);
   const TensorKey key = WorkerPair::Key("beside");
-  ASSERT_TRUE(pair.step()->Send(key, Args(), sent, false).ok());
+  ASSERT_TRUE(pair.step()->Send(key, SendArgs(), sent, false).ok());
   bool ended = false;
   pair.consumer()->Fetch(1, key, args, [&](Received&& received) {
     EXPECT_TRUE(received.status.ok()) << received.status;
@@ -77,17 +77,17 @@ TEST(ConsumerTest, AnAbortEndsNoFetchThatIsMadeBehindIt) {
   absl::Status end_before;
   absl::Status end_behind;
   int ended = 0;
-  pair.consumer()->FetchMany(1, before, Args(), [&](absl::Status status, absl::Span<Received>) {
+  pair.consumer()->FetchMany(1, before, RecvArgs(), [&](absl::Status status, absl::Span<Received>) {
     end_before = std::move(status);
     ++ended;
   });
   pair.consumer()->AbortStep(1, absl::AbortedError("over"));
-  pair.consumer()->FetchMany(1, behind, Args(), [&](absl::Status status, absl::Span<Received>) {
+  pair.consumer()->FetchMany(1, behind, RecvArgs(), [&](absl::Status status, absl::Span<Received>) {
     end_behind = std::move(status);
     ++ended;
   });
   const Tensor sent = *Tensor::Allocate(DType::kUint8, TensorShape({1}));
-  ASSERT_TRUE(pair.step()->Send(behind[0], Args(), sent, false).ok());
+  ASSERT_TRUE(pair.step()->Send(behind[0], SendArgs(), sent, false).ok());
   for (int turns = 0; ended < 2 && turns < kTurnsMost; ++turns) pair.Turn();
   ASSERT_EQ(ended, 2) << pair.consumer()->ExplainNow("");
   EXPECT_EQ(end_before.code(), absl::StatusCode::kAborted) << end_before;

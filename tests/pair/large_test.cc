@@ -74,9 +74,9 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
   {
     WorkerPair pair(options);
     const TensorKey key = WorkerPair::Key("large");
-    Args args;
+    RecvArgs args;
     args.destination = TensorOver(landed);
-    ASSERT_TRUE(pair.step()->Send(key, Args(), TensorOver(source), false).ok());
+    ASSERT_TRUE(pair.step()->Send(key, SendArgs(), TensorOver(source), false).ok());
     Moment ended;
     absl::Status end;
     pair.consumer()->Fetch(1, key, args, [&](Received&& received) {

@@ -12,7 +12,7 @@ namespace tryst {
 // A source that accepts takes of any step: it creates the step.
 class OpenSource : public TensorSource {
  public:
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override {
     StepOf(step_id)->RecvAsync(key, args, std::move(done));
   }
   bool TakeHere(int64_t step_id, TensorKey* key, Place*, Received* taken) override {

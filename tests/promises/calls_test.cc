@@ -36,7 +36,7 @@ int StopInside(const Worker& self, const Numbers& numbers, WireLine* line) {
   uint64_t incarnation = 0;
   if (!line->Hear(&word) || !absl::SimpleAtoi(word, &incarnation)) return 3;
   Moment stopped;
-  Args args;
+  RecvArgs args;
   if (numbers.at("executor") != 0) args.executor = self.server->executor();
   self.Step(1)->RecvAsync(KeyBetween(kThisEnd, incarnation, self.server->worker(), "go"), args,
                           [&](Received&&) {

@@ -105,7 +105,7 @@ void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t
   std::shuffle(keys.begin(), keys.end(), random);
   Receives receives;
   const auto receive = [&](int64_t key) {
-    Args args;
+    RecvArgs args;
     if (random() % 4 == 0) args.destination = Numbered(-1, ElementsOf(key));
     if (random() % 2 == 0) args.executor = pair.self().server->executor();
     receives.Make(step.get(), other->Key(absl::StrCat("k", key)), args);
@@ -209,7 +209,7 @@ TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
   for (int i = 0; i < kSentKeys; ++i) sent.Make(step.get(), other->Key(absl::StrCat("k", i)));
   ASSERT_TRUE(sent.AwaitAll(absl::Seconds(30)));
   for (int i = 0; i < 2 * kKeys; ++i) {
-    Args args;
+    RecvArgs args;
     if (i % 4 == 0) args.destination = Numbered(-1, 10);
     never.Make(step.get(), other->Key(absl::StrCat("never ", i)), args);
   }

@@ -78,7 +78,7 @@ class Large : public testing::TestWithParam<TestedPath> {
     ASSERT_TRUE(other->AwaitReady());
     auto step = pair.self().Step(1);
     ASSERT_TRUE(step->Recv(other->Key("hello"), {}, absl::Seconds(60)).ok());
-    Args args;
+    RecvArgs args;
     if (destination) {
       args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({bytes}));
       memset(args.destination.mutable_data(), 0, args.destination.bytes());

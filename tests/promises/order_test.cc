@@ -163,7 +163,7 @@ class Storm {
       ++state_->open;
     }
     MadeReceive* made = &slot->made;
-    Args args;
+    RecvArgs args;
     if (!in_place) args.executor = self_.server->executor();
     if (destination) args.destination = Numbered(-1, ElementsOf(key));
     made->key = key;

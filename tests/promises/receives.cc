@@ -13,7 +13,7 @@ std::chrono::steady_clock::time_point In(absl::Duration timeout) {
 
 int64_t SteadyNs() { return SteadyClock().NowNs(); }
 
-size_t Receives::Make(Rendezvous* step, const TensorKey& key, const Args& args) {
+size_t Receives::Make(Rendezvous* step, const TensorKey& key, const RecvArgs& args) {
   size_t which = 0;
   {
     MutexLock lock(&state_->mu);

@@ -31,7 +31,7 @@ class Receives {
   Receives() : state_(std::make_shared<State>()) {}
 
   // Makes a receive; returns its index.
-  size_t Make(Rendezvous* step, const TensorKey& key, const Args& args = Args());
+  size_t Make(Rendezvous* step, const TensorKey& key, const RecvArgs& args = RecvArgs());
   // Waits until all of them, or the given one, have ended; false: not within `timeout`.
   bool AwaitAll(absl::Duration timeout) const;
   bool Await(size_t which, absl::Duration timeout) const;

@@ -71,7 +71,7 @@ class AllSizes : public testing::TestWithParam<TestedPath> {
   void Comes(const PromisePair& pair, OtherEnd* other, int64_t bytes, bool destination,
              bool sent_first) {
     auto step = pair.self().Step(1);
-    Args args;
+    RecvArgs args;
     if (destination) {
       args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({bytes}));
       memset(args.destination.mutable_data(), 0xee, static_cast<size_t>(bytes));
@@ -115,7 +115,7 @@ TEST_P(AllSizes, OfManyDimensionsTheyComeInTheirShape) {
   for (int64_t rank : {8, 9, 20, 254}) {
     const Tensor meant = OfRank(rank);
     for (bool destination : {false, true}) {
-      Args args;
+      RecvArgs args;
       if (destination) args.destination = *Tensor::Allocate(DType::kInt32, meant.shape());
       Receives receives;
       receives.Make(step.get(), other->Key("e"), args);

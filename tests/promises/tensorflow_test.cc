@@ -166,7 +166,7 @@ TEST_P(TensorFlowCases, EveryTypeComesIntoADestination) {
     if (type == DType::kString) continue;
     const std::string edge = absl::StrCat("d", static_cast<int>(type));
     Tell(absl::StrCat("sample 1 ", edge, " ", static_cast<int>(type), " 6"));
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Allocate(type, kShapes[6]);
     const auto got = step()->Recv(Key(edge), args, kSoon);
     ASSERT_TRUE(got.ok()) << DTypeName(type) << got.status();
@@ -313,11 +313,11 @@ TEST_P(TensorFlowCases, TheProducersAbortComesWithItsCause) {
 // TensorFlow's CancelMultiple: of four receives the first and the third are cancelled.
 TEST_P(TensorFlowCases, ACancelledReceiveLeavesItsNeighboursInOrder) {
   Cancellation first, third;
-  Args args[4];
+  RecvArgs args[4];
   args[0].cancellation = &first;
   args[2].cancellation = &third;
   Receives receives;
-  for (const Args& one : args) receives.Make(step(), Key("e"), one);
+  for (const RecvArgs& one : args) receives.Make(step(), Key("e"), one);
   absl::SleepFor(absl::Milliseconds(50));  // By now they may have been requested.
   first.StartCancel();
   third.StartCancel();
@@ -335,7 +335,7 @@ TEST_P(TensorFlowCases, ACancelledReceiveLeavesItsNeighboursInOrder) {
 TEST_P(TensorFlowCases, ACancelledReceiveTakesNothing) {
   for (int i = 0; i < 20; ++i) {
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     Receives receives;
     receives.Make(step(), Key("e"), args);
@@ -350,7 +350,7 @@ TEST_P(TensorFlowCases, ACancelledReceiveTakesNothing) {
 
 TEST_P(TensorFlowCases, CancellingWhatHasBeenReceivedDoesNothing) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   Tell("send 1 e 1 1");
   Receives receives;
@@ -364,7 +364,7 @@ TEST_P(TensorFlowCases, CancellingWhatHasBeenReceivedDoesNothing) {
 TEST_P(TensorFlowCases, CancelledBeforeItIsMade) {
   Cancellation cancellation;
   cancellation.StartCancel();
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   Receives receives;
   receives.Make(step(), Key("never"), args);

@@ -172,7 +172,7 @@ class Dataflow {
 
  private:
   void Receive(int64_t key, bool in_place) {
-    Args args;
+    RecvArgs args;
     if (!in_place) args.executor = self_.server->executor();
     step_->RecvAsync(
         KeyBetween(peer_, peer_incarnation_, self_.server->worker(), "g",

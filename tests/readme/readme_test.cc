@@ -7,9 +7,9 @@ absl::StatusOr<float> SendAndReceive(tryst::Rendezvous* step, const tryst::Tenso
   absl::StatusOr<tryst::Tensor> loss = tryst::Tensor::Allocate(tryst::DType::kFloat, {1});
   if (!loss.ok()) return loss.status();
   *static_cast<float*>(loss->mutable_data()) = 0.5f;
-  absl::Status sent = step->Send(key, tryst::Args(), *std::move(loss), /*is_dead=*/false);
+  absl::Status sent = step->Send(key, tryst::SendArgs(), *std::move(loss), /*is_dead=*/false);
   if (!sent.ok()) return sent;
-  absl::StatusOr<tryst::Received> got = step->Recv(key, tryst::Args(), absl::Seconds(5));
+  absl::StatusOr<tryst::Received> got = step->Recv(key, tryst::RecvArgs(), absl::Seconds(5));
   if (!got.ok()) return got.status();
   return *got->tensor.data_as<float>();
 }

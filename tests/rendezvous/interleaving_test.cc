@@ -110,7 +110,7 @@ struct World {
     outcomes.push_back(std::make_shared<Outcome>());
     ops.push_back({absl::StrCat("recv", outcomes.size() - 1),
                    [this, with_cancel, with_deadline, outcome = outcomes.back()] {
-                     Args args;
+                     RecvArgs args;
                      if (with_cancel) args.cancellation = &cancellation;
                      if (with_deadline) args.deadline = deadline;
                      rendezvous->RecvAsync(key, args, Into(outcome));
@@ -120,7 +120,7 @@ struct World {
   void AddTaker() {
     takers.push_back({});
     ops.push_back({absl::StrCat("take", takers.size() - 1), [this, taker = &takers.back()] {
-                     rendezvous->RecvAsync(key, Args(), [this, taker](Received&& received) {
+                     rendezvous->RecvAsync(key, RecvArgs(), [this, taker](Received&& received) {
                        taker->ended = true;
                        if (!received.status.ok()) return;
                        if (stop) stop();
@@ -173,7 +173,7 @@ void World::Check() {
     int64_t last = -1;
     for (int64_t left = before.waiting_sends; left > 0; --left) {
       auto outcome = std::make_shared<Outcome>();
-      rendezvous->RecvAsync(key, Args(), Into(outcome));
+      rendezvous->RecvAsync(key, RecvArgs(), Into(outcome));
       ASSERT_TRUE(outcome->ok());
       if (sends.size() == 2 && Before(sends[0], sends[1])) {
         ASSERT_GT(outcome->number(), last);

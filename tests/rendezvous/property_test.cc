@@ -105,7 +105,7 @@ class Player {
     const int64_t number = next_number_++;
     const bool dead = random_() % 8 == 0;
     const bool fits = !receives_[key].empty() || ModelAccepts(1);
-    const absl::Status status = rendezvous_->Send(keys_[key], Args(), Number(number), dead);
+    const absl::Status status = rendezvous_->Send(keys_[key], SendArgs(), Number(number), dead);
     ASSERT_EQ(status.ok(), fits) << status;
     if (fits) ModelSend(key, dead ? -2 : number);
   }
@@ -120,12 +120,12 @@ class Player {
       items.push_back({keys_[keys.back()], Number(next_number_++), false});
     }
     const bool fits = ModelAccepts(count);
-    const absl::Status status = rendezvous_->SendMany(absl::MakeSpan(items), Args());
+    const absl::Status status = rendezvous_->SendMany(absl::MakeSpan(items), SendArgs());
     ASSERT_EQ(status.ok(), fits) << status;
     for (int i = 0; fits && i < count; ++i) ModelSend(keys[i], first + i);
   }
 
-  std::shared_ptr<ModelReceive> NewReceive(const Args& args) {
+  std::shared_ptr<ModelReceive> NewReceive(const RecvArgs& args) {
     auto receive = std::make_shared<ModelReceive>();
     receive->outcome = std::make_shared<Outcome>();
     receive->cancellation = args.cancellation;
@@ -133,8 +133,8 @@ class Player {
     all_.push_back(receive);
     return receive;
   }
-  Args RandomArgs() {
-    Args args;
+  RecvArgs RandomArgs() {
+    RecvArgs args;
     if (random_() % 3 == 0) {
       if (random_() % 4 == 0 || cancellations_.empty()) {
         cancellations_.push_back(std::make_unique<Cancellation>());
@@ -166,7 +166,7 @@ class Player {
 
   void ReceiveOne() {
     const int key = PickKey();
-    const Args args = RandomArgs();
+    const RecvArgs args = RandomArgs();
     auto receive = NewReceive(args);
     ModelReceiveNow(key, receive);
     rendezvous_->RecvAsync(keys_[key], args, Into(receive->outcome));
@@ -174,7 +174,7 @@ class Player {
 
   // A batch reports only when its last receive has ended.
   void ReceiveSeveral() {
-    const Args args = RandomArgs();
+    const RecvArgs args = RandomArgs();
     std::vector<TensorKey> keys;
     std::vector<std::shared_ptr<ModelReceive>> receives;
     for (int64_t count = random_() % 6; count > 0; --count) {

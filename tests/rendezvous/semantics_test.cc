@@ -32,12 +32,12 @@ struct Semantics : testing::Test {
   }
   std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key) {
     auto outcome = std::make_shared<Outcome>();
-    registry->Take(step_id, key, Args(), Into(outcome));
+    registry->Take(step_id, key, RecvArgs(), Into(outcome));
     return outcome;
   }
   std::shared_ptr<Rendezvous> Start(int64_t step_id) { return *registry->StartStep(step_id); }
-  Args WithDeadline(absl::Duration after) {
-    Args args;
+  RecvArgs WithDeadline(absl::Duration after) {
+    RecvArgs args;
     args.deadline = Deadline::After(alarms, after);
     return args;
   }
@@ -105,7 +105,7 @@ TEST_F(Semantics, ExactlyOneDelivery) {
 
 TEST_F(Semantics, DeadValuesInOrder) {
   ASSERT_TRUE(SendNumber(&local, LocalKey("e"), 1).ok());
-  ASSERT_TRUE(local.Send(LocalKey("e"), Args(), Number(9), true).ok());
+  ASSERT_TRUE(local.Send(LocalKey("e"), SendArgs(), Number(9), true).ok());
   ASSERT_TRUE(SendNumber(&local, LocalKey("e"), 3).ok());
   EXPECT_EQ(Receive(&local, LocalKey("e"))->number(), 1);
   const auto dead = Receive(&local, LocalKey("e"));
@@ -119,7 +119,7 @@ TEST_F(Semantics, DeadValuesInOrder) {
 // One receive for each way to end. Into() fails the test unless each ends exactly once.
 TEST_F(Semantics, DoneExactlyOnceInEveryPath) {
   Cancellation cancellation;
-  Args cancelled;
+  RecvArgs cancelled;
   cancelled.cancellation = &cancellation;
   auto rendezvous = std::make_unique<LocalRendezvous>(LocalRendezvous::Options(), &alarms);
   const auto data = Receive(rendezvous.get(), LocalKey("data"));
@@ -153,10 +153,10 @@ TEST_F(Semantics, DoneExactlyOnceInEveryPath) {
 TEST_F(Semantics, PeerLossEndsTheReceive) {
   class LostPeer final : public TensorFetcher {
    public:
-    void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
+    void Fetch(int64_t, const TensorKey&, const RecvArgs& args, DoneFn&& done) override {
       FailReceive(absl::UnavailableError("peer lost"), args.executor, std::move(done));
     }
-    void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&,
+    void FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs&,
                    ManyDoneFn done) override {
       std::vector<Received> results(keys.size());
       for (Received& result : results) result.status = absl::UnavailableError("peer lost");
@@ -217,7 +217,7 @@ TEST_F(Semantics, ConsequencesAreMarkedDerived) {
 TEST_F(Semantics, LateRegistrationsAreAborted) {
   local.StartAbort(absl::InternalError("cause"));
   Cancellation cancellation;
-  Args args = WithDeadline(absl::Seconds(1));
+  RecvArgs args = WithDeadline(absl::Seconds(1));
   args.cancellation = &cancellation;
   EXPECT_EQ(Receive(&local, LocalKey("e"), args)->code(), absl::StatusCode::kInternal);
   EXPECT_EQ(alarms.size(), 0u);
@@ -233,7 +233,7 @@ TEST_F(Semantics, CancellingReceivesConsumesNothingAndKeepsOrder) {
   std::vector<Cancellation> cancellations(4);
   std::vector<std::shared_ptr<Outcome>> outcomes;
   for (Cancellation& cancellation : cancellations) {
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     outcomes.push_back(Receive(&local, LocalKey("e"), args));
   }
@@ -251,7 +251,7 @@ TEST_F(Semantics, CancellingReceivesConsumesNothingAndKeepsOrder) {
   // The receive was cancelled before: a tensor that is here is delivered, as in TensorFlow, but it
   // does not wait for one.
   ASSERT_TRUE(SendNumber(&local, LocalKey("e"), 30).ok());
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellations[1];
   EXPECT_EQ(Receive(&local, LocalKey("e"), args)->number(), 30);
   EXPECT_EQ(Receive(&local, LocalKey("e"), args)->code(), absl::StatusCode::kCancelled);
@@ -260,7 +260,7 @@ TEST_F(Semantics, CancellingReceivesConsumesNothingAndKeepsOrder) {
 TEST_F(Semantics, SameProcessSharesTheBuffer) {
   auto step = Start(1);
   const Tensor tensor = Number(1);
-  ASSERT_TRUE(step->Send(LocalKey("e"), Args(), tensor, false).ok());
+  ASSERT_TRUE(step->Send(LocalKey("e"), SendArgs(), tensor, false).ok());
   EXPECT_TRUE(Receive(step.get(), LocalKey("e"))->tensor.SharesBytesWith(tensor));
 }
 
@@ -268,10 +268,11 @@ TEST_F(Semantics, OnHostTensorsOfAGpuAreShared) {
   auto step = Start(1);
   const TensorKey key = KeyBetween(absl::StrCat(kWorker0, "/device:GPU:0"),
                                    absl::StrCat(kWorker0, "/device:GPU:1"), "e");
-  Args args;
-  args.alloc_attrs.on_host = true;
+  SendArgs sends;
+  RecvArgs args;
+  args.alloc_attrs.on_host = sends.alloc_attrs.on_host = true;
   const Tensor tensor = Number(1);
-  ASSERT_TRUE(step->Send(key, args, tensor, false).ok());
+  ASSERT_TRUE(step->Send(key, sends, tensor, false).ok());
   EXPECT_TRUE(Receive(step.get(), key, args)->tensor.SharesBytesWith(tensor));
 }
 
@@ -289,7 +290,7 @@ TEST_F(Semantics, SenderKeepsTheBytesAliveUntilTheTakerLetsGo) {
   auto step = Start(1);
   int deleted = 0;
   int64_t memory = 5;
-  ASSERT_TRUE(step->Send(OutKey("e"), Args(),
+  ASSERT_TRUE(step->Send(OutKey("e"), SendArgs(),
                          *Tensor::Adopt(&memory, DType::kInt64, {}, {}, [&] { ++deleted; }), false)
                   .ok());
   auto taken = Take(1, OutKey("e"));
@@ -302,10 +303,11 @@ TEST_F(Semantics, SenderKeepsTheBytesAliveUntilTheTakerLetsGo) {
 
 TEST_F(Semantics, StringsZeroSizeAndChangedShapes) {
   const Tensor strings = *Tensor::FromStrings({"a", std::string(1000, 'b')}, {2});
-  ASSERT_TRUE(local.Send(LocalKey("e"), Args(), strings, false).ok());
+  ASSERT_TRUE(local.Send(LocalKey("e"), SendArgs(), strings, false).ok());
   ASSERT_TRUE(
-      local.Send(LocalKey("e"), Args(), *Tensor::Allocate(DType::kFloat, {0, 7}), false).ok());
-  ASSERT_TRUE(local.Send(LocalKey("e"), Args(), *Tensor::Allocate(DType::kHalf, {3}), false).ok());
+      local.Send(LocalKey("e"), SendArgs(), *Tensor::Allocate(DType::kFloat, {0, 7}), false).ok());
+  ASSERT_TRUE(
+      local.Send(LocalKey("e"), SendArgs(), *Tensor::Allocate(DType::kHalf, {3}), false).ok());
   EXPECT_EQ(Receive(&local, LocalKey("e"))->tensor.strings()[1].size(), 1000u);
   EXPECT_EQ(Receive(&local, LocalKey("e"))->tensor.shape(), TensorShape({0, 7}));
   EXPECT_EQ(Receive(&local, LocalKey("e"))->tensor.dtype(), DType::kHalf);
@@ -318,7 +320,7 @@ TEST_F(Semantics, TensorsOverAGibibyte) {
   LocalRendezvous::Options options;
   options.check_immutable = false;
   LocalRendezvous unchecked(options, &alarms);
-  ASSERT_TRUE(unchecked.Send(LocalKey("e"), Args(), tensor, false).ok());
+  ASSERT_TRUE(unchecked.Send(LocalKey("e"), SendArgs(), tensor, false).ok());
   EXPECT_EQ(unchecked.counters().held_bytes, int64_t{3} << 30);
   const auto got = Receive(&unchecked, LocalKey("e"));
   EXPECT_EQ(got->tensor.bytes(), uint64_t{3} << 30);
@@ -328,11 +330,11 @@ TEST_F(Semantics, ATimedOutRecvOwnsItsStateAndConsumesNothing) {
   ThreadAlarms real;
   LocalRendezvous rendezvous({}, &real);
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(rendezvous.Recv(LocalKey("e"), Args(), absl::Microseconds(200)).status().code(),
+    EXPECT_EQ(rendezvous.Recv(LocalKey("e"), RecvArgs(), absl::Microseconds(200)).status().code(),
               absl::StatusCode::kDeadlineExceeded);
   }
   ASSERT_TRUE(SendNumber(&rendezvous, LocalKey("e"), 1).ok());
-  absl::StatusOr<Received> got = rendezvous.Recv(LocalKey("e"), Args(), absl::Seconds(10));
+  absl::StatusOr<Received> got = rendezvous.Recv(LocalKey("e"), RecvArgs(), absl::Seconds(10));
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(*got->tensor.data_as<int64_t>(), 1);
 }
@@ -344,7 +346,7 @@ TEST_F(Semantics, SendNeverBlocksAndDoneNeverRunsUnderALock) {
   LocalRendezvous one(options, &alarms);
   int depth = 0;
   std::function<void()> next = [&] {
-    one.RecvAsync(LocalKey("e"), Args(), [&](Received&& received) {
+    one.RecvAsync(LocalKey("e"), RecvArgs(), [&](Received&& received) {
       if (received.status.ok() && ++depth < 10) next();
     });
     if (depth < 10) {
@@ -353,7 +355,7 @@ TEST_F(Semantics, SendNeverBlocksAndDoneNeverRunsUnderALock) {
   };
   next();
   EXPECT_EQ(depth, 10);
-  one.RecvAsync(LocalKey("x"), Args(),
+  one.RecvAsync(LocalKey("x"), RecvArgs(),
                 [&](Received&&) { EXPECT_FALSE(SendNumber(&one, LocalKey("x"), 1).ok()); });
   one.StartAbort(absl::AbortedError("over"));
 }

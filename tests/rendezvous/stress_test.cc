@@ -81,8 +81,8 @@ class Worker {
   const TensorKey& Key() { return shared_.keys[random_() % kKeys]; }
   Tensor Next() { return Number(shared_.numbers.fetch_add(1)); }
 
-  Args RandomArgs() {
-    Args args;
+  RecvArgs RandomArgs() {
+    RecvArgs args;
     if (random_() % 4 == 0) {
       if (current_ == nullptr || random_() % 8 == 0) {
         cancellations_.push_back(std::make_unique<Cancellation>());
@@ -99,13 +99,13 @@ class Worker {
   }
 
   void Send() {
-    const bool ok = shared_.rendezvous->Send(Key(), Args(), Next(), random_() % 16 == 0).ok();
+    const bool ok = shared_.rendezvous->Send(Key(), SendArgs(), Next(), random_() % 16 == 0).ok();
     shared_.accepted += ok;
   }
   void SendSeveral() {
     std::vector<SendItem> items;
     for (int i = 0; i < 4; ++i) items.push_back({Key(), Next(), false});
-    if (shared_.rendezvous->SendMany(absl::MakeSpan(items), Args()).ok()) shared_.accepted += 4;
+    if (shared_.rendezvous->SendMany(absl::MakeSpan(items), SendArgs()).ok()) shared_.accepted += 4;
   }
   void ReceiveOne() {
     ++shared_.asked;
@@ -165,7 +165,7 @@ TEST(Stress, AbortAmidst) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
-        Args args;
+        RecvArgs args;
         args.deadline = Deadline::After(alarms.clock(), absl::Hours(1));
         for (int i = 0; i < 50; ++i) {
           const TensorKey key = LocalKey(absl::StrCat(i % 8));

@@ -119,7 +119,7 @@ class HostileConsumerTest : public ::testing::Test {
   void GetTensor(uint8_t flags, uint32_t generation) {
     const std::string key = KeyOf(0, 100);
     ASSERT_TRUE(source_.step()
-                    ->Send(*TensorKey::Parse(key), Args(),
+                    ->Send(*TensorKey::Parse(key), SendArgs(),
                            *Tensor::Allocate(DType::kUint8, {200'000}), false)
                     .ok());
     ASSERT_TRUE(SayKey(0, key));
@@ -157,10 +157,10 @@ class HostileConsumerTest : public ::testing::Test {
     ASSERT_EQ(Written(shm_wire::CellType::kPong), cells_);
   }
   void Send(const std::string& key, int64_t bytes) {
-    ASSERT_TRUE(
-        source_.step()
-            ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kUint8, {bytes}), false)
-            .ok());
+    ASSERT_TRUE(source_.step()
+                    ->Send(*TensorKey::Parse(key), SendArgs(),
+                           *Tensor::Allocate(DType::kUint8, {bytes}), false)
+                    .ok());
   }
 
   bool IsServed() const {
@@ -236,7 +236,7 @@ TEST_F(HostileConsumerTest, AKeyThatWasNeverToldEndsTheLink) {
   const std::string key = KeyOf(0, 100);
   ASSERT_TRUE(
       source_.step()
-          ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kInt64, {}), false)
+          ->Send(*TensorKey::Parse(key), SendArgs(), *Tensor::Allocate(DType::kInt64, {}), false)
           .ok());
   ASSERT_TRUE(SayKey(0, key));
   ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 99, StepOne()));

@@ -131,7 +131,7 @@ class HostileProducerTest : public ::testing::Test {
   void Fetch(const Tensor& destination = Tensor(), Cancellation* cancellation = nullptr,
              const std::string& edge = "edge") {
     ++started_;
-    Args args;
+    RecvArgs args;
     args.destination = destination;
     args.cancellation = cancellation;
     const TensorKey key = TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,

@@ -124,7 +124,7 @@ void Produce(int run, int stop_fd, bool pulls) {
     Tensor counted = *Tensor::Adopt(made->mutable_data(), DType::kUint64, {kWords[edge]},
                                     made->space(), [tensor = *made, &out] { out.fetch_sub(1); });
     *made = Tensor();
-    if (!process.step()->Send(keys[edge], Args(), std::move(counted), false).ok()) {
+    if (!process.step()->Send(keys[edge], SendArgs(), std::move(counted), false).ok()) {
       Fail("a send failed");
     }
   }
@@ -162,7 +162,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
       char word;
       if (recv(stop_fd, &word, 1, MSG_DONTWAIT) >= 0) break;
       const size_t edge = random() % kEdges;
-      Args args;
+      RecvArgs args;
       if (random() % 4 == 0) {
         args.destination = *Tensor::Allocate(DType::kUint64, {kWords[edge]});
       }

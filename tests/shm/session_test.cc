@@ -149,7 +149,7 @@ class SessionTest : public ::testing::Test {
     Tensor tensor = in_arena ? *producer_->arena->AllocateTensor(DType::kUint8, {bytes})
                              : *Tensor::Allocate(DType::kUint8, {bytes});
     memset(tensor.mutable_data(), number, tensor.bytes());
-    ASSERT_TRUE(producer_->source.step()->Send(key, Args(), std::move(tensor), false).ok());
+    ASSERT_TRUE(producer_->source.step()->Send(key, SendArgs(), std::move(tensor), false).ok());
   }
   static int NumberOf(const Tensor& tensor) {
     const uint8_t* at = tensor.data_as<uint8_t>();
@@ -157,13 +157,13 @@ class SessionTest : public ::testing::Test {
     return whole ? at[0] : -2;
   }
   void Fetch(const TensorKey& key, int64_t destination_bytes, Fetched* fetched) {
-    Args args;
+    RecvArgs args;
     if (destination_bytes > 0) {
       args.destination = *Tensor::Allocate(DType::kUint8, {destination_bytes});
     }
     FetchWith(key, args, fetched);
   }
-  void FetchWith(const TensorKey& key, const Args& args, Fetched* fetched) {
+  void FetchWith(const TensorKey& key, const RecvArgs& args, Fetched* fetched) {
     channel_->Fetch(1, key, args, [fetched](Received&& received) {
       EXPECT_FALSE(fetched->ended) << "a callback ran twice";
       fetched->ended = true;
@@ -177,7 +177,7 @@ class SessionTest : public ::testing::Test {
     for (;;) {
       bool met = false;
       Cancellation cancellation;
-      Args args;
+      RecvArgs args;
       args.cancellation = &cancellation;
       producer_->source.step()->RecvAsync(key, args, [&](Received&& received) {
         if (!received.status.ok()) return;
@@ -529,7 +529,7 @@ TEST_F(FlippedByteTest, IsFoundAndTheTensorIsTheNextFetchs) {
                                  : *Tensor::Allocate(DType::kUint8, {way.bytes});
     memset(tensor.mutable_data(), kNumber, tensor.bytes());
     uint8_t* const bytes = static_cast<uint8_t*>(tensor.mutable_data());
-    ASSERT_TRUE(producer_->source.step()->Send(Key("edge"), Args(), tensor, false).ok());
+    ASSERT_TRUE(producer_->source.step()->Send(Key("edge"), SendArgs(), tensor, false).ok());
     for (int i = 0; i < 1000 && !IsAnswered(); ++i) producer_->poller.Turn();
     ASSERT_TRUE(IsAnswered()) << Serving(*producer_->path);
     uint8_t* flipped = FlipShared();
@@ -571,7 +571,8 @@ TEST_F(SessionTest, ATensorThatOnlyNamesASegmentIsSentFromWhereItIs) {
   std::vector<uint8_t> bytes(300'000, 9);
   Tensor tensor = *Tensor::FromStorage(StorageRef::Own(new Elsewhere(&bytes, in_segment.space())),
                                        0, DType::kUint8, {300'000});
-  ASSERT_TRUE(producer_->source.step()->Send(Key("edge"), Args(), std::move(tensor), false).ok());
+  ASSERT_TRUE(
+      producer_->source.step()->Send(Key("edge"), SendArgs(), std::move(tensor), false).ok());
   Fetched fetched;
   Fetch(Key("edge"), 0, &fetched);
   for (int i = 0; i < 1000 && !fetched.ended; ++i) Turn();
@@ -586,7 +587,7 @@ TEST_F(SessionTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
   std::vector<Tensor> kept;
   for (int i = 1; i <= 12; ++i) {
     Send(Key("edge"), 300'000, i, false);
-    channel_->Fetch(1, Key("edge"), Args(), [&](Received&& received) {
+    channel_->Fetch(1, Key("edge"), RecvArgs(), [&](Received&& received) {
       EXPECT_TRUE(received.status.ok()) << received.status;
       kept.push_back(std::move(received.tensor));
     });
@@ -672,7 +673,7 @@ class OneReadTest : public SessionTest {
     options.parts_bytes = 4 << 20;
     Open(options);
     Send(Key("edge"), bytes, 1, false);
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Allocate(DType::kUint8, {bytes});
     args.cancellation = cancellation;
     FetchWith(Key("edge"), args, &fetched_);
@@ -817,10 +818,10 @@ TEST_F(SessionTest, AManyThatFailedLeavesNothingToTheNext) {
   Open(ShmOptions());
   const std::vector<TensorKey> keys = {Key("one"), Key("two")};
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   std::vector<absl::Status> ended;
-  const auto fetch = [&](const Args& with) {
+  const auto fetch = [&](const RecvArgs& with) {
     ended.clear();
     ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
       ended.push_back(status);
@@ -836,7 +837,7 @@ TEST_F(SessionTest, AManyThatFailedLeavesNothingToTheNext) {
   for (const absl::Status& status : ended) EXPECT_TRUE(absl::IsCancelled(status)) << status;
   for (int i = 0; i < 100; ++i) Turn();
   for (const TensorKey& key : keys) Send(key, 8, 1, false);
-  fetch(Args());
+  fetch(RecvArgs());
   for (int i = 0; i < 100 && ended.empty(); ++i) Turn();
   ASSERT_EQ(ended.size(), 3u);
   for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
@@ -844,7 +845,7 @@ TEST_F(SessionTest, AManyThatFailedLeavesNothingToTheNext) {
   ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
     ends += status.ok() && results.empty();
   };
-  EXPECT_TRUE(channel_->FetchMany(1, {}, Args(), &done));
+  EXPECT_TRUE(channel_->FetchMany(1, {}, RecvArgs(), &done));
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(ends, 1) << "also where there is nothing to fetch";
 }
@@ -891,7 +892,7 @@ TEST_F(SessionTest, ATakeThatIsCancelledWhileItIsCopiedLeavesRoomForOthers) {
   Send(Key("edge"), kLarge, 1, /*in_arena=*/false);
   for (int i = 0; i < 5; ++i) {
     Cancellation cancellation;
-    Args args;
+    RecvArgs args;
     args.cancellation = &cancellation;
     Fetched cancelled;
     FetchWith(Key("edge"), args, &cancelled);
@@ -955,7 +956,7 @@ TEST_F(LeftPathTest, IsLeftWhenItHasFailedForGiveUpMsAndNotBefore) {
 TEST_F(LeftPathTest, ADeadlineGoesWithItsFetch) {
   OpenFull();
   Fetched moved, later;
-  Args args;
+  RecvArgs args;
   args.deadline = Deadline::After(alarms_.clock(), absl::Seconds(10));
   FetchWith(Key("edge"), args, &moved);
   while (left_.empty() && NowMs() < 9000) Turn();

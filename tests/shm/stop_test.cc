@@ -60,7 +60,7 @@ char Hear(int fd) {
   ShmProcess process(options);
   if (!Tell(fd, 'r')) _exit(2);
   for (uint8_t number = 1; Hear(fd) == 'f'; ++number) {
-    Args args;
+    RecvArgs args;
     args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
     read = false;
     process.poller()->PostFn([&, args, number] {
@@ -101,7 +101,7 @@ TEST(StopTest, WhatWasTakenBackIsNeverDelivered) {
       memset(bytes, number, kBytes);
       ASSERT_TRUE(
           process.step()
-              ->Send(key, Args(),
+              ->Send(key, SendArgs(),
                      *Tensor::Adopt(bytes, DType::kUint8, {kBytes}, tensor.space(), [tensor] {}),
                      false)
               .ok());
@@ -125,7 +125,7 @@ TEST(StopTest, WhatWasTakenBackIsNeverDelivered) {
       if (way == 1) {
         // Its session ends, as if another process of its name had come.
         process.poller()->RunAndWait([&] { process.path()->NotePeer(consumer, 4711); });
-        process.step()->RecvAsync(key, Args(), [&](Received&& received) {
+        process.step()->RecvAsync(key, RecvArgs(), [&](Received&& received) {
           back = received.status.ok() && received.tensor.data_as<uint8_t>()[0] == number;
         });
         EXPECT_TRUE(back) << "the tensor is lost in round " << i;

@@ -48,7 +48,7 @@ struct Worker {
   std::map<int64_t, std::unique_ptr<LocalRendezvous>> steps;
   struct Source final : TensorSource {
     explicit Source(Worker* worker) : worker(worker) {}
-    void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+    void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override {
       if (key.src_incarnation() != worker->incarnation) {
         return std::move(done)({absl::AbortedError("another incarnation")});
       }

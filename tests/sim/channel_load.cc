@@ -212,7 +212,7 @@ void ChannelLoad::Send(Edge* edge) {
   edge->sent.push_back(serial);
   const bool is_dead = KindOf(serial) == Kind::kDead;
   const absl::Status sent = target_->StepOf(edge->producer, edge->step)
-                                ->Send(edge->key, Args(), MakeTensor(serial), is_dead);
+                                ->Send(edge->key, SendArgs(), MakeTensor(serial), is_dead);
   if (!sent.ok() && !edge->aborted) {
     target_->Violate(absl::StrCat("send refused: ", sent.ToString()));
   }
@@ -250,8 +250,8 @@ ChannelLoad::Fetch* ChannelLoad::NewFetch(Edge* edge) {
   return fetch;
 }
 
-Args ChannelLoad::DrawArgs(Fetch* fetch) {
-  Args args;
+RecvArgs ChannelLoad::DrawArgs(Fetch* fetch) {
+  RecvArgs args;
   if (Chance(15)) {
     fetch->may_end_early = true;
     fetch->deadline_ns = world_->NowNs() + random_.Between(0, 30 * kMs);
@@ -281,7 +281,7 @@ void ChannelLoad::ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* ran
 }
 
 // The destination mostly, but not always, has the size of the next tensor on this edge.
-void ChannelLoad::DrawDestination(Fetch* fetch, Args* args) {
+void ChannelLoad::DrawDestination(Fetch* fetch, RecvArgs* args) {
   const Edge& edge = *fetch->edge;
   const size_t next = edge.delivered.size();
   const uint64_t serial = next < edge.sent.size() ? edge.sent[next] : next_serial_;
@@ -292,14 +292,14 @@ void ChannelLoad::DrawDestination(Fetch* fetch, Args* args) {
 
 void ChannelLoad::StartFetch(Edge* edge) {
   Fetch* fetch = NewFetch(edge);
-  Args args = DrawArgs(fetch);
+  RecvArgs args = DrawArgs(fetch);
   args.recurring = edge->recurring;
   if (Chance(edge->recurring ? 4 : 25)) DrawDestination(fetch, &args);
   if (options_.aim_seed != 0) AimCancel(fetch, &args);
   Ask(fetch, args);
 }
 
-void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
+void ChannelLoad::Ask(Fetch* fetch, const RecvArgs& args) {
   const Edge& edge = *fetch->edge;
   target_->FetcherOf(edge.consumer)
       ->Fetch(edge.step, edge.key, args, [this, fetch](Received&& received) {
@@ -309,7 +309,7 @@ void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
 
 // Aims at a tensor that has been sent and does not fit into a message: from before the request to
 // about when the last byte should be here.
-void ChannelLoad::AimCancel(Fetch* fetch, Args* args) {
+void ChannelLoad::AimCancel(Fetch* fetch, RecvArgs* args) {
   const Edge& edge = *fetch->edge;
   const size_t next = edge.delivered.size();
   if (fetch->cancellation != nullptr || next >= edge.sent.size()) return;
@@ -341,7 +341,8 @@ size_t ChannelLoad::FetchWhatIsLeft() {
   for (auto& entry : edges_) {
     Edge* edge = &entry.second;
     if (!Lives(*edge)) continue;
-    for (size_t i = edge->arrived; i < edge->sent.size(); ++i, ++left) Ask(NewFetch(edge), Args());
+    for (size_t i = edge->arrived; i < edge->sent.size(); ++i, ++left)
+      Ask(NewFetch(edge), RecvArgs());
   }
   counts_.left += left;
   return left;
@@ -356,7 +357,7 @@ void ChannelLoad::StartMany(size_t producer, size_t consumer, int64_t step) {
     fetches.back()->many = true;
     keys.push_back(fetches.back()->edge->key);
   }
-  const Args args = DrawArgs(fetches[0]);
+  const RecvArgs args = DrawArgs(fetches[0]);
   for (Fetch* fetch : fetches) {
     fetch->may_end_early = fetches[0]->may_end_early;
     fetch->deadline_ns = fetches[0]->deadline_ns;
@@ -379,11 +380,12 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
   ++counts_.sends;
   edge->sent.push_back(elements);
   const Tensor tensor = *storm_source_.Slice(0, static_cast<int64_t>(elements));
-  const absl::Status sent = target_->StepOf(producer, 1)->Send(edge->key, Args(), tensor, false);
+  const absl::Status sent =
+      target_->StepOf(producer, 1)->Send(edge->key, SendArgs(), tensor, false);
   if (!sent.ok()) target_->Violate(absl::StrCat("send refused: ", sent.ToString()));
 
   Fetch* fetch = NewFetch(edge);
-  Args args;
+  RecvArgs args;
   if (Chance(80)) {
     fetch->has_destination = true;
     fetch->destination = buffers_.Take(elements);

@@ -146,12 +146,12 @@ class ChannelLoad {
   void PlanRecurring();
   void StartMany(size_t producer, size_t consumer, int64_t step);
   Fetch* NewFetch(Edge* edge);
-  void Ask(Fetch* fetch, const Args& args);
+  void Ask(Fetch* fetch, const RecvArgs& args);
   bool Lives(const Edge& edge) const;
-  Args DrawArgs(Fetch* fetch);
+  RecvArgs DrawArgs(Fetch* fetch);
   void ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* random);
-  void DrawDestination(Fetch* fetch, Args* args);
-  void AimCancel(Fetch* fetch, Args* args);
+  void DrawDestination(Fetch* fetch, RecvArgs* args);
+  void AimCancel(Fetch* fetch, RecvArgs* args);
   void AbortAtProducer(size_t producer, int64_t step);
   void AbortAtConsumer(size_t consumer, int64_t step);
   void OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor, bool is_dead);

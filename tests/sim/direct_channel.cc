@@ -18,7 +18,7 @@ constexpr int64_t kWayNs = 200'000;
 struct DirectChannel::Op {
   int64_t step_id = 0;
   TensorKey key;
-  Args args;
+  RecvArgs args;
   DoneFn done;
   bool ended = false;
   bool taking = false;
@@ -33,7 +33,8 @@ DirectChannel::DirectChannel(SimWorld* world, std::string peer, FindSource find_
 
 DirectChannel::~DirectChannel() { TRYST_CHECK(out_.empty()); }
 
-void DirectChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
+void DirectChannel::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                          DoneFn&& done) {
   auto op = std::make_shared<Op>();
   op->step_id = step_id;
   op->key = key;
@@ -63,7 +64,7 @@ void DirectChannel::Ask(const std::shared_ptr<Op>& op) {
   TensorSource* source = find_source_();
   if (source == nullptr) return End(op, absl::UnavailableError("not up"), Tensor(), false);
   op->taking = true;
-  Args args;
+  RecvArgs args;
   args.cancellation = &op->take;
   source->Take(op->step_id, op->key, args, [this, op](Received&& received) {
     op->taking = false;

@@ -25,7 +25,7 @@ class DirectChannel final : public Channel {
   DirectChannel(SimWorld* world, std::string peer, FindSource find_source);
   ~DirectChannel() override;
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void Close(absl::Status why) override;
   bool Drained() const override { return closed_ && out_.empty(); }

@@ -28,7 +28,7 @@ constexpr uint64_t kTurn = 77;  // Whatever is taken has it.
 // Has nothing until the test says so.
 class Nothing final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     waiting_.push_back(std::move(done));
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }

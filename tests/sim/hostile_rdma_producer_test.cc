@@ -274,7 +274,8 @@ class HostileRdmaProducerTest : public ::testing::Test {
                                  absl::StrCat(kConsumer, "/device:CPU:0"), edge)
         ->At(0, 0);
   }
-  Fetched* Fetch(const std::string& edge, const Args& args = Args(), uint64_t incarnation = 1) {
+  Fetched* Fetch(const std::string& edge, const RecvArgs& args = RecvArgs(),
+                 uint64_t incarnation = 1) {
     Fetched* const fetched = fetched_.emplace_back(std::make_unique<Fetched>()).get();
     channel_->Fetch(step_, KeyOf(edge, incarnation), args, [out = fetched](Received&& received) {
       ++out->calls;
@@ -326,7 +327,7 @@ TEST_F(HostileRdmaProducerTest, ARecordOfAnotherGenerationEndsNothing) {
 }
 
 TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
@@ -427,7 +428,7 @@ TEST_F(HostileRdmaProducerTest, WhatALifeWasAskedForEndsWithIt) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u);
-  const Fetched* const of_next = Fetch("b", Args(), /*incarnation=*/9);
+  const Fetched* const of_next = Fetch("b", RecvArgs(), /*incarnation=*/9);
   BreakLink();
   Answer(9, 5);
   EXPECT_EQ(fetched->calls, 1);
@@ -439,7 +440,7 @@ TEST_F(HostileRdmaProducerTest, WhatALifeWasAskedForEndsWithIt) {
 // The producer still keeps its take, and hears of the cancel alone.
 TEST_F(HostileRdmaProducerTest, WhatIsCancelledBetweenTwoLinksIsNotAskedForAgain) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
@@ -519,14 +520,14 @@ TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
 // arrives.
 TEST_F(HostileRdmaProducerTest, ALateCancelEndsNoOtherFetch) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const Fetched* const first = Fetch("a", args);
   Answer(1, 5);
   const Scripted::Asked asked_first = scripted_.LastRequest();
   absl::optional<absl::Status> next;  // How the third ended.
-  channel_->Fetch(1, KeyOf("b"), Args(), [&](Received&&) {
-    channel_->Fetch(1, KeyOf("c"), Args(),
+  channel_->Fetch(1, KeyOf("b"), RecvArgs(), [&](Received&&) {
+    channel_->Fetch(1, KeyOf("c"), RecvArgs(),
                     [&](Received&& received) { next = std::move(received.status); });
   });
   for (int i = 0; i < 10; ++i) Settle();
@@ -559,7 +560,7 @@ TEST_F(HostileRdmaProducerTest, ALateCancelEndsNoOtherFetch) {
 // Nothing else goes out then, by which it could be told.
 TEST_F(HostileRdmaProducerTest, AFetchWithoutASlotThatIsGivenUpIsToldOfAtOnce) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const Fetched* const first = Fetch("a", args);
   Answer(1, 5);
@@ -582,7 +583,7 @@ TEST_F(HostileRdmaProducerTest, AFetchWithoutASlotThatIsGivenUpIsToldOfAtOnce) {
 
 // Wrong twice: the consumer gives up, and says so.
 TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
@@ -600,7 +601,7 @@ TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
 // An honest one. Those behind the first would get its tensor, which goes back, if they stayed.
 TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
   const auto fetch = [&](int32_t i) {
-    Args args;
+    RecvArgs args;
     args.alloc_attrs.scope_id = i;
     Fetch("a", args);
   };
@@ -681,7 +682,7 @@ TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheProducerHasForgottenIt) {
 
 TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
@@ -700,7 +701,7 @@ TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
 // The first fetch has memory of its own, and the next one would need a landing that is never there.
 TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
   constexpr uint64_t kLarge = 2 << 20;
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(kLarge)});
   ASSERT_TRUE(landings_->TakeBudget(1, LandingPool::For::kReady)) << "so that there is no room";
   Cancellation cancellation;
@@ -724,7 +725,7 @@ TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
 
 // The part of the first attempt must not stand for that of the second.
 TEST_F(HostileRdmaProducerTest, ASecondAttemptWaitsForItsOwnParts) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   memset(args.destination.mutable_data(), 7, kBytes);
   const uint32_t right = Crc32c(0, args.destination.data(), kBytes);
@@ -741,7 +742,7 @@ TEST_F(HostileRdmaProducerTest, ASecondAttemptWaitsForItsOwnParts) {
 }
 
 TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   const Fetched* const fetched = Fetch("a", args);
   Answer(1, 5);
@@ -766,7 +767,7 @@ class TwoLanesTest : public HostileRdmaProducerTest {
 // The parts that are still to come are those of a tensor with a digest, whoever gets it.
 TEST_F(TwoLanesTest, WhoTakesOverATensorOfWhichPartsAreThereChecksIt) {
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   const Fetched* const first = Fetch("a", args);
   const Fetched* const next = Fetch("a");
@@ -795,7 +796,7 @@ TEST_F(HostileRdmaProducerTest, PartsMayBeLateAfterTheLastWord) {
     Settle();
   }
   Cancellation cancellation;
-  Args args;
+  RecvArgs args;
   args.cancellation = &cancellation;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   const Fetched* const fetched = Fetch("a", args);
@@ -826,7 +827,7 @@ TEST_F(HostileRdmaProducerTest, PartsMayBeLateAfterTheLastWord) {
 }
 
 TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
-  Args args;
+  RecvArgs args;
   args.recurring = true;
   for (; step_ <= 2; ++step_) {
     for (const char* const edge : {"a", "b"}) {
@@ -1060,7 +1061,7 @@ TEST_F(OwingRdmaProducerTest, WhoAnnouncesATensorAgainAndAgainIsLeft) {
 
 // What has landed is not what it says. Asked for it once more, it brings nothing.
 TEST_F(OwingRdmaProducerTest, WhoBringsAWrongTensorAndNoOtherIsLeft) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
   const Fetched* const fetched = Fetch("a", args);
   Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kRequest) == 1; });
@@ -1093,7 +1094,7 @@ TEST_F(OwingRdmaProducerTest, WhoAnswersMayTakeLongForItsSend) {
 
 // An honest one on a slow wire: what it writes goes before what it says.
 TEST_F(OwingRdmaProducerTest, WhoMayWriteMuchMayBeSilentForLonger) {
-  Args args;
+  RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {500'000});
   Fetch("a", args);
   RunUntilLeft(Does::kIsSilent, kGiveUpMs + 450);

@@ -38,7 +38,7 @@ SimProcess::~SimProcess() {
   nic_.reset();
 }
 
-void SimProcess::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void SimProcess::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (key.src_incarnation() != incarnation_) {
     return std::move(done)({absl::AbortedError("another incarnation")});
   }

@@ -35,7 +35,7 @@ class SimProcess final : public TensorSource {
   // Its processor is busy for so much longer when this turn is over.
   void Charge(int64_t ns) { charged_ns_ += ns; }
 
-  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
  private:
@@ -61,8 +61,8 @@ class SimProcess final : public TensorSource {
 class SimProgram {
  public:
   virtual ~SimProgram() = default;
-  virtual void Take(SimProcess* process, int64_t step_id, const TensorKey& key, const Args& args,
-                    DoneFn done) = 0;
+  virtual void Take(SimProcess* process, int64_t step_id, const TensorKey& key,
+                    const RecvArgs& args, DoneFn done) = 0;
   virtual void GiveBack(SimProcess* process, int64_t step_id, const TensorKey& key,
                         Received taken) = 0;
   // Does a little of what the process wants to do. True: there is more.

@@ -88,7 +88,7 @@ class LargeJob final : public SimProgram {
 
   LargeJobReport Run();
 
-  void Take(SimProcess* process, int64_t step, const TensorKey& key, const Args& args,
+  void Take(SimProcess* process, int64_t step, const TensorKey& key, const RecvArgs& args,
             DoneFn done) override;
   void GiveBack(SimProcess* process, int64_t step, const TensorKey& key, Received taken) override;
   bool StartSome(SimProcess* process) override;
@@ -186,7 +186,7 @@ LocalRendezvous* LargeJob::StepOf(uint32_t host, int64_t step) {
 
 // ---- Serving ----
 
-void LargeJob::Take(SimProcess* process, int64_t step, const TensorKey& key, const Args& args,
+void LargeJob::Take(SimProcess* process, int64_t step, const TensorKey& key, const RecvArgs& args,
                     DoneFn done) {
   process->Charge(CostNs(process));
   if (!IsServer(process->host())) {
@@ -230,7 +230,7 @@ void LargeJob::StartFetch(SimProcess* process, const Ask& ask) {
           ->At(0, 0);
   process->Charge(CostNs(process));
   ++started_;
-  process->pool()->Fetch(ask.step, key, Args(), [this, process, ask](Received&& received) {
+  process->pool()->Fetch(ask.step, key, RecvArgs(), [this, process, ask](Received&& received) {
     OnFetched(process, ask, received.status, received.tensor);
   });
 }
@@ -318,7 +318,7 @@ void LargeJob::SendGradient(size_t number, int32_t variable) {
           ->At(0, 0);
   const absl::Status sent =
       StepOf(host, workers_[number].step)
-          ->Send(key, Args(), tensors_.at(bytes_[static_cast<size_t>(variable)]), false);
+          ->Send(key, SendArgs(), tensors_.at(bytes_[static_cast<size_t>(variable)]), false);
   if (!sent.ok()) Violate(absl::StrCat("send refused: ", sent.ToString()));
   hosts_.Wake(hosts_.process(host));
 }

@@ -27,7 +27,7 @@ class ToyChannel final : public Channel {
     if (context_.trace != nullptr) track_ = context_.trace->Track(TraceRole::kFetch, peer_, kName);
   }
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override {
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     auto made = std::make_unique<Op>(this, ++*fetches_);
     Op* const op = ops_.emplace(made->id, std::move(made)).first->second.get();
     op->fetch = {step_id, key, args, std::move(done)};
@@ -115,7 +115,7 @@ class ToyChannel final : public Channel {
   void Take(Op* op) {
     if (std::exchange(op->asked, true)) return;
     op->span.Enter(WaitsFor::kPeerSend, now_ns());
-    Args args;
+    RecvArgs args;
     args.cancellation = &op->take;
     source_->Take(op->fetch.step, op->fetch.key, args, [this, op](Received&& received) {
       op->taken = std::move(received);
