@@ -10,19 +10,11 @@ LocalRendezvous::LocalRendezvous(const Options& options, Alarms* alarms,
                                  std::shared_ptr<HeldBytes> process)
     : core_(new MatchCore(options, alarms, std::move(process))) {}
 
-LocalRendezvous::~LocalRendezvous() {
-  core_->StartAbort(absl::CancelledError("LocalRendezvous deleted"));
-  core_->Unref();
-}
+LocalRendezvous::~LocalRendezvous() { core_->Leave(); }
 
 absl::Status LocalRendezvous::Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                                    bool is_dead) {
   return core_->Send(key, args, &tensor, is_dead);
-}
-
-absl::Status LocalRendezvous::SendFrom(const TensorKey& key, const SendArgs& args, Tensor* tensor,
-                                       bool is_dead) {
-  return core_->Send(key, args, tensor, is_dead);
 }
 
 absl::Status LocalRendezvous::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
@@ -51,8 +43,6 @@ void LocalRendezvous::StartAbort(const absl::Status& status) { core_->StartAbort
 void LocalRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {
   core_->WhenRoom(bytes, std::move(ready));
 }
-
-bool LocalRendezvous::aborted() const { return core_->aborted(); }
 
 absl::Status LocalRendezvous::abort_cause() const { return core_->abort_cause(); }
 

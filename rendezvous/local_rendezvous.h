@@ -54,8 +54,6 @@ class LocalRendezvous final : public Rendezvous {
 
   absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                     bool is_dead) override;
-  // Like Send(); takes `*tensor`.
-  absl::Status SendFrom(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead);
   // Refused over a cap when the items together would not fit, although receives may
   // already wait for some.
   absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args) override;
@@ -71,7 +69,6 @@ class LocalRendezvous final : public Rendezvous {
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
-  bool aborted() const;
   absl::Status abort_cause() const;  // OK while not aborted.
   RendezvousCounters counters() const;
   // Appends the sends and receives that wait, up to `max_items` in all.

@@ -14,11 +14,12 @@
 
 namespace tryst {
 
-// The shared state of a LocalRendezvous. It is reference-counted because a cancellation, an alarm
-// or an executor may call it after the rendezvous is gone; such a call finds nothing to do.
-// An item leaves the table once, under its shard's lock. Only the thread that took it out finishes
-// it. A receive with callbacks outstanding is held until the last of them has run or will not run,
-// so a pointer to it in a callback is never stale.
+// What is shared of a LocalRendezvous, and of what a RoutingRendezvous produces itself. It is
+// reference-counted because a cancellation, an alarm or an executor may call it after the
+// rendezvous is gone; such a call finds nothing to do. An item leaves the table once, under its
+// shard's lock. Only the thread that took it out finishes it. A receive with callbacks outstanding
+// is held until the last of them has run or will not run, so a pointer to it in a callback is never
+// stale.
 class MatchCore {
  public:
   MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
@@ -29,6 +30,13 @@ class MatchCore {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
+  // For the one who made it and goes: aborts with kCancelled.
+  void Leave() {
+    StartAbort(absl::CancelledError("LocalRendezvous deleted"));
+    Unref();
+  }
+
+  // Takes `*tensor`.
   absl::Status Send(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead);
   absl::Status SendMany(absl::Span<SendItem> items, const SendArgs& args);
   void RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done);

@@ -9,6 +9,7 @@
 #include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
+#include "rendezvous/match_core.h"
 #include "rendezvous/packed_tensor.h"
 
 namespace tryst {
@@ -71,12 +72,15 @@ RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
       alarms_(alarms),
       fetcher_(fetcher),
       has_devices_(options.has_devices),
-      local_(options, alarms, std::move(process)) {}
+      table_(new MatchCore(options, alarms, std::move(process))) {}
 
 RoutingRendezvous::~RoutingRendezvous() {
-  MutexLock lock(&mu_);
-  TRYST_CHECK(fetching_ == nullptr);
-  while (free_ != nullptr) delete std::exchange(free_, free_->next);
+  {
+    MutexLock lock(&mu_);
+    TRYST_CHECK(fetching_ == nullptr);
+    while (free_ != nullptr) delete std::exchange(free_, free_->next);
+  }
+  table_->Leave();
 }
 
 bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
@@ -125,7 +129,7 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const SendArgs& args,
     if (status.ok()) status = PackForPeer(key, &tensor);
     if (!status.ok()) return status;
   }
-  return local_.SendFrom(key, args, &tensor, is_dead);
+  return table_->Send(key, args, &tensor, is_dead);
 }
 
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
@@ -137,7 +141,7 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const SendA
     absl::Status status = PackForPeer(item.key, &item.tensor);
     if (!status.ok()) return status;
   }
-  return local_.SendMany(items, args);
+  return table_->SendMany(items, args);
 }
 
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) {
@@ -157,23 +161,20 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, Do
   } else if (!ProducedHere(key)) {  // Its destination has more dimensions than a wire can describe.
     FetchInto(key, args, std::move(done));
   } else if (NeedsHandover(key, args)) {
-    local_.RecvAsync(key, args, CopyToReceiver(key, args, std::move(done)));
+    table_->RecvAsync(key, args, CopyToReceiver(key, args, std::move(done)));
   } else {
-    local_.RecvAsync(key, args, std::move(done));
+    table_->RecvAsync(key, args, std::move(done));
   }
 }
 
 bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const RecvArgs& args) const {
-  return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || NeedsHandover(key, args));
+  return CheckReceive(key).ok() && !table_->aborted() &&
+         (!ProducedHere(key) || NeedsHandover(key, args));
 }
 
 std::shared_ptr<Turns> RoutingRendezvous::TurnsFor(const TensorKey& key) {
   return fetcher_ == nullptr || key.empty() || ProducedHere(key) ? nullptr
                                                                  : fetcher_->TurnsFor(key);
-}
-
-void RoutingRendezvous::TakeLocal(const TensorKey& key, const RecvArgs& args, DoneFn done) {
-  local_.RecvAsync(key, args, std::move(done));
 }
 
 RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(
@@ -215,8 +216,8 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
 }
 
 void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
-  if (local_.aborted()) {
-    FailReceive(MarkDerived(abort_cause()), args.executor, std::move(done));
+  if (table_->aborted()) {
+    FailReceive(MarkDerived(table_->abort_cause()), args.executor, std::move(done));
     return;
   }
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
@@ -253,7 +254,7 @@ void RoutingRendezvous::FetchInto(const TensorKey& key, const RecvArgs& args, Do
 // Aborts the fetches again if the step has been aborted. A fetch that checked the cause before the
 // abort and entered the fetcher's list after it would otherwise miss it.
 void RoutingRendezvous::AbortFetchesIfAborted() {
-  if (local_.aborted()) fetcher_->AbortStep(step_id_, MarkDerived(abort_cause()));
+  if (table_->aborted()) fetcher_->AbortStep(step_id_, MarkDerived(table_->abort_cause()));
 }
 
 void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const RecvArgs& args,
@@ -291,9 +292,9 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Re
     ++(ProducedHere(key) ? local : remote);
   }
   const bool alive =
-      !local_.aborted() && (args.cancellation == nullptr || !args.cancellation->cancelled());
+      !table_->aborted() && (args.cancellation == nullptr || !args.cancellation->cancelled());
   if (local == keys.size()) {
-    local_.RecvManyAsync(keys, args, std::move(done));
+    table_->RecvManyAsync(keys, args, std::move(done));
   } else if (remote == keys.size() && alive) {
     FetchMany(keys, args, std::move(done));
   } else {
@@ -329,17 +330,17 @@ void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Recv
 void RoutingRendezvous::StartAbort(const absl::Status& status) {
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
   AllRun all;
-  all.Run([&] { local_.StartAbort(status); });
+  all.Run([&] { table_->StartAbort(status); });
   if (fetcher_ != nullptr) AbortFetchesIfAborted();
   all.ThrowFirst();
 }
 
 void RoutingRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {
-  local_.WhenRoom(bytes, std::move(ready));
+  table_->WhenRoom(bytes, std::move(ready));
 }
 
 RendezvousCounters RoutingRendezvous::counters() const {
-  RendezvousCounters counters = local_.counters();
+  RendezvousCounters counters = table_->counters();
   MutexLock lock(&mu_);
   counters.fetches = fetches_;
   counters.waiting_fetches = fetching_count_;
@@ -347,7 +348,7 @@ RendezvousCounters RoutingRendezvous::counters() const {
 }
 
 void RoutingRendezvous::ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const {
-  local_.ListWaiting(step_id_, max_items, items);
+  table_->ListWaiting(step_id_, max_items, items);
   MutexLock lock(&mu_);
   for (const Fetching* f = fetching_; f != nullptr; f = f->next) {
     const absl::Span<const TensorKey> keys =

@@ -16,6 +16,8 @@
 
 namespace tryst {
 
+class MatchCore;
+
 // One step on one worker. Tensors that this worker produces meet in the local table; those of other
 // workers are fetched. A host tensor of this worker is shared with its receiver. A device context
 // copies tensors between device and host.
@@ -43,16 +45,9 @@ class RoutingRendezvous final : public Rendezvous,
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
-  // A take for another worker's request. It gets the tensor where it lies, without a copy to the
-  // host.
-  void TakeLocal(const TensorKey& key, const RecvArgs& args, DoneFn done);
-  bool TakeHere(TensorKey* key, Received* taken) { return local_.TakeHere(key, taken); }
-  void GiveBackLocal(const TensorKey& key, Received taken) {
-    local_.GiveBack(key, std::move(taken));
-  }
-
-  bool aborted() const { return local_.aborted(); }
-  absl::Status abort_cause() const { return local_.abort_cause(); }
+  // Where what is produced here meets its receivers. Peers' takes go there: they get the tensor
+  // where it lies, without a copy to the host.
+  MatchCore* table() const { return table_; }
   RendezvousCounters counters() const;
   void ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const;
   int64_t step_id() const { return step_id_; }
@@ -90,7 +85,7 @@ class RoutingRendezvous final : public Rendezvous,
   TensorFetcher* const fetcher_;
   const bool has_devices_;
 
-  LocalRendezvous local_;
+  MatchCore* const table_;
   mutable Mutex mu_;
   Fetching* fetching_ ABSL_GUARDED_BY(mu_) = nullptr;  // Doubly linked, newest first.
   Fetching* free_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "rendezvous/derived_status.h"
+#include "rendezvous/match_core.h"
 #include "rendezvous/testing.h"
 #include "rendezvous/virtual_alarms.h"
 
@@ -384,13 +385,13 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), SendArgs()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
   Received taken;
-  step->TakeLocal(away, RecvArgs(), [&](Received&& received) {
+  step->table()->RecvAsync(away, RecvArgs(), [&](Received&& received) {
     EXPECT_TRUE(received.status.ok()) << received.status;
     taken.tensor = std::move(received.tensor);
   });
   EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
   EXPECT_EQ(taken.tensor.shape().rank(), 1);
-  step->TakeLocal(away_too, RecvArgs(), [&](Received&& received) {
+  step->table()->RecvAsync(away_too, RecvArgs(), [&](Received&& received) {
     EXPECT_EQ(received.tensor.shape(), eight_dims) << "as it is";
   });
 
@@ -448,7 +449,7 @@ TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {
   expect_given(Receive(step.get(), RemoteKey("a"))->status);
   step->WhenRoom(8, [&](absl::Status status) { of_room = status; });
   expect_given(of_room);
-  EXPECT_EQ(step->abort_cause(), given) << "without the mark";
+  EXPECT_EQ(step->table()->abort_cause(), given) << "without the mark";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
+#include "rendezvous/match_core.h"
 
 namespace tryst {
 namespace {
@@ -132,7 +133,7 @@ void StepRegistry::DropAbandoned() {
     CancelAlarm(&step.expiry);
     CancelAlarm(&step.grace);
     LeaveUnstarted(&step);
-    const absl::Status cause = step.rendezvous->abort_cause();
+    const absl::Status cause = step.rendezvous->table()->abort_cause();
     if (!cause.ok()) tombstones_.Add(here->first, MarkDerived(cause), alarms_->clock().NowNs());
     steps_.erase(here);
   }
@@ -227,7 +228,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, const RecvArgs& a
   } else if (answerer != nullptr) {
     answerer->Answer(key, args, std::move(done));
   } else {
-    rendezvous->TakeLocal(key, args, std::move(done));
+    rendezvous->table()->RecvAsync(key, args, std::move(done));
   }
 }
 
@@ -241,8 +242,8 @@ bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Recei
     place->step_id = step_id;
     place->step = found->second.rendezvous;
   }
-  if (place->step->TakeHere(key, taken)) return true;
-  if (place->step->aborted()) place->step = nullptr;
+  if (place->step->table()->TakeHere(key, taken)) return true;
+  if (place->step->table()->aborted()) place->step = nullptr;
   return false;
 }
 
@@ -271,7 +272,7 @@ absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::strin
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {
   if (IsAnswered(key)) return;
   const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
-  if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));
+  if (rendezvous != nullptr) rendezvous->table()->GiveBack(key, std::move(taken));
 }
 
 Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
@@ -389,7 +390,7 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
       CancelAlarm(&step.expiry);
       CancelAlarm(&step.grace);
       if (!step.derived.ok()) why = step.derived;
-      const absl::Status cause = step.rendezvous->abort_cause();
+      const absl::Status cause = step.rendezvous->table()->abort_cause();
       if (!cause.ok()) why = cause;
       if (!step.started) LeaveUnstarted(&step);
       rendezvous = std::move(step.rendezvous);
