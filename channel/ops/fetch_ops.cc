@@ -21,11 +21,9 @@ void FetchOpsOptions::SetEnds(const TransportContext& context, const std::string
   max_tensor_bytes = context.max_tensor_bytes;
 }
 
-void FetchOpsOptions::SetUser(PathUser* user, int64_t most_failing_ms) {
-  on_usable = [user] { user->OnUsable(); };
-  on_refused = [user] { user->OnRefused(); };
-  on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
-  if (user->HasAnother()) give_up_ms = most_failing_ms;
+void FetchOpsOptions::SetUser(PathUser* path_user, int64_t most_failing_ms) {
+  user = path_user;
+  if (user != nullptr && user->HasAnother()) give_up_ms = most_failing_ms;
 }
 
 FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,

@@ -153,7 +153,7 @@ void FetchSession::OnSilent(int64_t heard_ns) {
 
 void FetchSession::NoteUsable() {
   probing_ = false;
-  if (ops_options_.on_usable) ops_options_.on_usable();
+  if (ops_options_.user != nullptr) ops_options_.user->OnUsable();
 }
 
 void FetchSession::Replay() {
@@ -244,10 +244,10 @@ void FetchSession::FailAttempt(const absl::Status& why) {
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
     EndAll(why);  // The next link says that nobody wants what was asked.
-  } else if (IsPathRefusal(why) && ops_options_.on_refused) {
+  } else if (IsPathRefusal(why) && ops_options_.user != nullptr) {
     if (session_ == 0 || Asked().empty()) {  // The producer holds nothing for us.
       session_ = 0;
-      return ops_options_.on_refused();
+      return ops_options_.user->OnRefused();
     }
     TRYST_REACHED("rare: a path is refused in the middle of a session");
     refusal_ = why;
@@ -367,11 +367,11 @@ void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
   std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
   if (refusal.ok()) {
     GoIdle();
-    ops_options_.on_left(TakeWaiting());
+    ops_options_.user->OnLeft(TakeWaiting());
   } else {
     session_ = 0;
     RetryLater(refusal);
-    ops_options_.on_refused();
+    ops_options_.user->OnRefused();
   }
 }
 

@@ -174,7 +174,7 @@ void FetchChannel::MoveAway(FetchAsk* ask) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
   TakeOut(ask, &taken);
-  options_.on_too_large(std::move(taken));
+  options_.user->OnTooLarge(std::move(taken));
 }
 
 void FetchChannel::OnHeard() {

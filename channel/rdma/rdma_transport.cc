@@ -40,11 +40,6 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.path = name();
   options.SetEnds(context_, peer);
   options.SetUser(user, options_.give_up_ms);
-  if (user->HasLastResort()) {
-    options.on_too_large = [user](std::vector<WaitingFetch> fetches) {
-      user->OnTooLarge(std::move(fetches));
-    };
-  }
   options.seed = ++seed_;
   options.heartbeat_ms = options_.heartbeat_ms;
   options.silence_ms = options_.silence_ms;

@@ -86,7 +86,7 @@ void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
 // At the end of a turn: says what there is to say, and wakes a producer that sleeps.
 void ShmFetchChannel::Flush() {
   if (!open()) return;
-  if (probing_) NoteWords();
+  if (probing_) HearWords();
   if (link_.SayWords()) SayAll();
   link_.WakeProducer();
 }

@@ -33,28 +33,16 @@ ShmTransport::~ShmTransport() {
 }
 
 std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  ShmFetchOptions options = FetchOptions(peer);
-  options.SetUser(user, options_.give_up_ms);
-  auto channel =
-      std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+  auto channel = MakeFetchChannel(peer, user);
   fetching_.push_back(channel.get());
   return channel;
 }
 
-std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
-    const std::string& peer, std::function<void()> on_refused, std::function<void()> on_open,
-    std::function<void(std::vector<WaitingFetch>)> on_left) {
-  ShmFetchOptions options = FetchOptions(peer);
-  options.on_refused = std::move(on_refused);
-  options.on_usable = std::move(on_open);
-  if (on_left != nullptr) options.give_up_ms = options_.give_up_ms;
-  options.on_left = std::move(on_left);
-  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
-}
-
-ShmFetchOptions ShmTransport::FetchOptions(const std::string& peer) {
+std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
+                                                                PathUser* user) {
   ShmFetchOptions options;
   options.SetEnds(context_, peer);
+  options.SetUser(user, options_.give_up_ms);
   options.sizes = options_.sizes;
   options.digests = options_.digests;
   options.allow_pull = options_.allow_pull;
@@ -64,7 +52,7 @@ ShmFetchOptions ShmTransport::FetchOptions(const std::string& peer) {
   options.max_parked = std::min(options_.max_waiting, shm_wire::kMaxParked);
   options.before_check = options_.before_check;
   options.seed = ++seed_;
-  return options;
+  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
 }
 
 void ShmTransport::OnHello(const Hello& hello, HelloDone done) {

@@ -51,11 +51,8 @@ class ShmTransport final : public Transport {
   absl::Status Open() override;
   bool is_optional() const override { return true; }
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  // For tests: without a PathUser.
-  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(
-      const std::string& peer, std::function<void()> on_refused,
-      std::function<void()> on_open = nullptr,
-      std::function<void(std::vector<WaitingFetch>)> on_left = nullptr);
+  // For tests: one that is not counted. `user` may be null.
+  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer, PathUser* user);
   // kUnimplemented: it is not the same host.
   void OnHello(const Hello& hello, HelloDone done) override;
   void NotePeer(const std::string& worker, uint64_t incarnation) override;
@@ -78,7 +75,6 @@ class ShmTransport final : public Transport {
   static constexpr size_t kMostKept = 64;
 
  private:
-  ShmFetchOptions FetchOptions(const std::string& peer);
   std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
