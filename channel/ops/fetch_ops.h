@@ -59,11 +59,6 @@ struct FetchOpsOptions : ConnectorOptions {
   // 0: for ever.
   int64_t patience_ms = 60'000;
   PathUser* user = nullptr;  // Null: nobody wants to know, and there is no other path.
-
-  // What is the same for every channel of a transport.
-  void SetEnds(const TransportContext& context, const std::string& channel_peer);
-  // The path may fail for `most_failing_ms`, if there is another.
-  void SetUser(PathUser* path_user, int64_t most_failing_ms);
 };
 
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
