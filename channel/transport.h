@@ -28,7 +28,7 @@ class PathUser {
   virtual ~PathUser() = default;
 
   // Whether the peer may be reached otherwise, so that this path may be left; and whether by one
-  // that brings whatever this one cannot. Asked when the channel is made.
+  // that brings whatever this one cannot. The first is asked when the channel is made.
   virtual bool HasAnother() const = 0;
   virtual bool HasLastResort() const = 0;
 

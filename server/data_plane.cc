@@ -36,7 +36,6 @@ TransportsOptions TransportsFrom(const ServerParts& server, const LinkOptions& l
                                  size_t pollers) {
   const ServerConfig& config = server.config;
   const uint32_t peers = PeersOfOne(config, pollers);
-  const int64_t patience_ms = absl::ToInt64Milliseconds(config.patience);
   TransportsOptions options = server.inner.transports;
   options.self = server.worker;
   options.max_tensor_bytes = config.max_tensor_bytes;
@@ -48,13 +47,11 @@ TransportsOptions TransportsFrom(const ServerParts& server, const LinkOptions& l
   options.max_consumers = peers;
   options.landing_bytes = config.landing_bytes;
   options.retain_ms = absl::ToInt64Milliseconds(KeepFor(config));
-  options.patience_ms = patience_ms;
+  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
 
   options.shm.stage_bytes = config.shm_bytes / 2;
   options.shm.apart = !config.allow.empty();
-  options.shm.max_consumers = peers;
-  options.shm.patience_ms = patience_ms;
-  options.shm.retain_ms = options.retain_ms;
+  static_cast<SessionOptions&>(options.shm) = options;
   return options;
 }
 

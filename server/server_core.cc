@@ -30,6 +30,9 @@ namespace {
 
 // After the deadline, callbacks get this much longer.
 constexpr std::chrono::seconds kCallbacksMost(1);
+// For the answers to the farewells of a server that stops.
+constexpr absl::Duration kShortestFarewell = absl::Milliseconds(50);
+constexpr absl::Duration kLongestFarewell = absl::Seconds(1);
 // Streams of one connection: twice GrpcChannelOptions::max_asked, and further fetches share calls.
 constexpr int kMostStreams = 2048;
 constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
@@ -516,7 +519,10 @@ absl::Status ServerCore::End(absl::Duration deadline) {
         absl::StrCat(lent, " tensors in GPU memory may still be read in place by other workers"));
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
-  bootstrap_->Cancel();
+  // Channels say farewell when they close. A peer that does not answer that must not look like one
+  // that may still write our memory, so it has half of the time at most.
+  const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
+  bootstrap_->CancelAndLimit(std::clamp(left / 2, kShortestFarewell, kLongestFarewell));
   CloseDataPlane(until);
   if (!drained_)
     status = absl::DeadlineExceededError(

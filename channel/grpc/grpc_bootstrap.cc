@@ -51,14 +51,14 @@ GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer,
       signer_(signer),
       queue_(queue),
       clock_(clock),
-      longest_(longest),
       started_us_(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()))),
+      longest_ns_(absl::ToInt64Nanoseconds(longest)),
       calls_(std::make_unique<Calls>()) {}
 
 GrpcBootstrap::~GrpcBootstrap() = default;
 
-void GrpcBootstrap::Cancel() {
-  cancelled_.store(true);
+void GrpcBootstrap::CancelAndLimit(absl::Duration most) {
+  longest_ns_.store(absl::ToInt64Nanoseconds(most));
   calls_->CancelAll();
 }
 
@@ -78,14 +78,12 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
     call->alarm.Set(queue_, gpr_now(GPR_CLOCK_MONOTONIC), tag);
     return;
   }
-  const int64_t left_ns = deadline.is_never() ? absl::ToInt64Nanoseconds(longest_)
-                                              : std::min(absl::ToInt64Nanoseconds(longest_),
-                                                         deadline.at_ns() - clock_->NowNs());
+  int64_t left_ns = longest_ns_.load();
+  if (!deadline.is_never()) left_ns = std::min(left_ns, deadline.at_ns() - clock_->NowNs());
   call->context->set_deadline(
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left_ns, GPR_TIMESPAN)));
   call->statement = signer_->Sign(peer, kMethod, call->request.SerializeAsString());
   call->context->AddMetadata(kCallerMetadata, call->statement);
-  if (cancelled_.load()) call->context->TryCancel();
   call->stub = rpc::TransportService::NewStub(*channel);
   call->reader = call->stub->AsyncHello(call->context.get(), call->request, queue_);
   call->reader->Finish(&call->response, &call->status, tag);

@@ -26,9 +26,9 @@ class GrpcBootstrap final : public Bootstrap {
   // Cancels the exchanges under way, and waits until each `done` has run.
   ~GrpcBootstrap() override;
 
-  // Ends the exchanges under way, and later ones, with kCancelled, so that stopping does not wait
-  // for a peer that does not answer.
-  void Cancel();
+  // Ends the exchanges under way with kCancelled, and each later one, which may be a farewell,
+  // after `most` at the latest: so stopping does not wait for long for a peer that does not answer.
+  void CancelAndLimit(absl::Duration most);
 
   void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                 HelloDone done) override;
@@ -42,9 +42,8 @@ class GrpcBootstrap final : public Bootstrap {
   CallSigner* const signer_;
   grpc::CompletionQueue* const queue_;
   const Clock* const clock_;
-  const absl::Duration longest_;
   const uint64_t started_us_;
-  std::atomic<bool> cancelled_{false};
+  std::atomic<int64_t> longest_ns_;
   const std::unique_ptr<Calls> calls_;
 };
 

@@ -42,6 +42,7 @@ class Consumers {
   void NotePeer(const std::string& worker, uint64_t incarnation);
   // Call it now and then: ends the sessions of workers that are gone.
   void Maintain();
+  void Reap();  // Destroys the sessions that have drained.
 
   void Close(const absl::Status& why);
   bool Drained() const;
@@ -63,7 +64,6 @@ class Consumers {
   bool MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done);
   void DropWaitingOfOthers(const std::string& worker, uint64_t incarnation);
   void HearWaiting();
-  void Reap();
 
   struct Waiting {
     Hello hello;

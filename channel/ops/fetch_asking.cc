@@ -102,7 +102,6 @@ void FetchOps::ForgetWords() {
 // ---- Parking ----
 
 void FetchOps::AskToPark(FetchAsk* ask) {
-  if (ask->is_ahead()) return;
   tickets_.GiveTo(ask);
   ask->parks = Parks::kAllowed;
   SendSoon(ask);

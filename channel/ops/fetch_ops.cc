@@ -13,21 +13,6 @@
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
-void FetchOpsOptions::SetEnds(const TransportContext& context, const std::string& channel_peer) {
-  self = context.self;
-  self_incarnation = context.incarnation;
-  peer = channel_peer;
-  trace = context.trace;
-  max_tensor_bytes = context.max_tensor_bytes;
-}
-
-void FetchOpsOptions::SetUser(PathUser* user, int64_t most_failing_ms) {
-  on_usable = [user] { user->OnUsable(); };
-  on_refused = [user] { user->OnRefused(); };
-  on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
-  if (user->HasAnother()) give_up_ms = most_failing_ms;
-}
-
 FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,
                    FetchCounts* counts)
     : poller_(poller),

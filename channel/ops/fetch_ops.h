@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_OPS_FETCH_OPS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,15 +58,7 @@ struct FetchOpsOptions : ConnectorOptions {
   // How long fetches wait for a peer that does not answer, counted from its last sign of life.
   // 0: for ever.
   int64_t patience_ms = 60'000;
-  std::function<void()> on_usable;   // The path works. May be null, as the next two.
-  std::function<void()> on_refused;  // The peer has no such path; may call TakeWaiting().
-  // The path is left (give_up_ms); gets all fetches that wait, in order.
-  std::function<void(std::vector<WaitingFetch>)> on_left;
-
-  // What is the same for every channel of a transport.
-  void SetEnds(const TransportContext& context, const std::string& channel_peer);
-  // The path may fail for `most_failing_ms`, if there is another.
-  void SetUser(PathUser* user, int64_t most_failing_ms);
+  PathUser* user = nullptr;  // Null: nobody wants to know, and there is no other path.
 };
 
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
@@ -134,7 +125,8 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void TakeSlot(FetchAsk* ask);
   bool SomebodyWaits() const { return lines_.any(); }
   bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
-  // The peer is to keep its take while it waits, and the slot is to be another's.
+  // The peer is to keep its take while it waits, and the slot is to be another's. REQUIRES: a fetch
+  // wants it.
   void AskToPark(FetchAsk* ask);
   bool tickets_full() const { return tickets_.parked() >= ops_options_.max_parked; }
   void OnParked(FetchAsk* ask, bool is_wanted);

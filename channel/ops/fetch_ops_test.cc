@@ -36,10 +36,14 @@ TensorKey Key(const std::string& edge, uint64_t incarnation = 1) {
 class WrittenFetches final : public FetchSession, private FetchWords, private PollerFlush {
  public:
   WrittenFetches(Poller* poller, FetchOpsOptions options)
-      : FetchSession(poller, nullptr, std::move(options), &counts) {
+      : FetchSession(poller, nullptr, std::move(options), &counts, /*check_ms=*/0,
+                     /*ask_up_ms=*/0) {
     words_ = this;
   }
-  ~WrittenFetches() override { poller()->ForgetFlush(this); }
+  ~WrittenFetches() override {
+    silence_.Stop();
+    poller()->ForgetFlush(this);
+  }
 
   void Open(size_t slots) {
     connector_.Begin(Connector::State::kOpen);
@@ -163,7 +167,11 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
   absl::Status BeginLink(Hello*) override { return absl::OkStatus(); }
   absl::Status UseAnswer(const Hello&) override { return absl::OkStatus(); }
   bool EndAttempt(const absl::Status&) override { return false; }
+  void BreakLink(const absl::Status&) override {}
   bool CloseLink() override { return false; }
+  int64_t MostSilentMs() const override { return 0; }
+  void AskForSign(bool) override {}
+  absl::Status Overdue() override { return absl::OkStatus(); }
   void OnLinkOver(FetchAsk*) override { ++links_over; }
 
   // ---- FetchTransport ----
@@ -225,6 +233,7 @@ class FetchOpsTest : public testing::Test {
     options_.max_keys = 8192;
     options_.max_keys_bytes = 1 << 24;
     options_.max_parked = 3;
+    options_.patience_ms = 0;
     Make();
     poller_.Turn();
   }

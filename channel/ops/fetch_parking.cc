@@ -20,8 +20,8 @@ void FetchParking::ParkWaiting() {
   if (!ops_->open() || !ops_->SomebodyWaits() || ops_->slots().free() != 0) return;
   pressed_ = true;
   for (FetchAsk* ask : ops_->slots().all()) {
-    if (ask == nullptr || ask->state != FetchState::kAsked || ask->front == nullptr ||
-        ask->parks != Parks::kNo || ops_->now_ns() - ask->front->span.since_ns() < kParkAfterNs) {
+    if (ask->state != FetchState::kAsked || ask->front == nullptr || ask->parks != Parks::kNo ||
+        ops_->now_ns() - ask->front->span.since_ns() < kParkAfterNs) {
       continue;
     }
     if (ops_->tickets_full()) break;

@@ -18,9 +18,10 @@ constexpr int64_t kGoodbyeMs = 1000;
 }  // namespace
 
 FetchSession::FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
-                           FetchCounts* counts)
+                           FetchCounts* counts, int64_t check_ms, int64_t ask_up_ms)
     : FetchOps(poller, bootstrap, options, counts),
       silence_(poller, options.patience_ms, [this] { OnPeerLost(); }),
+      watch_(poller, this, check_ms, ask_up_ms),
       owed_(poller, options.give_up_ms > 0 ? options.give_up_ms : options.patience_ms) {}
 
 void FetchSession::Close(absl::Status why) {
@@ -28,6 +29,7 @@ void FetchSession::Close(absl::Status why) {
   closed_ = std::move(why);
   connector_.StopWaiting();
   silence_.Stop();
+  watch_.Stop();
   connector_.SetState(State::kClosed);
   goodbye_due_ = !Asked().empty();
   const bool over = CloseLink();
@@ -101,12 +103,57 @@ void FetchSession::OnLinkOpen() {
   connector_.why = absl::OkStatus();
   silence_.Stop();
   owed_.Begin();
+  watch_.Watch();
   Replay();
+}
+
+// ---- A link on which nothing comes ----
+
+int64_t FetchSession::HeardNs() {
+  if (!open() || (!Waits() && !probing_)) return -1;
+  HearWords();
+  return std::max(owed_.word_ns(), silence_.waiting_since_ns());
+}
+
+void FetchSession::OnWord() {
+  owed_.NoteWord();
+  if (!owed_.works()) return;
+  connector_.NoteWorking();
+  if (probing_) NoteUsable();
+}
+
+bool FetchSession::CheckDue(bool* owes) {
+  const absl::Status overdue = Overdue();
+  *owes = owed_.owes_since_ns() >= 0;
+  if (!overdue.ok()) BreakLink(overdue);
+  return overdue.ok();
+}
+
+absl::Status FetchSession::NoteLate() {
+  owed_.NoteDefault();
+  connector_.NoteFailing(owed_.owes_since_ns());
+  return owed_.Late(ops_options_.peer, ops_options_.path);
+}
+
+// A path that nobody has: whoever is up refuses it, and the link stays.
+void FetchSession::AskIfUp() {
+  Hello hello = connector_.NewHello();
+  hello.path = "none";
+  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) {
+    watch_.NoteUp(answer.ok() || IsPathRefusal(answer.status()));
+  });
+}
+
+void FetchSession::OnSilent(int64_t heard_ns) {
+  TRYST_REACHED("sim: the producer is silent");
+  connector_.NoteFailing(heard_ns);
+  BreakLink(owed_.Silent(ops_options_.peer, ops_options_.path,
+                         poller_->RunningSince(heard_ns) / 1'000'000));
 }
 
 void FetchSession::NoteUsable() {
   probing_ = false;
-  if (ops_options_.on_usable) ops_options_.on_usable();
+  if (ops_options_.user != nullptr) ops_options_.user->OnUsable();
 }
 
 void FetchSession::Replay() {
@@ -116,6 +163,10 @@ void FetchSession::Replay() {
 
 void FetchSession::BreakAsks() {
   broken_since_ns_ = now_ns();
+  watch_.Stop();
+  // A fetch that has waited for long over a link that worked does not end with it.
+  silence_.NoteWordAt(owed_.word_ns());
+  if (connector_.state() != State::kClosed && Waits()) silence_.Watch();
   words_->tell_replayed = false;
   ForgetWords();
   for (FetchAsk* ask : slots_.all()) {
@@ -193,10 +244,10 @@ void FetchSession::FailAttempt(const absl::Status& why) {
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
     EndAll(why);  // The next link says that nobody wants what was asked.
-  } else if (IsPathRefusal(why) && ops_options_.on_refused) {
+  } else if (IsPathRefusal(why) && ops_options_.user != nullptr) {
     if (session_ == 0 || Asked().empty()) {  // The producer holds nothing for us.
       session_ = 0;
-      return ops_options_.on_refused();
+      return ops_options_.user->OnRefused();
     }
     TRYST_REACHED("rare: a path is refused in the middle of a session");
     refusal_ = why;
@@ -316,11 +367,11 @@ void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
   std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
   if (refusal.ok()) {
     GoIdle();
-    ops_options_.on_left(TakeWaiting());
+    ops_options_.user->OnLeft(TakeWaiting());
   } else {
     session_ = 0;
     RetryLater(refusal);
-    ops_options_.on_refused();
+    ops_options_.user->OnRefused();
   }
 }
 

@@ -23,10 +23,13 @@ class PeerSilence {
   void NoteWord() { NoteWordAt(poller_->now_ns()); }
   void NoteWordAt(int64_t at_ns) {
     last_word_ns_ = std::max(last_word_ns_, at_ns);
-    lost_ = false;
+    lost_ns_ = -1;
   }
-  // The first fetch waits.
-  void NoteWaits() { waiting_since_ns_ = poller_->now_ns(); }
+  // The first fetch waits. A peer that was lost long before may be back.
+  void NoteWaits() {
+    waiting_since_ns_ = poller_->now_ns();
+    if (poller_->now_ns() - lost_ns_ >= patience_ms_ * 1'000'000) lost_ns_ = -1;
+  }
   int64_t waiting_since_ns() const { return waiting_since_ns_; }
   // REQUIRES: a fetch waits, and there is no connection.
   void Watch() {
@@ -38,7 +41,7 @@ class PeerSilence {
   void Stop() { poller_->CancelTimer(&timer_); }
   // An attempt has failed. Fetches made since the peer was lost wait for that one attempt only.
   void OnAttemptFailed() {
-    if (lost_) on_over_();
+    if (is_lost()) Lose();
   }
 
  private:
@@ -47,10 +50,14 @@ class PeerSilence {
   int64_t SilentNs() const {
     return poller_->RunningSince(std::max(last_word_ns_, waiting_since_ns_));
   }
-  void OnTimer() {
-    if (!lost_ && SilentNs() < patience_ms_ * 1'000'000) return Watch();
-    lost_ = true;
+  bool is_lost() const { return lost_ns_ >= 0; }
+  void Lose() {
+    lost_ns_ = poller_->now_ns();
     on_over_();
+  }
+  void OnTimer() {
+    if (!is_lost() && SilentNs() < patience_ms_ * 1'000'000) return Watch();
+    Lose();
   }
 
   Poller* const poller_;
@@ -58,7 +65,7 @@ class PeerSilence {
   const std::function<void()> on_over_;
   int64_t last_word_ns_ = 0;
   int64_t waiting_since_ns_ = 0;
-  bool lost_ = false;
+  int64_t lost_ns_ = -1;  // When the silence was last found to be over; -1: the peer is not lost.
   MemberTimer<PeerSilence> timer_{this, &PeerSilence::OnTimer};
 };
 

@@ -68,5 +68,39 @@ TEST_F(PeerSilenceTest, BeginsWithTheLastWordOfALinkThatBroke) {
   EXPECT_EQ(over_, 1);
 }
 
+// What is made soon after the peer was lost need not wait for the patience again.
+TEST_F(PeerSilenceTest, OfALostPeerIsOverAfterOneMoreAttempt) {
+  silence_.NoteWaits();
+  silence_.OnAttemptFailed();
+  EXPECT_EQ(over_, 0);
+  silence_.Watch();
+  Run(kPatienceMs + 1);
+  ASSERT_EQ(over_, 1);
+  for (int fetch = 0; fetch < 5; ++fetch) {
+    Run(kPatienceMs / 2);  // All of them together are longer than the patience.
+    silence_.NoteWaits();
+    silence_.OnAttemptFailed();
+    EXPECT_EQ(over_, 2 + fetch);
+  }
+  silence_.NoteWord();
+  silence_.OnAttemptFailed();
+  EXPECT_EQ(over_, 6) << "it has answered";
+}
+
+TEST_F(PeerSilenceTest, BeforeALongIdlenessSaysNothing) {
+  silence_.NoteWaits();
+  silence_.Watch();
+  Run(kPatienceMs + 1);
+  ASSERT_EQ(over_, 1);
+  Run(kPatienceMs);
+  silence_.NoteWaits();
+  silence_.Watch();
+  silence_.OnAttemptFailed();
+  Run(kPatienceMs - 1);
+  EXPECT_EQ(over_, 1) << "the first fetch after it has the whole patience";
+  Run(2);
+  EXPECT_EQ(over_, 2);
+}
+
 }  // namespace
 }  // namespace tryst

@@ -20,12 +20,6 @@ ServeSlotsOptions Named(ServeSlotsOptions slots, const ServeSessionOptions& opti
 
 }  // namespace
 
-void ServeSessionOptions::SetEnds(const TransportContext& context) {
-  self = context.self;
-  self_incarnation = context.incarnation;
-  trace = context.trace;
-}
-
 ServeSession::ServeSession(Poller* poller, TensorSource* source, const ServeSessionOptions& options,
                            ServeSlotsOptions slots, const Hello& consumer, uint64_t session)
     : poller_(poller),

@@ -28,8 +28,6 @@ struct ServeSessionOptions {
   uint64_t self_incarnation = 0;
   Trace* trace = nullptr;      // The poller's; may be null.
   int64_t retain_ms = 60'000;  // How long it waits for a consumer whose link is over.
-
-  void SetEnds(const TransportContext& context);
 };
 
 // The producer's half of a session: one life of one consumer, over as many links as that takes,

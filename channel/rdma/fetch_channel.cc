@@ -45,14 +45,14 @@ FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
 
 FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
                            FetchChannelOptions options)
-    : FetchSession(hub->poller(), bootstrap, OpsOptions(options), &counters_),
+    : FetchSession(hub->poller(), bootstrap, OpsOptions(options), &counters_, options.heartbeat_ms,
+                   /*ask_up_ms=*/0),
       hub_(hub),
       options_(std::move(options)),
       destinations_(this, landings, &options_),
       sender_(&destinations_, &habits_),
       standing_(this, &destinations_, &habits_, &options_, &counters_),
-      receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this),
-      heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
+      receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this) {
   words_ = &sender_;
   slots_.Reset(options_.link.slots);
 }
@@ -61,17 +61,16 @@ FetchChannel::~FetchChannel() { TRYST_CHECK(Drained()) << Explain(); }
 
 void FetchChannel::OnWaits(FetchOp* op) {
   FetchAsk* const ask = op->ask;
-  if (ask->front == op) StartWatch();
+  const bool is_first = ask->front == op && waiting() == 1;
   if (op->wants().recurring) habits_.NoteStep(*ask->of, op->step);
   if (ask->state == FetchState::kAhead) receiver_.TakeAhead(RdmaAsk::Of(ask));
-  if (!open()) silence_.Watch();
-  if (connector_.state() == State::kIdle) Connect();
-  if (connector_.state() == State::kOpen) sender_.link->FlushSoon();
+  if (AwaitPeer(is_first)) sender_.link->FlushSoon();
 }
 
 void FetchChannel::OnEndAhead(FetchAsk* ask) {
   standing_.End(RdmaAsk::Of(ask), false);
-  StartWatch();  // The answer to its CANCEL must come.
+  if (waiting() == 1) silence_.NoteWaits();
+  if (open()) watch_.Watch();  // The answer to its CANCEL must come.
 }
 
 std::string FetchChannel::WhyLate(const FetchOp& op) const {
@@ -91,7 +90,6 @@ uint64_t FetchChannel::BytesOf(const FetchAsk& ask) const {
 }
 
 bool FetchChannel::CloseLink() {
-  poller_->CancelTimer(&heartbeat_timer_);
   if (sender_.link != nullptr) sender_.link->Break(closed_);
   return sender_.link == nullptr;
 }

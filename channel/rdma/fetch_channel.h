@@ -11,7 +11,6 @@
 #include "channel/channel.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
-#include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
 #include "channel/rdma/fetch_options.h"
@@ -57,7 +56,7 @@ class FetchChannel final : public FetchSession,
   const FetchCounters& counters() const { return counters_; }
 
  private:
-  static constexpr int64_t kSoonNs = 1'000'000;
+  static constexpr int64_t kSoonMs = 1;
 
   // Connecting (fetch_connection.cc).
   absl::Status BeginLink(Hello* hello) override;
@@ -69,13 +68,15 @@ class FetchChannel final : public FetchSession,
   void OnHeard() override;
   void OnPong() override;
   void OnBrought() override { owed_.NoteBrought(); }
-  void StartWatch();
-  void OnHeartbeat();
-  absl::Status Overdue();
-  int64_t MostSilentMs(bool answers) const;
+  int64_t MostSilentMs() const override;
+  void AskForSign(bool again) override;
+  absl::Status Overdue() override;
+  absl::Status StuckParts() const;
+  bool Waits() const override { return waiting() > 0; }
   size_t waiting() const { return asks_.live() - standing_.count(); }
 
   // The end of a link.
+  void BreakLink(const absl::Status& why) override { sender_.link->Break(why); }
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
   void OnLinkOver(FetchAsk* ask) override;
@@ -129,7 +130,6 @@ class FetchChannel final : public FetchSession,
   FetchReceiver receiver_;
   PagedBlocks<RdmaAsk> ask_blocks_;
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
-  MemberTimer<FetchChannel> heartbeat_timer_;
 };
 
 }  // namespace tryst

@@ -64,61 +64,18 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   ++counters_.epochs;
   OnLinkOpen();
   sender_.ping_due = probing_;
-  poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
   sender_.link->FlushSoon();
   return absl::OkStatus();
 }
 
 // ---- How long the peer may be silent ----
 
-// A fetch waits for the peer. If it is the first, the peer's silence counts from now.
-void FetchChannel::StartWatch() {
-  if (waiting() == 1) silence_.NoteWaits();
-  if (connector_.state() != State::kOpen || heartbeat_timer_.is_set()) return;
-  poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
-}
-
-void FetchChannel::OnHeartbeat() {
-  if (connector_.state() != State::kOpen || (waiting() == 0 && !probing_)) return;
-  const int64_t since_ns = std::max(owed_.word_ns(), silence_.waiting_since_ns());
-  const int64_t silent_ms = poller_->RunningSince(since_ns) / 1'000'000;
-  // The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges
-  // our pings, the peer gets as much time as a stuck work.
-  const int64_t answered_ns = std::max(since_ns, sender_.link->last_completed_ns());
-  const bool answers = poller_->RunningSince(answered_ns) < options_.silence_ms * 1'000'000;
-  if (silent_ms >= MostSilentMs(answers)) {
-    TRYST_REACHED("sim: the producer is silent");
-    return sender_.link->Break(owed_.Silent(options_.peer, options_.path, silent_ms));
-  }
-  const absl::Status overdue = Overdue();
-  if (!overdue.ok()) return sender_.link->Break(overdue);
-  // If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
-  // stuck.
-  for (FetchAsk* base : slots_.all()) {
-    const RdmaAsk* ask = RdmaAsk::Of(base);
-    if (ask == nullptr) continue;
-    const bool left = ask->state == FetchState::kLeft;
-    if (ask->state != FetchState::kParts && !left) continue;
-    // A caller that gave up a fetch into its own memory waits only for the last part.
-    const bool is_awaited = left && ask->front != nullptr;
-    const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
-                                        : options_.link.stall_ms;
-    if (poller_->RunningSince(ask->parts_since_ns) < limit_ms * 1'000'000) continue;
-    TRYST_REACHED("rare: parts of a tensor stay away");
-    return sender_.link->Break(absl::UnavailableError(
-        absl::StrCat("parts of a tensor that the peer said it had sent have not arrived for ",
-                     limit_ms, " ms")));
-  }
-  if (silent_ms >= options_.heartbeat_ms / 2 || owed_.owes_since_ns() >= 0) {
-    sender_.ping_due = true;
-    sender_.link->FlushSoon();
-  }
-  poller_->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
-}
-
-// A peer that has said something before may be stuck for a while. One that has not, although its
-// NIC answers, is given what the memory takes that it may write.
-int64_t FetchChannel::MostSilentMs(bool answers) const {
+// The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges our
+// pings, the peer gets as much time as a stuck work: it has said something before, and may be stuck
+// for a while. One that has not is given what the memory takes that it may write.
+int64_t FetchChannel::MostSilentMs() const {
+  const bool answers =
+      poller_->RunningSince(sender_.link->last_completed_ns()) < options_.silence_ms * 1'000'000;
   if (!answers) return options_.silence_ms;
   const int64_t stall_ms = options_.link.stall_ms;
   if (owed_.has_spoken() || options_.give_up_ms <= 0) return stall_ms;
@@ -126,6 +83,31 @@ int64_t FetchChannel::MostSilentMs(bool answers) const {
   AddLent(&lent_bytes, &waiting_bytes);
   return std::min(stall_ms, std::max(options_.silence_ms, options_.give_up_ms) +
                                 static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs));
+}
+
+void FetchChannel::AskForSign(bool) {
+  sender_.ping_due = true;
+  sender_.link->FlushSoon();
+}
+
+// If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
+// stuck.
+absl::Status FetchChannel::StuckParts() const {
+  for (const FetchAsk* base : slots_.all()) {
+    if (base == nullptr) continue;
+    const RdmaAsk& ask = RdmaAsk::Of(*base);
+    const bool left = ask.state == FetchState::kLeft;
+    if (ask.state != FetchState::kParts && !left) continue;
+    // A caller that gave up a fetch into its own memory waits only for the last part.
+    const bool is_awaited = left && ask.front != nullptr;
+    const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
+                                        : options_.link.stall_ms;
+    if (poller_->RunningSince(ask.parts_since_ns) < limit_ms * 1'000'000) continue;
+    TRYST_REACHED("rare: parts of a tensor stay away");
+    return absl::UnavailableError(absl::StrCat(
+        "parts of a tensor that the peer said it had sent have not arrived for ", limit_ms, " ms"));
+  }
+  return absl::OkStatus();
 }
 
 // Whether the peer owes us the bytes of a tensor that it has announced and for which there is room.
@@ -137,20 +119,18 @@ absl::Status FetchChannel::Overdue() {
     if (ask == nullptr || ask->state != FetchState::kAsked) return false;
     return RdmaAsk::Of(*ask).announced || RdmaAsk::Of(*ask).attempt > 0;
   }));
-  if (!owed_.IsLate()) return absl::OkStatus();
+  if (!owed_.IsLate()) return StuckParts();
   uint64_t lent_bytes = 0, waiting_bytes = 0;
   AddLent(&lent_bytes, &waiting_bytes);
-  if (owed_.answers() < 2 + lent_bytes / kWrittenInATurn) return absl::OkStatus();
+  if (owed_.answers() < 2 + lent_bytes / kWrittenInATurn) return StuckParts();
   // Where answers overtake writes they say nothing of them.
   const int64_t slow_ms = static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs);
   if (!sender_.link->ordered() &&
       poller_->RunningSince(owed_.owes_since_ns()) < slow_ms * 1'000'000) {
-    return absl::OkStatus();
+    return StuckParts();
   }
   TRYST_REACHED("rare: the producer announces a tensor and brings nothing");
-  owed_.NoteDefault();
-  connector_.NoteFailing(owed_.owes_since_ns());
-  return owed_.Late(options_.peer, options_.path);
+  return NoteLate();
 }
 
 void FetchChannel::OnBroken(const absl::Status& why) {
@@ -164,13 +144,9 @@ void FetchChannel::OnBroken(const absl::Status& why) {
                          << "): " << why.message();
     }
     connector_.SetState(State::kDraining);
-    // A fetch that has waited for long over a link that worked does not end with it.
-    silence_.NoteWordAt(owed_.word_ns());
-    if (waiting() > 0) silence_.Watch();
     connector_.NoteFailing(std::max(owed_.word_ns(), silence_.waiting_since_ns()));
     if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
   }
-  poller_->CancelTimer(&heartbeat_timer_);
   sender_.ping_due = sender_.ping_out = false;
   standing_.DropAll(why);
   BreakAsks();
@@ -198,23 +174,19 @@ void FetchChannel::MoveAway(FetchAsk* ask) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
   TakeOut(ask, &taken);
-  options_.on_too_large(std::move(taken));
+  options_.user->OnTooLarge(std::move(taken));
 }
 
 void FetchChannel::OnHeard() {
-  silence_.NoteWord();
-  owed_.NoteWord();
-  if (!owed_.works()) return;
-  connector_.back_off()->Reset();
-  connector_.NoteWorking();
-  if (probing_) NoteUsable();
+  OnWord();
+  if (owed_.works()) connector_.back_off()->Reset();
 }
 
 void FetchChannel::OnPong() {
   owed_.NoteAnswer();
   OnHeard();
   // The more it may have under way to us, the more often it is asked; see Overdue().
-  if (owed_.IsLate()) poller_->SetTimer(&heartbeat_timer_, now_ns() + kSoonNs);
+  if (owed_.IsLate()) watch_.CheckAfter(kSoonMs);
 }
 
 }  // namespace tryst

@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_RDMA_FETCH_OPTIONS_H_
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "channel/bootstrap.h"
@@ -23,10 +22,7 @@ struct FetchChannelOptions : FetchOpsOptions {
   }
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
-  // Gets a fetch whose tensor is larger than the landing memory and has no destination, and those
-  // that follow it, to bring them by another path. Null: the fetch fails.
-  std::function<void(std::vector<WaitingFetch>)> on_too_large;
-  int64_t heartbeat_ms = 250;  // Between pings, while a request is open and nothing comes.
+  int64_t heartbeat_ms = 250;          // Between pings, while a request is open and nothing comes.
   // After this silence the link counts as broken; if the peer's NIC still answers, after
   // link.stall_ms.
   int64_t silence_ms = 900;

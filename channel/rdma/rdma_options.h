@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "channel/ops/session_transport.h"
 #include "channel/rdma/message_link.h"
 #include "verbs/nic.h"
 
@@ -20,7 +21,7 @@ struct NicPath {
 };
 
 // The options of each NIC.
-struct RdmaOptions {
+struct RdmaOptions : SessionOptions {
   LinkOptions link;
   uint64_t eager_bytes = 8192;
   // Tensors from here on are spread over all queue pairs. A smaller part of a tensor takes less
@@ -32,18 +33,10 @@ struct RdmaOptions {
   uint64_t offered_bytes = 256 << 10;
   uint64_t landing_bytes = 1 << 30;   // The most memory for tensors without a destination.
   uint32_t completion_depth = 16384;  // Limits the number of links.
-  uint32_t max_consumers = 4096;      // How many consumers may be connected to us.
-  int64_t retain_ms = 60'000;
-  int64_t patience_ms = 60'000;  // How long a fetch goes on while its peer is silent.
-  // Fetches from one peer that may wait for a Send, without a slot.
-  uint32_t max_waiting = 1'000'000;
-  uint32_t standing = 16;  // Standing receives from one peer; see RecvArgs::recurring.
+  uint32_t standing = 16;             // Standing receives from one peer; see RecvArgs::recurring.
   int64_t standing_ms = 30'000;
   int64_t heartbeat_ms = 250;
   int64_t silence_ms = 900;
-  // How long a path may fail, while its peer is up and fetches wait, before they move to the next
-  // path.
-  int64_t give_up_ms = 2000;
 };
 
 }  // namespace tryst

@@ -9,15 +9,10 @@ namespace tryst {
 
 RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
                              RdmaOptions options)
-    : context_(context),
-      nic_(std::move(nic)),
-      options_(options),
-      seed_(context.seed),
-      consumers_(&context_, options_.max_consumers, [this](const Hello& hello, uint64_t session) {
-        return MakeSession(hello, session);
-      }) {}
+    : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {}
 
 RdmaTransport::~RdmaTransport() {
+  DropSessions();
   nic_->Remove(this);
   if (hub_ != nullptr) hub_->Detach();
 }
@@ -37,20 +32,9 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
   options.landing_bytes = options_.offered_bytes;
-  options.path = name();
-  options.SetEnds(context_, peer);
-  options.SetUser(user, options_.give_up_ms);
-  if (user->HasLastResort()) {
-    options.on_too_large = [user](std::vector<WaitingFetch> fetches) {
-      user->OnTooLarge(std::move(fetches));
-    };
-  }
-  options.seed = ++seed_;
+  Fill(peer, user, &options);
   options.heartbeat_ms = options_.heartbeat_ms;
   options.silence_ms = options_.silence_ms;
-  options.retain_ms = options_.retain_ms;
-  options.patience_ms = options_.patience_ms;
-  options.max_parked = options_.max_waiting;
   options.standing = options_.standing;
   options.standing_ms = options_.standing_ms;
   auto channel = std::make_unique<FetchChannel>(hub_.get(), nic_->landings(), context_.bootstrap,
@@ -99,7 +83,7 @@ void RdmaTransport::TellEvent(const NicEvent& event) {
 }
 
 void RdmaTransport::OnNicEvent(const NicEvent& event) {
-  if (closed_) return;
+  if (closed()) return;
   hub_->OnEvent(event);
   if (event.kind != NicEvent::Kind::kPortUp && event.kind != NicEvent::Kind::kAddressChanged) {
     return;
@@ -110,56 +94,35 @@ void RdmaTransport::OnNicEvent(const NicEvent& event) {
 void RdmaTransport::Maintain() {
   OnRoom();  // A registration that failed may work now, and no other event would tell.
   nic_->PollEvents();
-  consumers_.Maintain();
+  SessionTransport::Maintain();
 }
 
 // ---- Serving ----
 
-void RdmaTransport::OnHello(const Hello& hello, HelloDone done) {
-  if (hello.queue_pairs.empty()) {
-    return consumers_.OnFarewell(hello, hello.parameters, std::move(done));
-  }
-  consumers_.OnHello(hello, std::move(done));
+absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hello& hello) const {
+  if (hello.queue_pairs.empty()) return absl::make_optional(hello.parameters);
+  return absl::optional<std::string>();
 }
 
 std::unique_ptr<ServeSession> RdmaTransport::MakeSession(const Hello& hello, uint64_t session) {
   ServeChannelOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
-  options.path = name();
-  options.SetEnds(context_);
+  Fill(&options);
   options.eager_bytes = options_.eager_bytes;
   options.stripe_bytes = options_.stripe_bytes;
   options.write_bytes = options_.write_bytes;
-  options.retain_ms = options_.retain_ms;
   options.max_parked = options_.max_waiting;
   return std::make_unique<ServeChannel>(hub_.get(), context_.source, std::move(options), hello,
                                         session);
 }
 
-void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
-  consumers_.NotePeer(worker, incarnation);
-}
-
 void RdmaTransport::Close(const absl::Status& why) {
-  closed_ = true;
   nic_->Remove(this);  // A task that it has posted runs before Drained() can become true.
-  consumers_.Close(why);
+  SessionTransport::Close(why);
 }
-
-bool RdmaTransport::Drained() const { return closed_ && consumers_.Drained(); }
 
 // ---- Explaining ----
-
-void RdmaTransport::ExplainServing(const std::string& peer, std::string* out) const {
-  consumers_.Explain(peer, out);
-}
-
-void RdmaTransport::View(const std::string& peer, std::vector<PathView>* views) const {
-  consumers_.View(peer, views);
-}
-
-void RdmaTransport::ListOps(LiveOps* ops) const { consumers_.ListOps(ops); }
 
 void RdmaTransport::AddCounters(Counters* counters) const {
   const FetchCounters fetched = fetch_counters();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "channel/ops/consumers.h"
+#include "channel/ops/session_transport.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/rdma_options.h"
@@ -20,7 +20,7 @@ namespace tryst {
 
 // Peers that are reached by one NIC and one poller: its completion queue, and its part in what the
 // pollers share of the NIC.
-class RdmaTransport final : public Transport, private SharedNic::User {
+class RdmaTransport final : public SessionTransport, private SharedNic::User {
  public:
   RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
                 RdmaOptions options);
@@ -29,21 +29,14 @@ class RdmaTransport final : public Transport, private SharedNic::User {
   const std::string& name() const override { return nic_->path().path; }
   absl::Status Open() override;
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  void OnHello(const Hello& hello, HelloDone done) override;
-  void NotePeer(const std::string& worker, uint64_t incarnation) override;
   void Maintain() override;
   void Close(const absl::Status& why) override;
-  bool Drained() const override;
 
-  void ExplainServing(const std::string& peer, std::string* out) const override;
-  void View(const std::string& peer, std::vector<PathView>* views) const override;
-  void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   FetchCounters fetch_counters() const;
   // Adds the landing memory that our channels hold and wait for; returns the pool that it belongs
   // to.
   const LandingPool* AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
-  ServeCounters serve_counters() const { return consumers_.counters(); }
 
  private:
   // Posted many times, runs `run` once.
@@ -65,24 +58,21 @@ class RdmaTransport final : public Transport, private SharedNic::User {
   void TellWanted() override { wanted_task_.Post(); }
   void TellEvent(const NicEvent& event) override;
   void OnRoom();
-  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
+  absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
+  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) override;
   void DropStanding();
   void OnNicEvent(const NicEvent& event);
 
   // Constant after Open().
-  const TransportContext context_;
   const std::shared_ptr<SharedNic> nic_;
   const RdmaOptions options_;
   std::unique_ptr<QueueHub> hub_;
 
   // Poller thread only.
-  uint64_t seed_;
   std::vector<Fetching> fetching_;  // All that were ever made; they are freed by our destructor.
   size_t room_first_ = 0;           // The channel that gets room first next time.
   RoomTask room_task_{this, &RdmaTransport::OnRoom};
   RoomTask wanted_task_{this, &RdmaTransport::DropStanding};
-  Consumers consumers_;
-  bool closed_ = false;
 };
 
 }  // namespace tryst

@@ -68,9 +68,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
     return absl::DataLossError(
         "the consumer broke the protocol: it sends cancels faster than it reads their answers");
   }
-  const absl::Status heard = slots_.OnCancel(record.slot, record.generation);
-  if (heard.ok() && link_ != nullptr) OnWritesDone();
-  return heard;
+  return slots_.OnCancel(record.slot, record.generation);
 }
 
 absl::Status ServeChannel::OnPark(const wire::Record& record) {

@@ -15,10 +15,7 @@ absl::Status ShmFetchChannel::MayFill(const Tensor& destination) const {
 }
 
 void ShmFetchChannel::OnWaits(FetchOp* op) {
-  if (asks_.live() == 1 && op->ask->front == op) silence_.NoteWaits();
-  if (connector_.state() == State::kOpen) return link_.FlushSoon();
-  silence_.Watch();
-  if (connector_.state() == State::kIdle) Connect();
+  if (AwaitPeer(asks_.live() == 1 && op->ask->front == op)) link_.FlushSoon();
 }
 
 void ShmFetchChannel::DropMemory(FetchAsk* ask) { ShmAsk::Of(ask)->DropTensor(); }
@@ -42,7 +39,7 @@ int ShmFetchChannel::ReadCells(int most) {
     const absl::Status understood = receiver_.OnCell(cell);
     if (!understood.ok()) {
       NoteMisanswered(cell);
-      Break(understood);
+      BreakLink(understood);
     }
   }
   return cells;
@@ -89,7 +86,7 @@ void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
 // At the end of a turn: says what there is to say, and wakes a producer that sleeps.
 void ShmFetchChannel::Flush() {
   if (!open()) return;
-  if (probing_) NoteWords();
+  if (probing_) HearWords();
   if (link_.SayWords()) SayAll();
   link_.WakeProducer();
 }

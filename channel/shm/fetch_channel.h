@@ -14,7 +14,6 @@
 #include "channel/shm/fetch_link.h"
 #include "channel/shm/fetch_receive.h"
 #include "channel/shm/local_socket.h"
-#include "channel/shm/producer_watch.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
 
@@ -37,7 +36,6 @@ class ShmFetchChannel final : public FetchSession,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
                               private ShmReceiver::User,
-                              private ProducerWatch::Owner,
                               private PollerFlush {
  public:
   ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
@@ -77,18 +75,16 @@ class ShmFetchChannel final : public FetchSession,
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status UseSlots(uint32_t slots);
   void OnProducerGone();
-  bool Watched(uint32_t* cells) const override;
-  void AskForSign() override;
-  void AskIfUp() override;
-  bool WatchParts(bool* awaited) override;
-  void OnSilent(int64_t silent_ms) override;
-  void OnOwes(int64_t silent_ms) override;
-  void NoteWords();
+  int64_t MostSilentMs() const override { return link_.options.patience_ms; }
+  void AskForSign(bool again) override;
+  void HearWords() override;
+  absl::Status Overdue() override;
 
   // The end of a link.
+  void BreakLink(const absl::Status& why) override { Break(why, false); }
   // `life_over`: what was asked ends, since the producer's life is over; what is for its next life
   // waits.
-  void Break(const absl::Status& why, bool life_over = false);
+  void Break(const absl::Status& why, bool life_over);
   void EndLink(const absl::Status& why, shm_wire::LinkEnd how);
   void OnLinkOver(FetchAsk* ask) override { DropMemory(ask); }
   void DropLink(shm_wire::LinkEnd how);

@@ -18,9 +18,20 @@ namespace tryst {
 using shm_wire::Packet;
 using shm_wire::PacketType;
 
+namespace {
+
+// Several times within what a check may find to be over.
+int64_t CheckMs(const ShmFetchOptions& options) {
+  const int64_t check_ms = options.patience_ms / 8;
+  return options.give_up_ms > 0 ? std::min(check_ms, options.give_up_ms / 2) : check_ms;
+}
+
+}  // namespace
+
 ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options)
-    : FetchSession(hub->poller(), bootstrap, options, &counters_),
-      link_(hub, std::move(options), this, this, &counters_),
+    : FetchSession(hub->poller(), bootstrap, options, &counters_, CheckMs(options),
+                   options.give_up_ms),
+      link_(hub, std::move(options), this, &counters_),
       receiver_(this, &link_, connector_.back_off(), this) {
   words_ = &link_;
 }
@@ -106,7 +117,7 @@ bool ShmFetchChannel::HearPacket() {
     if (connector_.state() == State::kJoining) {
       FailAttempt(received.status());
     } else {
-      Break(received.status());
+      BreakLink(received.status());
     }
     return false;
   }
@@ -161,12 +172,11 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   cells_seen_ = 0;
   OnLinkOpen();
   if (probing_) {
-    AskForSign();
+    AskForSign(/*again=*/false);
   } else {
     NoteUsable();
   }
   link_.FlushSoon();
-  if (probing_ || asks_.live() > 0) link_.watch.Watch();
   return absl::OkStatus();
 }
 
@@ -186,70 +196,36 @@ absl::Status ShmFetchChannel::UseSlots(uint32_t slots) {
   return absl::OkStatus();
 }
 
-// It is called from time to time, because a look at each cell would cost every fetch.
-void ShmFetchChannel::NoteWords() {
+// A look at each cell would cost every fetch.
+void ShmFetchChannel::HearWords() {
   if (link_.replies.taken() == cells_seen_) return;
   cells_seen_ = link_.replies.taken();
-  owed_.NoteWord();
   const uint64_t brought = counters_.ended_ok + link_.parts_taken;
   if (std::exchange(brought_seen_, brought) != brought) owed_.NoteBrought();
-  if (!owed_.works()) return;
-  connector_.NoteWorking();
-  if (probing_) NoteUsable();
+  OnWord();
 }
 
-bool ShmFetchChannel::Watched(uint32_t* cells) const {
-  *cells = link_.replies.taken();
-  return connector_.state() == State::kOpen && (asks_.live() > 0 || probing_);
-}
-
-void ShmFetchChannel::AskForSign() {
+// A process that was stopped reads nothing: another request would take room in the ring.
+void ShmFetchChannel::AskForSign(bool again) {
+  if (again) return;
   link_.words.push_back({shm_wire::CellType::kPing, 0, 0, 0});
   link_.FlushSoon();
 }
 
-// A path that nobody has: whoever is up refuses it, and the link stays.
-void ShmFetchChannel::AskIfUp() {
-  Hello hello = connector_.NewHello();
-  hello.path = "none";
-  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) {
-    link_.watch.NoteUp(answer.ok() || IsPathRefusal(answer.status()));
-  });
-}
-
-bool ShmFetchChannel::WatchParts(bool* awaited) {
-  NoteWords();
-  if (connector_.state() != State::kOpen) return false;
+absl::Status ShmFetchChannel::Overdue() {
   const auto is_awaited = [](FetchAsk* ask) {
     return ask != nullptr && ask->state == FetchState::kAsked && ShmAsk::Of(ask)->announced;
   };
-  *awaited = std::any_of(slots_.all().begin(), slots_.all().end(), is_awaited);
-  owed_.NoteAwaited(*awaited);
-  if (!owed_.IsLate() || owed_.word_ns() <= owed_.owes_since_ns()) return true;
+  const auto& slots = slots_.all();
+  owed_.NoteAwaited(std::any_of(slots.begin(), slots.end(), is_awaited));
+  if (!owed_.IsLate() || owed_.word_ns() <= owed_.owes_since_ns()) return absl::OkStatus();
   TRYST_REACHED("rare: parts of a tensor in shared memory stay away");
+  if (link_.options.give_up_ms > 0) return NoteLate();
   const absl::Status late = owed_.Late(link_.options.peer, link_.options.path);
-  if (link_.options.give_up_ms <= 0) {
-    for (FetchAsk* ask : slots_.all()) {
-      if (is_awaited(ask)) EndAsk(ask, late);
-    }
-    return true;
+  for (FetchAsk* ask : slots) {
+    if (is_awaited(ask)) EndAsk(ask, late);
   }
-  owed_.NoteDefault();
-  connector_.NoteFailing(owed_.owes_since_ns());
-  Break(late);
-  return false;
-}
-
-void ShmFetchChannel::OnOwes(int64_t silent_ms) {
-  connector_.NoteFailing(now_ns() - silent_ms * 1'000'000);
-  Break(owed_.Silent(link_.options.peer, link_.options.path, silent_ms));
-}
-
-void ShmFetchChannel::OnSilent(int64_t silent_ms) {
-  Break(absl::UnavailableError(
-      absl::StrCat(link_.options.peer, " has sent nothing over shared memory for ", silent_ms,
-                   " ms, though its process is there: it is stopped or hangs")));
-  OnPeerLost();
+  return absl::OkStatus();
 }
 
 void ShmFetchChannel::OnProducerGone() {
@@ -264,7 +240,7 @@ void ShmFetchChannel::OnProducerGone() {
   const shm_wire::LinkHeader& header = *link_.held->view().header;
   const uint32_t end = header.producer_left.load(std::memory_order_acquire);
   if (end == shm_wire::kKept) {
-    return Break(absl::UnavailableError(absl::StrCat(
+    return BreakLink(absl::UnavailableError(absl::StrCat(
         link_.options.peer, " has ended the shared memory and expects a new connection")));
   }
   ReadRest();
@@ -294,15 +270,13 @@ void ShmFetchChannel::Break(const absl::Status& why, bool life_over) {
   for (FetchAsk* ask : Asked()) {
     if (ShmAsk::Of(ask)->misanswered >= kMisansweredMost) EndAsk(ask, why);
   }
-  if (fetches_.live() > 0) silence_.Watch();
   if (owed_.works() && life_over) connector_.back_off()->Reset();
   GoOn();
 }
 
 // No byte lands behind the end of the link, since only we write.
 void ShmFetchChannel::EndLink(const absl::Status& why, shm_wire::LinkEnd how) {
-  NoteWords();
-  if (owed_.has_spoken()) silence_.NoteWord();
+  HearWords();
   if (connector_.state() != State::kClosed) connector_.SetState(State::kIdle);
   connector_.why = why;
   DropLink(how);

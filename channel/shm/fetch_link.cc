@@ -39,12 +39,8 @@ ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
 }
 
 ShmFetchLink::ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
-                           ProducerWatch::Owner* owner, ShmFetchCounters* counters)
-    : hub(hub),
-      options(std::move(options)),
-      watch(hub->poller(), owner, this->options.patience_ms, this->options.give_up_ms),
-      counters(counters),
-      flush_(flush) {}
+                           ShmFetchCounters* counters)
+    : hub(hub), options(std::move(options)), counters(counters), flush_(flush) {}
 
 absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
   const shm_wire::LinkSizes& sizes = packet.sizes;
@@ -81,7 +77,6 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
 }
 
 void ShmFetchLink::Drop(shm_wire::LinkEnd how) {
-  watch.Stop();
   if (socket == nullptr) return;
   if (producer_process.valid()) hub->Unwatch(producer_process.get());
   producer_process = OwnedFd();
@@ -111,7 +106,6 @@ uint32_t ShmFetchLink::KeyCells(const FetchKey& key) {
 bool ShmFetchLink::SendRequest(FetchAsk* ask, bool may_park) {
   FetchKey* const key = ask->of;
   if (!HasRoom(*ask)) return false;
-  watch.Watch();
   if (key->told != epoch) TellKey(key);
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
   cell->head.type = CellType::kRequest;

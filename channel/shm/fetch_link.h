@@ -16,7 +16,6 @@
 #include "channel/ops/ring_line.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/peer_memory.h"
-#include "channel/shm/producer_watch.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
@@ -72,7 +71,7 @@ struct ShmFetchLink final : public FetchWords {
   };
   // `flush` is the channel's; it runs at the end of a turn in which something was queued.
   ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
-               ProducerWatch::Owner* owner, ShmFetchCounters* counters);
+               ShmFetchCounters* counters);
 
   ShmHub* const hub;
   const ShmFetchOptions options;
@@ -86,7 +85,6 @@ struct ShmFetchLink final : public FetchWords {
   RingReader<shm_wire::kReplyCellBytes> replies;
   uint64_t session = 0;      // Both ends name their operations by it, in traces.
   uint64_t parts_taken = 0;  // Counts those of tensors that come in parts, on all links.
-  ProducerWatch watch;
   RingLine<Word> words;
   ShmFetchCounters* const counters;
 

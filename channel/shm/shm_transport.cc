@@ -10,13 +10,7 @@ namespace tryst {
 
 ShmTransport::ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena,
                            ShmOptions options)
-    : context_(context),
-      arena_(std::move(arena)),
-      options_(options),
-      seed_(context.seed),
-      consumers_(&context_, options_.max_consumers, [this](const Hello& hello, uint64_t session) {
-        return MakeSession(hello, session);
-      }) {}
+    : SessionTransport(context, options), arena_(std::move(arena)), options_(options) {}
 
 absl::Status ShmTransport::Open() {
   auto hub = ShmHub::Create(context_.poller, arena_,
@@ -28,69 +22,46 @@ absl::Status ShmTransport::Open() {
 }
 
 ShmTransport::~ShmTransport() {
+  DropSessions();
   arena_->Trim();  // Frees what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
 }
 
 std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  ShmFetchOptions options = FetchOptions(peer);
-  options.SetUser(user, options_.give_up_ms);
-  auto channel =
-      std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+  auto channel = MakeFetchChannel(peer, user);
   fetching_.push_back(channel.get());
   return channel;
 }
 
-std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
-    const std::string& peer, std::function<void()> on_refused, std::function<void()> on_open,
-    std::function<void(std::vector<WaitingFetch>)> on_left) {
-  ShmFetchOptions options = FetchOptions(peer);
-  options.on_refused = std::move(on_refused);
-  options.on_usable = std::move(on_open);
-  if (on_left != nullptr) options.give_up_ms = options_.give_up_ms;
-  options.on_left = std::move(on_left);
-  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
-}
-
-ShmFetchOptions ShmTransport::FetchOptions(const std::string& peer) {
+std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
+                                                                PathUser* user) {
   ShmFetchOptions options;
-  options.SetEnds(context_, peer);
+  Fill(peer, user, &options);
   options.sizes = options_.sizes;
   options.digests = options_.digests;
   options.allow_pull = options_.allow_pull;
-  options.patience_ms = options_.patience_ms;
-  options.retain_ms = options_.retain_ms;
   options.join_timeout_ms = options_.join_timeout_ms;
-  options.max_parked = std::min(options_.max_waiting, shm_wire::kMaxParked);
+  options.max_parked = std::min(options.max_parked, shm_wire::kMaxParked);
   options.before_check = options_.before_check;
-  options.seed = ++seed_;
-  return options;
+  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
 }
 
-void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
-  if (closed_) return std::move(done)(close_status_);
-  auto offer = shm_wire::DecodeOffer(hello.parameters);
-  if (!offer.ok()) return std::move(done)(offer.status());
-  if (!offer->farewell.empty()) {
-    return consumers_.OnFarewell(hello, offer->farewell, std::move(done));
-  }
+absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello& hello) const {
+  const auto offer = shm_wire::DecodeOffer(hello.parameters);
+  if (!offer.ok()) return offer.status();
+  if (!offer->farewell.empty()) return absl::make_optional(offer->farewell);
   HostIdentity theirs;
   theirs.boot_id = offer->boot_id;
   theirs.network_space = offer->network_space;
   const absl::Status same = CheckSameHost(hub_->host(), theirs);
-  if (!same.ok()) return std::move(done)(same);
-  consumers_.OnHello(hello, std::move(done));
-}
-
-void ShmTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
-  consumers_.NotePeer(worker, incarnation);
+  if (!same.ok()) return same;
+  return absl::optional<std::string>();
 }
 
 std::unique_ptr<ServeSession> ShmTransport::MakeSession(const Hello& hello, uint64_t session) {
   ShmServeOptions serve;
   serve.most = options_.sizes;
-  serve.SetEnds(context_);
-  serve.retain_ms = options_.retain_ms;
+  Fill(&serve);
   serve.digests = options_.digests;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
@@ -120,13 +91,13 @@ absl::Status ShmTransport::MayOpen(const std::string& consumer) {
 }
 
 void ShmTransport::Maintain() {
-  consumers_.Maintain();
+  SessionTransport::Maintain();
   if (context_.place == 0) arena_->Trim();
 }
 
 std::vector<const ShmServeChannel*> ShmTransport::serving() const {
   std::vector<const ShmServeChannel*> serving;
-  for (const auto& session : consumers_.serving()) {
+  for (const auto& session : SessionTransport::serving()) {
     if (!session->closed()) serving.push_back(static_cast<const ShmServeChannel*>(session.get()));
   }
   return serving;
@@ -140,25 +111,10 @@ size_t ShmTransport::KeptFor(const std::string& consumer) {
       kept_.begin(), kept_.end(), [&](const KeptLink& link) { return link.consumer == consumer; }));
 }
 
-void ShmTransport::Close(const absl::Status& why) {
-  if (closed_) return;
-  closed_ = true;
-  close_status_ = why;
-  consumers_.Close(why);
-}
-
-bool ShmTransport::Drained() const { return closed_ && consumers_.Drained(); }
-
 void ShmTransport::ExplainServing(const std::string& consumer, std::string* out) const {
-  consumers_.Explain(consumer, out);
+  SessionTransport::ExplainServing(consumer, out);
   if (consumer.empty() && context_.place == 0) absl::StrAppend(out, arena_->Explain(), "\n");
 }
-
-void ShmTransport::View(const std::string& consumer, std::vector<PathView>* views) const {
-  consumers_.View(consumer, views);
-}
-
-void ShmTransport::ListOps(LiveOps* ops) const { consumers_.ListOps(ops); }
 
 void ShmTransport::AddCounters(Counters* counters) const {
   const ShmFetchCounters fetched = fetch_counters();

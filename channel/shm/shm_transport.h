@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "channel/arena/arena.h"
-#include "channel/ops/consumers.h"
+#include "channel/ops/session_transport.h"
 #include "channel/shm/fetch_channel.h"
 #include "channel/shm/serve_channel.h"
 #include "channel/shm/shm_hub.h"
@@ -17,7 +17,7 @@
 
 namespace tryst {
 
-struct ShmOptions {
+struct ShmOptions : SessionOptions {
   shm_wire::LinkSizes sizes;
   bool digests = false;              // Off, because there is no wire that could change a bit.
   bool allow_pull = true;            // Whether process_vm_readv may be used, in both directions.
@@ -28,20 +28,15 @@ struct ShmOptions {
   uint64_t pull_bytes = 64 << 10;
   uint64_t parts_bytes = 64 << 10;
   uint64_t parts_room_bytes = 2 << 20;  // For parts on their way to one consumer.
-  uint32_t max_consumers = 1024;
-  int64_t patience_ms = 60'000;  // How long a fetch waits for a producer that does not answer.
-  int64_t give_up_ms = 2000;     // How long it may fail to connect, if there is another path.
   // How long a consumer waits for the welcome, after the producer's answer to its hello.
   int64_t join_timeout_ms = 5000;
-  int64_t retain_ms = 60'000;          // How long a producer waits for a consumer without a link.
-  uint32_t max_waiting = 1'000'000;    // Fetches that may wait at one producer without a slot.
   std::shared_ptr<Crew> crew;          // Helps with large copies. Null: nobody does.
   std::function<void()> before_check;  // ShmFetchOptions'; for tests.
 };
 
 // The path over shared memory between the workers of this process and others on this host. Makes
 // the consumer's channels, and answers the hellos of consumers.
-class ShmTransport final : public Transport {
+class ShmTransport final : public SessionTransport {
  public:
   ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena, ShmOptions options);
   ~ShmTransport() override;
@@ -51,25 +46,14 @@ class ShmTransport final : public Transport {
   absl::Status Open() override;
   bool is_optional() const override { return true; }
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  // For tests: without a PathUser.
-  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(
-      const std::string& peer, std::function<void()> on_refused,
-      std::function<void()> on_open = nullptr,
-      std::function<void(std::vector<WaitingFetch>)> on_left = nullptr);
-  // kUnimplemented: it is not the same host.
-  void OnHello(const Hello& hello, HelloDone done) override;
-  void NotePeer(const std::string& worker, uint64_t incarnation) override;
+  // For tests: one that is not counted. `user` may be null.
+  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer, PathUser* user);
   // Drops consumers that have gone, and unused memory.
   void Maintain() override;
-  void Close(const absl::Status& why) override;
-  bool Drained() const override;
 
   void ExplainServing(const std::string& consumer, std::string* out) const override;
-  void View(const std::string& consumer, std::vector<PathView>* views) const override;
-  void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   ShmFetchCounters fetch_counters() const;
-  ServeCounters serve_counters() const { return consumers_.counters(); }
   std::vector<const ShmServeChannel*> serving() const;
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
@@ -78,8 +62,9 @@ class ShmTransport final : public Transport {
   static constexpr size_t kMostKept = 64;
 
  private:
-  ShmFetchOptions FetchOptions(const std::string& peer);
-  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session);
+  // kUnimplemented: it is not the same host.
+  absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
+  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) override;
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
   // brought.
@@ -87,22 +72,17 @@ class ShmTransport final : public Transport {
 
   // Constant after construction.
   const std::string name_ = "shm";
-  const TransportContext context_;
   const std::shared_ptr<Arena> arena_;
   const ShmOptions options_;
   std::unique_ptr<ShmHub> hub_;  // Null until Open().
 
   // Poller thread only.
-  uint64_t seed_;
   std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;
   };
   std::vector<KeptLink> kept_;
-  Consumers consumers_;
-  bool closed_ = false;
-  absl::Status close_status_;
 };
 
 }  // namespace tryst

@@ -12,8 +12,8 @@
 // NICs. Call them on the poller thread, or if there is no thread; Ask() may be called anywhere.
 namespace tryst {
 
-template <typename T, typename C>
-C SumOver(const ChannelPool& pool, C (T::*counters)() const) {
+template <typename T, typename B, typename C>
+C SumOver(const ChannelPool& pool, C (B::*counters)() const) {
   C sum;
   for (const auto& transport : pool.transports()) {
     if (auto* one = dynamic_cast<T*>(transport.get())) sum += (one->*counters)();
@@ -21,16 +21,16 @@ C SumOver(const ChannelPool& pool, C (T::*counters)() const) {
   return sum;
 }
 inline FetchCounters RdmaFetched(const ChannelPool& pool) {
-  return SumOver(pool, &RdmaTransport::fetch_counters);
+  return SumOver<RdmaTransport>(pool, &RdmaTransport::fetch_counters);
 }
 inline ServeCounters RdmaServed(const ChannelPool& pool) {
-  return SumOver(pool, &RdmaTransport::serve_counters);
+  return SumOver<RdmaTransport>(pool, &RdmaTransport::serve_counters);
 }
 inline ShmFetchCounters ShmFetched(const ChannelPool& pool) {
-  return SumOver(pool, &ShmTransport::fetch_counters);
+  return SumOver<ShmTransport>(pool, &ShmTransport::fetch_counters);
 }
 inline ServeCounters ShmServed(const ChannelPool& pool) {
-  return SumOver(pool, &ShmTransport::serve_counters);
+  return SumOver<ShmTransport>(pool, &ShmTransport::serve_counters);
 }
 // How many bytes peers may write: now, and at most so far.
 inline std::pair<uint64_t, uint64_t> PinnedBytes(const ChannelPool& pool) {

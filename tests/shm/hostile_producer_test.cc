@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/one_step.h"
+#include "tests/pair/path_listener.h"
 #include "tests/shm/hostile_link.h"
 
 namespace tryst {
@@ -36,8 +36,9 @@ uint64_t TimesReached(absl::string_view guard) {
 
 class HostileProducerTest : public ::testing::Test {
  protected:
-  // `is_alone`: there is no other path. What goes there is in left_.
-  explicit HostileProducerTest(bool is_alone = true) : step_(&alarms_), poller_(&alarms_) {
+  // `is_alone`: there is no other path.
+  explicit HostileProducerTest(bool is_alone = true)
+      : step_(&alarms_), poller_(&alarms_), user_(/*has_another=*/!is_alone) {
     TransportContext context;
     context.poller = &poller_;
     context.bootstrap = &hellos_;
@@ -54,17 +55,7 @@ class HostileProducerTest : public ::testing::Test {
     EXPECT_TRUE(transport_->Open().ok());
     door_ = *LocalSocket::Listen(door_name_);
     segment_ = *SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
-    std::function<void(std::vector<WaitingFetch>)> on_left;
-    if (!is_alone) {
-      on_left = [this](std::vector<WaitingFetch> fetches) {
-        for (WaitingFetch& fetch : fetches) left_.push_back(std::move(fetch));
-      };
-    }
-    const auto on_open = [this] {
-      ++opened_;
-      if (when_opened_) when_opened_();
-    };
-    channel_ = transport_->MakeFetchChannel(kProducer, nullptr, on_open, std::move(on_left));
+    channel_ = transport_->MakeFetchChannel(kProducer, &user_);
   }
   ~HostileProducerTest() override {
     channel_->Close(absl::CancelledError("the test is over"));
@@ -75,9 +66,7 @@ class HostileProducerTest : public ::testing::Test {
     }
     Turn();
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
-    for (WaitingFetch& fetch : left_) {
-      std::move(fetch.done)({absl::CancelledError("the test is over")});
-    }
+    user_.EndAll(absl::CancelledError("the test is over"));
     EXPECT_EQ(ended_, started_);
   }
 
@@ -220,6 +209,7 @@ class HostileProducerTest : public ::testing::Test {
   OneStep step_;
   KeptHellos hellos_;
   Poller poller_;
+  PathListener user_;
   std::unique_ptr<ShmTransport> transport_;
   const std::string door_name_ = absl::StrCat("tryst-hostile-", getpid());
   std::unique_ptr<LocalSocket> door_;
@@ -228,10 +218,7 @@ class HostileProducerTest : public ::testing::Test {
   HostileLink link_;
   int started_ = 0;
   int ended_ = 0;
-  int opened_ = 0;
-  std::function<void()> when_opened_;
   absl::Status status_;  // The fetch that ended last has it.
-  std::vector<WaitingFetch> left_;
   std::vector<uint32_t> got_;
 };
 
@@ -345,10 +332,10 @@ TEST_F(HostileProducerTest, WhatALifeWasAskedForEndsWithTheNext) {
 }
 
 TEST_F(HostileProducerTest, AChannelMayBeClosedWhenItOpens) {
-  when_opened_ = [this] { channel_->Close(absl::CancelledError("enough")); };
+  user_.when_usable = [this] { channel_->Close(absl::CancelledError("enough")); };
   Fetch();
   Open();
-  EXPECT_EQ(opened_, 1);
+  EXPECT_EQ(user_.usable, 1);
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.message(), "enough");
 }
@@ -516,10 +503,10 @@ class OwingProducerTest : public HostileProducerTest {
     return passed_ms();
   }
   int64_t RunUntilLeft(Does does, int64_t ms = 2 * kPatienceMs) {
-    return Run(does, ms, [this] { return !left_.empty(); });
+    return Run(does, ms, [this] { return !user_.left.empty(); });
   }
   void ExpectLeft(int64_t took_ms, int64_t most_ms) {
-    EXPECT_EQ(left_.size(), 1u) << channel_->Explain();
+    EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
     EXPECT_EQ(ended_, 0) << "it goes on elsewhere: " << status_;
     EXPECT_GE(took_ms, kGiveUpMs);
     EXPECT_LE(took_ms, most_ms);
@@ -583,7 +570,7 @@ TEST_F(OwingProducerTest, WhoWelcomesAndIsSilentAboutTheAskIsLeft) {
 TEST_F(OwingProducerTest, WhoFallsSilentIsLeft) {
   Fetch();
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
-  EXPECT_TRUE(left_.empty());
+  EXPECT_TRUE(user_.left.empty());
   const int64_t took_ms = RunUntilLeft(Does::kIsSilent);
   ExpectLeft(took_ms, kPatienceMs / 2);
 }
@@ -633,14 +620,14 @@ TEST_F(OwingProducerTest, WhoAnswersMayTakeLongForItsSend) {
 TEST_F(OwingProducerTest, WhoWasLeftIsTakenBackWithItsFirstWord) {
   Fetch();
   RunUntilLeft(Does::kIsSilent);
-  ASSERT_EQ(left_.size(), 1u);
-  const int opened = opened_;
+  ASSERT_EQ(user_.left.size(), 1u);
+  const int opened = user_.usable;
   channel_->Probe();
   Run(Does::kIsSilent, 1000, [] { return false; });
   ASSERT_TRUE(channel_->connected());
-  EXPECT_EQ(opened_, opened);
-  Run(Does::kAnswers, 1000, [&] { return opened_ > opened; });
-  EXPECT_EQ(opened_, opened + 1);
+  EXPECT_EQ(user_.usable, opened);
+  Run(Does::kAnswers, 1000, [&] { return user_.usable > opened; });
+  EXPECT_EQ(user_.usable, opened + 1);
 }
 
 // Here there is no other path: the fetches end with the patience.

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +22,7 @@
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/one_step.h"
+#include "tests/pair/path_listener.h"
 #include "tests/shm/link_fault.h"
 
 namespace tryst {
@@ -100,15 +100,12 @@ struct Fetched {
 
 class SessionTest : public ::testing::Test {
  protected:
-  void Open(const ShmOptions& options,
-            std::function<void(std::vector<WaitingFetch>)> on_left = nullptr,
-            std::function<void()> on_refused = nullptr) {
+  void Open(const ShmOptions& options, PathUser* user = nullptr) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, options);
-    channel_ = consumer_->path->MakeFetchChannel(kProducer, std::move(on_refused), nullptr,
-                                                 std::move(on_left));
+    channel_ = consumer_->path->MakeFetchChannel(kProducer, user);
   }
   void Close() {
     channel_->Close(absl::CancelledError("over"));
@@ -236,8 +233,9 @@ TEST_F(SessionTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
 
 // What was taken for it, and meets a tensor now, must not keep that from the other path.
 TEST_F(SessionTest, APathThatIsRefusedInASessionLeavesNothingAtTheProducer) {
-  std::vector<WaitingFetch> moved;
-  Open(ShmOptions(), nullptr, [&] { moved = channel_->TakeWaiting(); });
+  PathListener user(/*has_another=*/false);
+  user.when_refused = [&] { user.left = channel_->TakeWaiting(); };
+  Open(ShmOptions(), &user);
   Fetched met, asked, parked;
   Send(Key("met"), 8, 1, false);
   Fetch(Key("met"), 0, &met);
@@ -247,15 +245,14 @@ TEST_F(SessionTest, APathThatIsRefusedInASessionLeavesNothingAtTheProducer) {
   ASSERT_EQ(met.number, 1);
   hellos_.refuses = true;
   SayNonsense(LinkSide::kConsumer);
-  for (int i = 0; i < 2000 && moved.empty(); ++i) Turn();
+  for (int i = 0; i < 2000 && user.left.empty(); ++i) Turn();
   EXPECT_FALSE(asked.ended) << asked.status;
-  EXPECT_EQ(moved.size(), 2u) << "all go by another path";
+  EXPECT_EQ(user.left.size(), 2u) << "all go by another path";
   Send(Key("edge"), 8, 2, false);
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(Left(Key("edge")), std::vector<int>{2});
-  for (WaitingFetch& one : moved) {
-    std::move(one.done)({absl::CancelledError("over")});
-  }
+  user.EndAll(absl::CancelledError("over"));
+  Close();
 }
 
 TEST_F(SessionTest, WhoIsClosedWithoutALinkSaysGoodbye) {
@@ -925,16 +922,14 @@ class LeftPathTest : public SessionTest {
   void OpenFull() {
     ShmOptions options;
     options.give_up_ms = kGiveUpMs;
-    Open(options, [this](std::vector<WaitingFetch> fetches) {
-      for (WaitingFetch& one : fetches) left_.push_back(std::move(one));
-    });
+    Open(options, &user_);
     hellos_.full = true;
     opened_ns_ = alarms_.clock().NowNs();
   }
   int64_t NowMs() { return (alarms_.clock().NowNs() - opened_ns_) / 1'000'000; }
 
   static constexpr int64_t kGiveUpMs = 3000;
-  std::vector<WaitingFetch> left_;
+  PathListener user_{/*has_another=*/true};
   int64_t opened_ns_ = 0;
 };
 
@@ -942,7 +937,7 @@ TEST_F(LeftPathTest, IsLeftWhenItHasFailedForGiveUpMsAndNotBefore) {
   OpenFull();
   Fetched fetched;
   Fetch(Key("edge"), 0, &fetched);
-  while (left_.empty() && NowMs() < 10'000) {
+  while (user_.left.empty() && NowMs() < 10'000) {
     EXPECT_EQ(channel_->counters().moved, 0u);
     Turn();
   }
@@ -959,9 +954,9 @@ TEST_F(LeftPathTest, ADeadlineGoesWithItsFetch) {
   RecvArgs args;
   args.deadline = Deadline::After(alarms_.clock(), absl::Seconds(10));
   FetchWith(Key("edge"), args, &moved);
-  while (left_.empty() && NowMs() < 9000) Turn();
-  ASSERT_EQ(left_.size(), 1u);
-  EXPECT_EQ(left_[0].args.deadline.at_ns(), args.deadline.at_ns());
+  while (user_.left.empty() && NowMs() < 9000) Turn();
+  ASSERT_EQ(user_.left.size(), 1u);
+  EXPECT_EQ(user_.left[0].args.deadline.at_ns(), args.deadline.at_ns());
   hellos_.full = false;
   Fetch(Key("edge"), 0, &later);  // Without a deadline.
   while (NowMs() < 12'000) {

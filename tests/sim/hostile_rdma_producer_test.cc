@@ -18,6 +18,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "gtest/gtest.h"
+#include "tests/pair/path_listener.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 
@@ -86,8 +87,7 @@ class Scripted final : public MessageLink::Owner {
 
 class HostileRdmaProducerTest : public ::testing::Test {
  protected:
-  // `give_up_ms`: as in ConnectorOptions. Not 0: there is another path, and what goes there is in
-  // left_.
+  // `give_up_ms`: as in ConnectorOptions.
   explicit HostileRdmaProducerTest(int64_t give_up_ms = 0, uint32_t message_bytes = 8192,
                                    uint32_t queue_pairs = 1)
       : world_(1), poller_(&world_.clock()) {
@@ -112,13 +112,8 @@ class HostileRdmaProducerTest : public ::testing::Test {
     options.self = kConsumer;
     options.self_incarnation = 2;
     options.peer = kProducer;
-    options.on_too_large = [this](std::vector<WaitingFetch> fetches) {
-      too_large_ = std::move(fetches);
-    };
+    options.user = &user_;
     options.give_up_ms = give_up_ms;
-    options.on_left = [this](std::vector<WaitingFetch> fetches) {
-      for (WaitingFetch& fetch : fetches) left_.push_back(std::move(fetch));
-    };
     channel_ = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), &hellos_, options);
   }
 
@@ -132,9 +127,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
       }
     }
     EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
-    for (WaitingFetch& fetch : left_) {
-      std::move(fetch.done)({absl::CancelledError("over")});
-    }
+    user_.EndAll(absl::CancelledError("over"));
     channel_.reset();
     for (int i = 0; i < 100; ++i) Settle();
     link_.reset();
@@ -298,8 +291,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   Hellos hellos_;
   size_t answered_ = 0;
   int64_t step_ = 1;
-  std::vector<WaitingFetch> too_large_;
-  std::vector<WaitingFetch> left_;
+  PathListener user_{/*has_another=*/true};
   LinkOptions link_options_;
   Scripted scripted_;
   std::shared_ptr<Nic> nic_;
@@ -631,13 +623,13 @@ TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
   record.type = wire::RecordType::kGone;
   Say(record);
-  ASSERT_EQ(too_large_.size(), 5u);
+  ASSERT_EQ(user_.too_large.size(), 5u);
   for (int32_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(too_large_[static_cast<size_t>(i)].args.alloc_attrs.scope_id, i) << "in order";
+    EXPECT_EQ(user_.too_large[static_cast<size_t>(i)].args.alloc_attrs.scope_id, i) << "in order";
   }
   EXPECT_LE(scripted_.CountOf(wire::RecordType::kRequest), asked + 1) << "a follower is asked for";
   EXPECT_EQ(other->calls, 0);
-  for (WaitingFetch& fetch : std::exchange(too_large_, {})) {
+  for (WaitingFetch& fetch : std::exchange(user_.too_large, {})) {
     std::move(fetch.done)({absl::OkStatus(), Tensor(), true});
   }
 }
@@ -657,15 +649,14 @@ TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheLinkBreaks) {
   const Scripted::Asked asked = scripted_.LastRequest();
   AnnounceLast(2 << 20);
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
-  EXPECT_TRUE(too_large_.empty());
+  EXPECT_TRUE(user_.too_large.empty());
   BreakLink();
   Answer(1, 5);
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 2u) << "it is said once more";
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
   SayGone(asked);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  ASSERT_EQ(too_large_.size(), 1u);
-  left_ = std::exchange(too_large_, {});
+  ASSERT_EQ(user_.too_large.size(), 1u);
 }
 
 // The producer of the next session has nothing of it, and does not know the cancel.
@@ -676,8 +667,7 @@ TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheProducerHasForgottenIt) {
   BreakLink();
   Answer(1, 6);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  ASSERT_EQ(too_large_.size(), 1u);
-  left_ = std::exchange(too_large_, {});
+  ASSERT_EQ(user_.too_large.size(), 1u);
 }
 
 TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
@@ -695,7 +685,7 @@ TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
   EXPECT_EQ(fetched->calls, 1);
   EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
   Answer(1, 5);
-  EXPECT_TRUE(too_large_.empty());
+  EXPECT_TRUE(user_.too_large.empty());
 }
 
 // The first fetch has memory of its own, and the next one would need a landing that is never there.
@@ -969,10 +959,10 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
     return passed_ms();
   }
   int64_t RunUntilLeft(Does does, int64_t ms = 60'000) {
-    return Run(does, ms, [this] { return !left_.empty(); });
+    return Run(does, ms, [this] { return !user_.left.empty(); });
   }
   void ExpectLeft(const Fetched& fetched, int64_t took_ms) {
-    EXPECT_EQ(left_.size(), 1u) << channel_->Explain();
+    EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
     EXPECT_EQ(channel_->counters().moved, 1u);
     EXPECT_EQ(fetched.calls, 0) << "it goes on elsewhere: " << fetched.status;
     EXPECT_GE(took_ms, kGiveUpMs);
@@ -1075,8 +1065,7 @@ TEST_F(OwingRdmaProducerTest, WhoAnnouncesTenGibibytesIsLeftWithThatFetch) {
   Fetch("a");
   Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kCancel) > 0; });
   SayGone(scripted_.LastRequest());
-  ASSERT_EQ(too_large_.size(), 1u);
-  left_ = std::exchange(too_large_, {});
+  ASSERT_EQ(user_.too_large.size(), 1u);
 }
 
 // An honest one, whose Send has not happened.
@@ -1100,7 +1089,7 @@ TEST_F(OwingRdmaProducerTest, WhoMayWriteMuchMayBeSilentForLonger) {
   RunUntilLeft(Does::kIsSilent, kGiveUpMs + 450);
   EXPECT_EQ(channel_->counters().breaks, 0u);
   EXPECT_LE(RunUntilLeft(Does::kIsSilent), 1000);
-  EXPECT_EQ(left_.size(), 1u);
+  EXPECT_EQ(user_.left.size(), 1u);
 }
 
 // An honest one on a slow wire: it answers no ping before the bytes that it has queued have landed.

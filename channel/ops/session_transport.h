@@ -1,0 +1,75 @@
+#ifndef TRYST_CHANNEL_OPS_SESSION_TRANSPORT_H_
+#define TRYST_CHANNEL_OPS_SESSION_TRANSPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "channel/ops/consumers.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/serve_session.h"
+#include "channel/transport.h"
+
+namespace tryst {
+
+// What holds for the sessions of every kind of link.
+struct SessionOptions {
+  uint32_t max_consumers = 4096;  // How many consumers may be connected to us.
+  int64_t retain_ms = 60'000;     // How long a producer waits for a consumer without a link.
+  int64_t patience_ms = 60'000;   // How long a fetch goes on while its peer is silent.
+  // Fetches from one peer that may wait for a Send, without a slot.
+  uint32_t max_waiting = 1'000'000;
+  // How long a path may fail, while its peer is up and fetches wait, before they move to the next
+  // path.
+  int64_t give_up_ms = 2000;
+};
+
+// A transport whose conversations are sessions: it makes the consumer's end (FetchSession) and
+// answers the hellos of consumers with the producer's (ServeSession). A kind of link says what its
+// hellos hold, and makes both. Poller thread only, as Transport says.
+class SessionTransport : public Transport {
+ public:
+  void OnHello(const Hello& hello, HelloDone done) override;
+  void NotePeer(const std::string& worker, uint64_t incarnation) override;
+  void Maintain() override { consumers_.Maintain(); }
+  void Close(const absl::Status& why) override;
+  bool Drained() const override { return closed_ && consumers_.Drained(); }
+
+  void ExplainServing(const std::string& peer, std::string* out) const override;
+  void View(const std::string& peer, std::vector<PathView>* views) const override;
+  void ListOps(LiveOps* ops) const override { consumers_.ListOps(ops); }
+  ServeCounters serve_counters() const { return consumers_.counters(); }
+
+ protected:
+  SessionTransport(const TransportContext& context, const SessionOptions& options);
+
+  // The farewell in it; none: a link is wanted. An error refuses it.
+  virtual absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const = 0;
+  virtual std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) = 0;
+
+  // What is the same for every kind of link.
+  void Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options);
+  void Fill(ServeSessionOptions* options) const;
+  // Call it in the destructor, while what sessions use is still there.
+  void DropSessions() { consumers_.Reap(); }
+
+  bool closed() const { return closed_; }
+  const Consumers::Sessions& serving() const { return consumers_.serving(); }
+
+  const TransportContext context_;
+
+ private:
+  const SessionOptions session_options_;
+  uint64_t seed_;
+  Consumers consumers_;
+  bool closed_ = false;
+  absl::Status close_status_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_SESSION_TRANSPORT_H_
