@@ -225,8 +225,9 @@ const ConfigRow kRows[] = {
      "hosts mpi:HOSTS in the order of their ranks, as in mpi:node[1-4]. kubernetes:SERVICE: the "
      "DNS name of the pods' headless service. etcd:HOST:PORT,...: the servers of etcd, where each "
      "worker is a key under /tryst/CLUSTER/; whoever may write those keys can add a worker, so "
-     "restrict that. After slurm, mpi and kubernetes a :PORT at the end is that of every worker, "
-     "else 2222, as in slurm:5000; with slurm and mpi each further task on a host takes the next."},
+     "restrict that. slurm, mpi and kubernetes take :PORT at the end (slurm:5000; else 2222), on "
+     "which every worker listens; with slurm and mpi each further task on a host listens on the "
+     "next port."},
     {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
      "With resolver=flags: the address of every worker, in the order of their tasks, as in "
      "ps=host:port,host:port;worker=host:port. With slurm, mpi and kubernetes, which know the "
@@ -344,8 +345,8 @@ const ConfigRow kRows[] = {
      "The most memory that Tryst takes of each GPU, for tensors that are received without a "
      "destination of the program's own."},
     {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
-     "Of operations that take less than 10 ms and succeed, one in so many is recorded for tryst "
-     "trace, as are all others. 1: all of them; the newest 4,096 are kept."},
+     "tryst trace records every operation that fails or takes 10 ms or longer, and one in this "
+     "many of the others; 1: all. It keeps the newest 4,096."},
     {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
      "The address:port, in numbers, of the status page and of /metrics. Set it when Prometheus "
      "needs a fixed port. Others than 127.0.0.1 need status_token_file, as the page shows all "
@@ -353,8 +354,8 @@ const ConfigRow kRows[] = {
      "program shows none. off: none."},
     {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
      "A file with a token of at least 16 bytes that whoever wants to see the status page must "
-     "send: browsers as the password, with any user name, Prometheus as a bearer token. It allows "
-     "addresses that other hosts can reach."},
+     "send: browsers as the password, with any user name, Prometheus as a bearer token. With it "
+     "status_listen may name an address that other hosts can reach."},
     {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
      "The certificate chain (PEM) with which the status page speaks TLS. It has to name the host, "
      "as browsers expect. Set it with status_token_file, or the token travels in the clear. Read "

@@ -34,8 +34,8 @@ absl::Status CheckMesh(const TensorLayout& layout, uint32_t owners) {
     if (positions > LayoutLimits::kMaxOwners) break;
   }
   if (positions != layout.owners.size()) {
-    return Wrong(layout, absl::StrCat("a mesh of ", positions, " positions for ",
-                                      layout.owners.size(), " owners"));
+    return Wrong(layout, absl::StrCat("its mesh has ", positions, " positions and it names ",
+                                      layout.owners.size(), " owners: make both numbers equal"));
   }
   std::vector<bool> seen(owners);
   for (const uint32_t owner : layout.owners) {

@@ -139,7 +139,7 @@ TEST(LayoutWireTest, WhatIsWrongIsSaid) {
        "more spreads than tensors"},
       {[](M* m) { m->set_owner_numbers(0, 2); }, "owner 2, and there are 2"},
       {[](M* m) { m->set_owner_numbers(0, 1); }, "owner 1 stands twice"},
-      {[](M* m) { m->set_mesh(0, 3); }, "a mesh of 3 positions for 2 owners"},
+      {[](M* m) { m->set_mesh(0, 3); }, "its mesh has 3 positions and it names 2 owners"},
       {[](M* m) { m->set_mesh(0, -2); }, "an axis of -2 positions"},
       {[](M* m) { m->set_placements(0, 3); }, "a placement on dimension 2"},
       {[](M* m) { m->set_placements(0, 9); }, "a placement on no dimension"},

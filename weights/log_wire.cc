@@ -135,8 +135,8 @@ absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
   rpc::WeightState message;
   if (bytes.size() > kMaxStateBytes ||
       !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a state of a log of weights: ", bytes.size(), " bytes cannot be parsed"));
+    return absl::InvalidArgumentError(absl::StrCat("the state of a log of weights has ",
+                                                   bytes.size(), " bytes that are not one"));
   }
   LogState state;
   state.length = message.length();

@@ -25,9 +25,11 @@ void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadli
   if (number <= floor_) {
     done(absl::AlreadyExistsError(
         absl::StrCat("version ", number, " is not above ", floor_, ", which is sealed")));
-  } else if (seals_.size() >= kMaxReady || seals_.count(number) != 0) {
-    done(absl::ResourceExhaustedError(
-        absl::StrCat("version ", number, " is being sealed, or ", kMaxReady, " others are")));
+  } else if (seals_.count(number) != 0) {
+    done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already")));
+  } else if (seals_.size() >= kMaxReady) {
+    done(absl::ResourceExhaustedError(absl::StrCat(
+        kMaxReady, " versions are being sealed: wait until one is, and seal ", number, " then")));
   } else {
     seals_[number] = {in_term() ? state_.term : 0, digest, deadline_ns, std::move(done)};
     next_ns_ = 0;

@@ -156,14 +156,16 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
         nic->limits().max_reads_in_flight > 0) {
       // The policy is wrong for this machine.
       reach->flush = {true, absl::StrCat("without it, round ", round,
-                                         " of the proof read old "
+                                         " of the test that the NIC reaches GPU memory read old "
                                          "bytes")};
       status = (*proof)->WriteRound(true);
     }
     if (status.ok() && nic->limits().max_reads_in_flight > 0) status = (*proof)->ReadRound();
     if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("round ", round, " of the proof: ", status.message()));
+      return absl::Status(
+          status.code(),
+          absl::StrCat("round ", round,
+                       " of the test that the NIC reaches GPU memory: ", status.message()));
     }
   }
   reach->proof =

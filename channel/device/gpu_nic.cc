@@ -151,10 +151,10 @@ absl::Status GpuNic::Queue::OnFlushed(const Completion& completion) {
   const bool ok = completion.status == CompletionStatus::kOk;
   nic_->CountFlush(nic_->clock_.NowNs() - posted_at_ns_, ok);
   if (!ok) {
-    return absl::UnavailableError(absl::StrCat(
-        "the read by which ", nic_->name(), " makes its writes to GPU memory visible ended with '",
-        CompletionStatusName(completion.status),
-        "': tensors that it wrote since cannot be trusted"));
+    return absl::UnavailableError(
+        absl::StrCat(nic_->name(), " could not flush its writes to GPU memory (",
+                     CompletionStatusName(completion.status),
+                     "): tensors that it has written since the last flush cannot be trusted"));
   }
   flushed_ = posted_;
   return absl::OkStatus();

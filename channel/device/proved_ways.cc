@@ -108,7 +108,7 @@ void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
           --copies_;
           std::move(after)();
           if (copied.ok() && Crc32c(0, slot->data(), bytes) != digest) {
-            copied = absl::DataLossError("the test read wrong bytes");
+            copied = absl::DataLossError("a test of reading its GPU memory got wrong bytes");
           }
           End(way, std::move(copied));
         });

@@ -192,7 +192,7 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   }
   if (bytes > expected_.bytes() - received_) {
     TRYST_REACHED("grpc: more bytes than stated");
-    return Malformed("it sends more bytes than it said");
+    return Malformed("it sends more bytes than it announced");
   }
   char* into = static_cast<char*>(tensor_.mutable_data());
   if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {

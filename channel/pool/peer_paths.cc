@@ -285,8 +285,9 @@ void PeerPaths::OnTooLarge(Way* way, std::vector<WaitingFetch> fetches) {
   const size_t last = ways_.size() - 1;
   if (way->passed_on == 0 && !fetches.empty()) {
     TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
-                    << " over " << NameOf(ways_[last]) << ": it is larger than landing_bytes of "
-                    << NameOf(*way) << "; explain counts further ones, which are not logged";
+                    << " over " << NameOf(ways_[last])
+                    << ", because the tensor is larger than landing_bytes of " << NameOf(*way)
+                    << "; `tryst explain` counts further ones, which are not logged";
   }
   way->passed_on += fetches.size();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();

@@ -113,7 +113,7 @@ absl::Status CallSigner::Heed(absl::string_view callee, absl::string_view statem
     // signed by another clock than our own, so the next call is signed by ours.
     if (!absl::IsUnauthenticated(ended) || clocks_.erase(callee) == 0) return ended;
     return absl::UnavailableError(absl::StrCat(
-        ended.message(), "; the call will be signed again, by this worker's own clock"));
+        ended.message(), "; this worker will sign the call again, with its own clock"));
   }
   const int64_t ahead_ms = clock.unix_ms() - now_();
   clocks_[callee] = {ahead_ms, clock.incarnation()};

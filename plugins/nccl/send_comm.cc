@@ -55,8 +55,8 @@ void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
   } else if (what.kind == Immediate::Kind::kProbe) {
     CountProven();
   } else {
-    Fail(absl::DataLossError(
-        absl::StrCat(PeerText(), " broke the protocol: it sent what only a sender sends")));
+    Fail(absl::DataLossError(absl::StrCat(
+        PeerText(), " broke the protocol: it receives, and sent what only a sender sends")));
   }
 }
 

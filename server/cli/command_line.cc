@@ -201,7 +201,8 @@ const std::vector<CommandRow>& CommandRows() {
        "Exit status 3: no such operation is recorded. Quick ones are sampled "
        "(trace_sample_every).\n",
        0, kAnyWords, Words::kWorkersAndText},
-      {"verify", "TRACE ...", "checks whether what was traced, at both ends, may have happened",
+      {"verify", "TRACE ...",
+       "checks that the traced operations of both ends keep the rules of docs/STATES.md",
        "TRACE is a file of `tryst trace --out`. What each operation waited for, and how it ended, "
        "is\n"
        "held against the tables of states; what its consumer says against what its producer says:\n"
@@ -210,7 +211,7 @@ const std::vector<CommandRow>& CommandRows() {
        "proves is in docs/STATES.md.\n",
        1, kAnyWords, Words::kOther},
       {"top", "[WORKER ...]",
-       "shows rates, operations under way and delays of each path, live; or of all members",
+       "shows, live, rates, operations under way and delays of each path of WORKER, or of all",
        "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
        "tables follow each other, or with --json lines. --count=N: ends after N of them.\n",
        0, kAnyWords, Words::kWorkers},

@@ -47,7 +47,8 @@ absl::Status TryListen(const std::string& address) {
   std::string host = address.substr(0, colon);
   if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
   const Addresses found = LookUp(host, address.substr(colon + 1), AI_PASSIVE | AI_NUMERICSERV);
-  if (found == nullptr) return absl::NotFoundError(absl::StrCat("there is no address for ", host));
+  if (found == nullptr)
+    return absl::NotFoundError(absl::StrCat("the host name ", host, " leads to no address"));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus("socket");
   const int on = 1;  // gRPC sets it, too, so a port in TIME_WAIT counts as free.

@@ -35,9 +35,10 @@ absl::StatusOr<std::unique_ptr<Region>> OfiRegion::Register(OfiDevice* device, v
   if (!registered.ok()) return registered;
   const uint64_t key = fi_mr_key(region->region_);
   if (key > std::numeric_limits<uint32_t>::max()) {
-    return absl::UnimplementedError(
-        absl::StrCat("libfabric's provider ", device->provider().full_name,
-                     " gave a key of more than 4 bytes, for which messages have no room"));
+    return absl::UnimplementedError(absl::StrCat(
+        "libfabric's provider ", device->provider().full_name,
+        " gave a memory key of more than 4 bytes, and messages have room for 4: use another "
+        "provider, or nic=soft"));
   }
   region->remote_key_ = static_cast<uint32_t>(key);
   absl::StatusOr<uint32_t> local =

@@ -155,10 +155,11 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftNicImpl::CreateQueuePair(
       options.receive_depth > most.max_receive_depth || options.max_entries > most.max_entries ||
       options.max_inline_bytes > most.max_inline_bytes || options.ack_timeout > 31) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name(), " does not allow a queue pair with ", options.send_depth, " sends, ",
-        options.receive_depth, " receives, ", options.max_entries, " parts of memory a work and ",
-        options.max_inline_bytes, " bytes inline on port ", options.port,
-        ": ask for no more than its limits(), and for one send and one receive at least"));
+        name(), " cannot make a queue pair on port ", options.port, " with ", options.send_depth,
+        " sends, ", options.receive_depth, " receives, ", options.max_entries,
+        " pieces of memory for each work and ", options.max_inline_bytes,
+        " inline bytes: ask for no more than its limits(), and for one send and one receive at "
+        "least"));
   }
   auto* const completions = static_cast<SoftCompletionQueue*>(options.completions);
   const absl::Status reserved = completions->Reserve(options.send_depth + options.receive_depth);
