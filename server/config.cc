@@ -521,7 +521,7 @@ absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least, in
 
 absl::Status CheckLimits(const ServerConfig& config) {
   if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
-    return absl::InvalidArgumentError("cluster must be a name, and without '/'");
+    return absl::InvalidArgumentError("cluster must be a name without '/', and not empty");
   }
   for (const absl::Status& checked :
        {CheckChoice("shm", config.shm, {"auto", "on", "off"}),

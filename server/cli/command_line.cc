@@ -90,9 +90,11 @@ absl::Status TakeWords(CommandLine* line) {
     const size_t equals = word.find('=');
     if (words == Words::kEdgeFiles &&
         (equals == 0 || equals == std::string::npos || equals + 1 == word.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", word, "' should be EDGE=FILE.npy, where EDGE is the name by which it is fetched, ",
-          "such as weights=", word));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", word,
+                       "' should be EDGE=FILE.npy, where EDGE is the name by which tryst recv asks "
+                       "for the tensor, ",
+                       "such as weights=", word));
     }
   }
   return absl::OkStatus();
@@ -268,7 +270,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
   if (!taken.ok()) return taken;
   if (line.words.empty()) {
     if (line.help) return line;
-    return absl::InvalidArgumentError("no command; see tryst --help");
+    return absl::InvalidArgumentError("no command was given: see tryst --help");
   }
   for (const CommandRow& row : CommandRows()) {
     if (line.words[0] == row.name) line.row = &row;
