@@ -174,8 +174,8 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
       const absl::Status prepared =
           flushes < LoopBack::kDepth
               ? made->PrepareFlush(side.get())
-              : absl::ResourceExhaustedError(absl::StrCat("this NIC flushes for ", flushes,
-                                                          " other GPUs, which is the most"));
+              : absl::ResourceExhaustedError(absl::StrCat("this NIC already flushes for ", flushes,
+                                                          " other GPUs, and can for no more"));
       if (!prepared.ok()) {
         (side->reach.way == DirectWay::kDmaBuf ? side->reach.dma_buf : side->reach.peer_memory) =
             absl::StrCat("no flush: ", prepared.message());

@@ -168,9 +168,9 @@ void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
   const bool counted = keys_out_ != nullptr;
   const size_t next = StepAside(way, Standing::kLeft, why);
   if (in_use && next != way->index) {
-    TRYST_LOG(Warning) << context_->options->self << " changes to " << NameOf(ways_[next])
-                       << " for " << worker_ << ", with " << fetches.size() << " fetches, after "
-                       << NameOf(*way) << " failed: " << why;
+    TRYST_LOG(Warning) << context_->options->self << " now reaches " << worker_ << " by "
+                       << NameOf(ways_[next]) << ", and moves " << fetches.size()
+                       << " fetches there, because " << NameOf(*way) << " failed: " << why;
   }
   TRYST_REACHED("sim: fetches go on by another path");
   if (!counted) keys_out_ = std::make_shared<KeysOut>();
@@ -187,8 +187,8 @@ void PeerPaths::OnUsable(Way* way) {
     TRYST_LOG(Info) << context_->options->self << " now reaches " << worker_ << " by "
                     << NameOf(*way) << "; earlier it could not: " << way->why;
   } else {
-    TRYST_LOG(Info) << context_->options->self << " goes back to " << NameOf(*way) << " for "
-                    << worker_ << ", after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
+    TRYST_LOG(Info) << context_->options->self << " reaches " << worker_ << " by " << NameOf(*way)
+                    << " again, after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
                     << NameOf(ways_[current_]);
   }
   UseWay(way->index);
