@@ -33,9 +33,9 @@ absl::StatusOr<std::string> ReadFrom(int fd, const std::string& path, size_t mos
     text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got == 0) return text;
     if (text.size() > most_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is larger than ", most_bytes,
-                       " bytes, the most that is read, or is a device without an end"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " is larger than ", most_bytes,
+          " bytes, the most that Tryst reads, or is a device without an end: name another file"));
     }
     if (got > 0 || errno == EINTR) continue;
     if (errno != EAGAIN) return CannotRead(path);

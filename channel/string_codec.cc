@@ -61,7 +61,8 @@ absl::StatusOr<Tensor> DecodeStrings(absl::string_view bytes, const TensorShape&
     }
   } catch (const std::bad_alloc&) {  // A peer chose the size.
     return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for ", count, " strings of ", bytes.size(), " bytes"));
+        absl::StrCat("the process has no memory for the peer's tensor of ", count, " strings of ",
+                     bytes.size(), " bytes"));
   }
   if (left != 0)
     return absl::DataLossError(

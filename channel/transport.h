@@ -71,7 +71,7 @@ class Transport {
   // the protocol version is one of ours. kUnimplemented, with the reason: not from there.
   virtual void OnHello(const Hello& hello, HelloDone done) {
     std::move(done)(
-        absl::UnimplementedError("this worker offers no connections of the path " + hello.path));
+        absl::UnimplementedError("this worker offers no connections over the path " + hello.path));
   }
   // Any hello of `worker`, by whichever path: what a former life of it had asked for is over.
   virtual void NotePeer(const std::string& /*worker*/, uint64_t /*incarnation*/) {}

@@ -82,8 +82,8 @@ absl::StatusOr<uint64_t> ChunkExporter::NameOf(const Identity& identity) {
   if (!properties.ok()) return absl::UnimplementedError(properties.status().message());
   if ((properties->handle_types & (cuda::kHandlePosixFd | cuda::kHandleFabric)) == 0) {
     return absl::UnimplementedError(
-        "this GPU memory (cuMemCreate) was made without a handle type by which it could be shared "
-        "with other processes");
+        "this GPU memory cannot be shared with other processes: make it (cuMemCreate) with a "
+        "handle type that can be exported");
   }
   if (names_.size() >= kMostNames) names_.clear();
   return names_[identity] = ++last_name_;
@@ -99,7 +99,7 @@ absl::StatusOr<const ChunkLayout*> ChunkExporter::Describe(cuda::Address address
   const cuda::Address end = address + bytes;
   while (answer_.chunks.empty() || at < end) {
     if (answer_.chunks.size() >= kMostChunks) {
-      return absl::UnimplementedError(absl::StrCat("the GPU's tensor lies in more than ",
+      return absl::UnimplementedError(absl::StrCat("the tensor in GPU memory lies in more than ",
                                                    kMostChunks, " pieces of memory (cuMemCreate)"));
     }
     auto identity = Look(at);
@@ -108,7 +108,8 @@ absl::StatusOr<const ChunkLayout*> ChunkExporter::Describe(cuda::Address address
     const uint64_t its_bytes = std::get<3>(*identity);
     const bool follows = answer_.chunks.empty() ? base <= at : base == at;
     if (!follows || base + its_bytes <= at) {
-      return absl::InternalError("the pieces of memory of a GPU's tensor do not follow each other");
+      return absl::InternalError(
+          "the pieces of GPU memory that a tensor lies in do not follow each other");
     }
     auto name = NameOf(*identity);
     if (!name.ok()) return name.status();
@@ -183,13 +184,15 @@ absl::StatusOr<std::unique_ptr<ChunkImports::Window>> ChunkImports::Map(
     const uint64_t more = offered.chunk.bytes;
     if (more == 0 || more % *granularity != 0 || bytes + more < bytes) {
       return absl::DataLossError(absl::StrCat(
-          "a piece of ", more, " bytes of another process's GPU memory cannot be mapped"));
+          "a piece of ", more,
+          " bytes of another process's GPU memory cannot be mapped: its size is malformed"));
     }
     bytes += more;
   }
   if (chunks.empty() || chunks.size() > kMostChunks) {
-    return absl::DataLossError(
-        absl::StrCat(chunks.size(), " pieces of another process's GPU memory cannot be mapped"));
+    return absl::DataLossError(absl::StrCat(
+        chunks.size(), " pieces of another process's GPU memory cannot be mapped: from 1 to ",
+        kMostChunks, " can"));
   }
   std::unique_ptr<Window> window(new Window(this, exporter));
   for (const OfferedChunk& offered : chunks) {
@@ -224,7 +227,7 @@ absl::Status ChunkImports::Hold(const std::string& exporter, const OfferedChunk&
   }
   if (found->second.bytes != offered.chunk.bytes) {
     return absl::DataLossError(
-        "the producer broke the protocol: it gave two pieces of GPU memory one name");
+        "the producer broke the protocol: it gave two pieces of GPU memory the same name");
   }
   ++found->second.windows;
   window->chunks_.push_back(offered.chunk);

@@ -254,7 +254,7 @@ TEST_F(ChunksTest, WhatCannotBeHandedOnSaysWhy) {
   closed.Map(0, 2);
   const absl::Status no_type = exporter_->Export(closed.At(0), 100).status();
   EXPECT_EQ(no_type.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(no_type.message()), HasSubstr("without a handle type"));
+  EXPECT_THAT(std::string(no_type.message()), HasSubstr("with a handle type that can be exported"));
   cuda::Address pooled = 0;
   ASSERT_EQ(gpu_->calls().cuMemAllocAsync(&pooled, 4096, stream_.get()), 0);
   ASSERT_TRUE(gpu_->WaitFor(stream_.get()).ok());

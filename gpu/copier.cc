@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu, uint64_t 
   copier->event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (copier->event_fd_ < 0)
     return absl::ResourceExhaustedError(
-        "no file descriptor is left for an eventfd: raise the limit of open files (ulimit -n)");
+        "the process has no file descriptor left for copies to and from a GPU: raise the limit of "
+        "open files (ulimit -n)");
   return copier;
 }
 

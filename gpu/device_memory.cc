@@ -52,9 +52,9 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(const Gpu* gpu, uint64_t byt
   memory.bytes_ = bytes;
   status = gpu->driver().Check("cuMemAlloc", gpu->calls().cuMemAlloc_v2(&memory.address_, bytes));
   if (absl::IsResourceExhausted(status)) {
-    return absl::ResourceExhaustedError(absl::StrCat("out of memory: no ", bytes,
-                                                     " bytes left on GPU ", gpu->ordinal(), ": ",
-                                                     status.message()));
+    return absl::ResourceExhaustedError(absl::StrCat("GPU ", gpu->ordinal(),
+                                                     " is out of memory: it has no ", bytes,
+                                                     " bytes left: ", status.message()));
   }
   if (!status.ok()) return status;
   return memory;
@@ -85,8 +85,9 @@ absl::Status DeviceMemory::Map() {
 
 absl::StatusOr<DeviceMemory> DeviceMemory::AllocateShareable(const Gpu* gpu, uint64_t bytes) {
   if (!gpu->device().shareable_memory) {
-    return absl::UnimplementedError(absl::StrCat(
-        "GPU ", gpu->ordinal(), " has no memory that can be shared by a file descriptor"));
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", gpu->ordinal(),
+                     " cannot share its memory with other processes by a file descriptor"));
   }
   absl::Status status = gpu->Use();
   if (!status.ok()) return status;
@@ -127,7 +128,8 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Import(const Gpu* gpu, int fd, uint64
 absl::StatusOr<int> DeviceMemory::ExportFd() const {
   if (allocation_ == 0) {
     return absl::FailedPreconditionError(
-        "this GPU memory was not allocated in a way that can be shared with other processes");
+        "this GPU memory cannot be shared with other processes: allocate it with "
+        "AllocateShareable()");
   }
   absl::Status status = gpu_->Use();
   if (!status.ok()) return status;
@@ -143,8 +145,8 @@ absl::StatusOr<DmaBuf> ExportDmaBuf(const Gpu& gpu, cuda::Address address, uint6
   if (!gpu.device().dma_buf) {
     return absl::UnimplementedError(
         absl::StrCat("GPU ", gpu.ordinal(),
-                     " cannot give its memory to NICs as a dma-buf: that takes the open kernel "
-                     "modules of NVIDIA's driver, and CUDA 11.7"));
+                     " cannot give its memory to NICs as a dma-buf: install the open kernel "
+                     "modules of NVIDIA's driver, and CUDA 11.7 or later"));
   }
   absl::Status status = gpu.Use();
   if (!status.ok()) return status;
@@ -184,9 +186,10 @@ absl::StatusOr<DevicePool::Block*> DevicePool::Take(uint64_t bytes) {
       kept_.erase(largest);
     }
     if (held_bytes_ + wanted > cap_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "GPU ", gpu_->ordinal(), "'s pool of ", cap_bytes_, " bytes has lent ", lent_bytes_,
-          " and has no ", wanted, ": raise gpu_pool_bytes, or release tensors"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("GPU ", gpu_->ordinal(), "'s pool of ", cap_bytes_, " bytes has lent out ",
+                       lent_bytes_, " of them and lacks room for ", wanted,
+                       " more: raise gpu_pool_bytes, or release tensors"));
     }
     held_bytes_ += wanted;
     lent_bytes_ += wanted;

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
   const GpuDevice& device = gpu->device();
   if (device.compute_major * 10 + device.compute_minor < 75) {
     return absl::UnimplementedError(
-        absl::StrCat("GPU ", device.ordinal, " is older than compute capability 7.5"));
+        absl::StrCat("GPU ", device.ordinal, " is too old: it has a compute capability below 7.5"));
   }
   absl::Status status = gpu->Use();
   if (!status.ok()) return status;

@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const CudaDriver* driver, int ord
   auto devices = driver->Devices();
   if (!devices.ok()) return devices.status();
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices->size()) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no GPU ", ordinal, ": the driver shows ", devices->size()));
+    return absl::NotFoundError(absl::StrCat("there is no GPU ", ordinal, ": the CUDA driver shows ",
+                                            devices->size(), " GPUs, counted from 0"));
   }
   std::unique_ptr<Gpu> gpu(new Gpu(driver, std::move((*devices)[static_cast<size_t>(ordinal)])));
   const cuda::Calls& calls = driver->calls();

@@ -61,7 +61,7 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
   reference.offset = address - reference.allocation_at;
   if (bytes > reference.allocation_bytes - reference.offset) {
     return absl::InternalError(absl::StrCat("a GPU's tensor of ", bytes,
-                                            " bytes reaches over the end of its allocation of ",
+                                            " bytes reaches beyond its allocation of ",
                                             reference.allocation_bytes));
   }
   return reference;
@@ -240,8 +240,7 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::OpenChunks(
   if (chunks.size() != reference.chunks || bytes != reference.allocation_bytes ||
       mappings_.count(key) != 0) {
     return absl::DataLossError(
-        "the producer broke the protocol: the pieces of GPU memory that it sent are not those it "
-        "had named");
+        "the producer broke the protocol: it sent other pieces of GPU memory than it had named");
   }
   UnmapFreed(exporter, reference, chunks);
   auto window = imports_.Map(exporter, chunks);

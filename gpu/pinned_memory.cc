@@ -41,8 +41,9 @@ absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const Gpu* gpu, uint64_t byt
       "cuMemHostAlloc",
       gpu->calls().cuMemHostAlloc(&data, bytes, cuda::kHostPortable | cuda::kHostDeviceMap));
   if (!status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("cannot pin ", bytes, " bytes: ", status.message()));
+    return absl::Status(
+        status.code(),
+        absl::StrCat("cannot pin ", bytes, " bytes of host memory for a GPU: ", status.message()));
   }
   PinnedMemory memory;
   memory.gpu_ = gpu;
@@ -95,7 +96,7 @@ absl::StatusOr<PinnedMemory> PinnedMemory::AllocateShared(const Gpu* gpu, uint64
     const int error = errno;
     close(fd);
     return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory: no ", bytes, " bytes of shared memory: ", strerror(error)));
+        absl::StrCat("the host has no ", bytes, " bytes of shared memory left: ", strerror(error)));
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) {

@@ -51,7 +51,7 @@ absl::StatusOr<DType> TypeOf(const DLDataType& type, uint64_t flags) {
   for (const TypeRow& row : kTypes) {
     if (row.code != type.code || row.bits != type.bits) continue;
     if (row.bits < 8 && (flags & dlpack::kFlagSubbyteTypePadded) == 0) {
-      return absl::InvalidArgumentError("A 4-bit DLPack tensor must have one element a byte");
+      return absl::InvalidArgumentError("A 4-bit DLPack tensor must have one element in each byte");
     }
     return row.dtype;
   }
@@ -100,8 +100,8 @@ DLDevice DeviceOf(const MemorySpace& space) {
 
 absl::StatusOr<TensorShape> ShapeOf(const DLTensor& tensor) {
   if (tensor.ndim < 0 || tensor.ndim > TensorShape::kMaxLocalRank) {
-    return absl::InvalidArgumentError(absl::StrCat("This DLPack tensor has the rank ", tensor.ndim,
-                                                   ", and the most is ",
+    return absl::InvalidArgumentError(absl::StrCat("This DLPack tensor has ", tensor.ndim,
+                                                   " dimensions, and may have at most ",
                                                    TensorShape::kMaxLocalRank));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {

@@ -87,7 +87,7 @@ void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
     if (node->max_bytes_ != 0 && bytes > node->max_bytes_) {
       Call(std::move(ready),
            absl::InvalidArgumentError(absl::StrCat(
-               bytes, " bytes never fit under max_held_bytes, which is ", node->max_bytes_)));
+               bytes, " bytes never fit: raise max_held_bytes, which is ", node->max_bytes_)));
       return;
     }
   }

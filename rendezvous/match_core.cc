@@ -73,7 +73,7 @@ std::vector<std::unique_ptr<MatchCore::Shard>> MatchCore::MakeShards(size_t coun
 absl::Status MatchCore::OverCap(int64_t bytes, absl::string_view what) const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "Send of ", bytes, " bytes of ", what, " would exceed max_held_bytes: ", held_.Explain(),
-      ". Wait until consumers receive (WhenRoom()), or raise it."));
+      ". Wait until consumers receive (WhenRoom()), or raise max_held_bytes."));
 }
 
 int64_t MatchCore::ChargeBytes(int64_t bytes) {

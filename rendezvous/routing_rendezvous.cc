@@ -115,8 +115,8 @@ absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor
   }
   absl::StatusOr<Tensor> packed = Pack(*tensor);
   if (!packed.ok()) {
-    return absl::Status(packed.status().code(), absl::StrCat("The tensor sent to ", key.text(),
-                                                             ": ", packed.status().message()));
+    return absl::Status(packed.status().code(), absl::StrCat("Send failed for ", key.text(), ": ",
+                                                             packed.status().message()));
   }
   *tensor = *std::move(packed);
   return absl::OkStatus();

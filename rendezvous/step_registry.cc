@@ -40,12 +40,13 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
   }
   if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
     return absl::InvalidArgumentError(
-        "the caps of the process and of one step must not be negative; 0 is no cap");
+        "max_held_bytes of the process and of a step must not be negative: set 0 for no limit");
   }
   if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "The cap of one step, ", options.step.max_held_bytes,
-        " bytes, is above that of the process (max_held_bytes), ", options.max_held_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_held_bytes of a step, ", options.step.max_held_bytes,
+                     ", is above that of the process, ", options.max_held_bytes,
+                     ": lower the first or raise the second"));
   }
   if (options.step.shards < 1 || options.step.shards > 1024) {
     return absl::InvalidArgumentError("a step registry needs 1 to 1024 shards");
@@ -96,7 +97,7 @@ absl::Status StepRegistry::BeginStep(int64_t step_id) {
     if (steps_.size() >= options_.max_begun_by_peers && !steps_.contains(step_id)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("Step ", step_id, " was not begun: ", steps_.size(),
-                       " steps are open, the most that peers may begin: clean up finished ones"));
+                       " steps are open, and peers may begin no more: clean up finished steps"));
     }
   }
   return StartStep(step_id).status();
@@ -148,7 +149,7 @@ StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
 }
 
 absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
-  if (key.empty()) return absl::InvalidArgumentError("A tensor is asked for with an empty key");
+  if (key.empty()) return absl::InvalidArgumentError("The request for a tensor has an empty key");
   if (key.src_device().empty() || key.src().worker != options_.worker) {
     return absl::InvalidArgumentError(
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
@@ -187,13 +188,15 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   if (step == nullptr && full()) DropAbandoned();
   if (step == nullptr && full()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "Tensors of too many steps are asked for that this worker has not started: ", unstarted_));
+        "Peers ask for tensors of ", unstarted_,
+        " steps that this worker has not started, and may ask for no more: start those steps"));
   }
   if (step != nullptr && !step->started &&
       step->rendezvous->counters().waiting_receives >=
           static_cast<int64_t>(options_.max_deferred_per_step)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "Too many tensors are asked for of step ", step_id, ", which this worker has not started"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Peers ask for too many tensors of step ", step_id,
+                     ", which this worker has not started: start that step"));
   }
   if (step == nullptr) {
     step = NewStep(step_id);
@@ -266,7 +269,7 @@ absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::strin
     if (absl::StartsWith(edge, prefix)) return answerer;
   }
   return absl::UnavailableError(
-      absl::StrCat("nothing on ", options_.worker, " answers for ", edge));
+      absl::StrCat("nothing on ", options_.worker, " answers requests for ", edge, ", or not yet"));
 }
 
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {

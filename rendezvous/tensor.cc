@@ -95,8 +95,8 @@ absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
 // Sets the dimensions. REQUIRES: the shape is a scalar. On an error it stays a scalar.
 absl::Status TensorShape::Set(absl::Span<const int64_t> dims) {
   if (dims.size() > kMaxLocalRank) {
-    return absl::InvalidArgumentError(absl::StrCat("A tensor's shape has ", dims.size(),
-                                                   " dimensions, and may have ", kMaxLocalRank));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "A tensor's shape has ", dims.size(), " dimensions, and may have at most ", kMaxLocalRank));
   }
   int64_t elements = 1;
   bool empty = false;
@@ -160,7 +160,7 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
   Storage* storage = HostStorage::New(*bytes);
   if (storage == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for ", DTypeName(dtype), shape.ToString()));
+        absl::StrCat("out of memory for a tensor of ", DTypeName(dtype), shape.ToString()));
   }
   return Tensor(StorageRef::Own(storage), 0, dtype, shape);
 }
@@ -197,18 +197,19 @@ absl::StatusOr<Tensor> Tensor::FromStrings(std::vector<std::string> elements,
                                            const TensorShape& shape) {
   if (elements.size() != static_cast<uint64_t>(shape.elements())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(elements.size(), " strings were given for the shape ", shape.ToString()));
+        absl::StrCat(elements.size(), " strings were given for the shape ", shape.ToString(),
+                     ", which has ", shape.elements(), " elements"));
   }
   return Tensor(StorageRef::Own(new StringStorage(std::move(elements))), 0, DType::kString, shape);
 }
 
 absl::StatusOr<Tensor> Tensor::Slice(int64_t begin, int64_t end) const {
   if (!valid() || shape_.rank() == 0) {
-    return absl::InvalidArgumentError("Only a tensor with an outermost dimension has slices");
+    return absl::InvalidArgumentError("A tensor without dimensions has no slices");
   }
   if (begin < 0 || end < begin || end > shape_.dim(0)) {
-    return absl::OutOfRangeError(
-        absl::StrCat("A slice wants the rows [", begin, ",", end, ") of ", shape_.ToString()));
+    return absl::OutOfRangeError(absl::StrCat("A slice cannot have the rows [", begin, ",", end,
+                                              ") of a tensor of the shape ", shape_.ToString()));
   }
   std::vector<int64_t> dims(shape_.dims().begin(), shape_.dims().end());
   const int64_t row_elements = dims[0] == 0 ? 0 : shape_.elements() / dims[0];

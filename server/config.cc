@@ -198,8 +198,9 @@ std::vector<Sum> MemorySums(const ServerConfig& config) {
 
 const ConfigRow kRows[] = {
     {"Who and where", "cluster", K::kText, &C::cluster,
-     "The name of this cluster. All workers of a job set the same one; a worker refuses calls from "
-     "workers that set another. Give each job its own name where several share hosts or a token."},
+     "The name of this cluster, which all its workers set alike; a worker refuses calls from "
+     "workers that set another. Give each cluster its own name where several share hosts or a "
+     "token."},
     {"Who and where", "job", K::kText, &C::job,
      "The name of this worker's job in the cluster, for example ps. With task it makes the "
      "worker's name, /job:ps/replica:0/task:0. Not needed where a resolver (slurm, mpi, "
@@ -212,27 +213,28 @@ const ConfigRow kRows[] = {
      "between hosts."},
     {"Who and where", "listen", K::kText, &C::listen,
      "The host:port on which this worker takes gRPC calls; port 0 takes a free one. Empty: the "
-     "port of its entry in the cluster, on the loopback if insecure is set, else on every "
-     "address."},
+     "port of this worker's entry in the cluster, on the loopback if insecure is set, else on "
+     "every address."},
     {"Who and where", "advertise", K::kText, &C::advertise,
-     "The host:port that this worker tells others to connect to. Set it when they reach it under "
-     "another address than it listens on (listen=0.0.0.0:2222, NAT, containers). Empty: its entry "
-     "in the cluster, else the address it listens on."},
+     "The host:port that this worker tells others to connect to. Set it when they reach this "
+     "worker under another address than it listens on (listen=0.0.0.0:2222, NAT, containers). "
+     "Empty: this worker's entry in the cluster, else the address it listens on."},
     {"Who else", "resolver", K::kText, &C::resolver,
      "Where this worker learns who the other workers are; set what starts your job. flags: "
      "cluster_spec. file:PATH: a JSON file in the form of TensorFlow's ClusterDef or ServerDef, "
-     "read again when it changes. tf_config: the variable TF_CONFIG. slurm. mpi, or on several "
-     "hosts mpi:HOSTS in the order of their ranks, as in mpi:node[1-4]. kubernetes:SERVICE: the "
-     "DNS name of the pods' headless service. etcd:HOST:PORT,...: the servers of etcd, where each "
-     "worker is a key under /tryst/CLUSTER/; whoever may write those keys can add a worker, so "
-     "restrict that. After slurm, mpi and kubernetes a :PORT at the end is that of every worker, "
-     "else 2222, as in slurm:5000; with slurm and mpi each further task on a host takes the next."},
+     "read again when it changes. tf_config: the variable TF_CONFIG. slurm: the variables of "
+     "Slurm. mpi: those of mpirun; on several hosts mpi:HOSTS, in the order of their ranks, as in "
+     "mpi:node[1-4]. kubernetes:SERVICE: the DNS name of the pods' headless service. "
+     "etcd:HOST:PORT,...: the servers of etcd, where each worker is a key under /tryst/CLUSTER/; "
+     "whoever may write those keys can add a worker, so restrict who may. slurm, mpi and "
+     "kubernetes take :PORT at the end (slurm:5000; else 2222), on which every worker listens; "
+     "with slurm and mpi each further task on a host listens on the next port."},
     {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
      "With resolver=flags: the address of every worker, in the order of their tasks, as in "
      "ps=host:port,host:port;worker=host:port. With slurm, mpi and kubernetes, which know the "
-     "addresses: how many tasks each job has, as in ps=1,worker=3; with slurm and mpi the last may "
-     "be worker=*, which takes all tasks that are left. All workers of a closed cluster set the "
-     "same."},
+     "addresses: how many tasks each job has, as in ps=1,worker=3; with slurm and mpi the last job "
+     "may be worker=*, which takes all tasks that are left. All workers of a closed cluster set "
+     "the same."},
     {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
      "Set it when etcd speaks TLS: the certificates (PEM) of the authority that signed those of "
      "etcd's servers."},
@@ -242,20 +244,20 @@ const ConfigRow kRows[] = {
     {"Who else", "etcd_key_file", K::kText, &C::etcd_key_file,
      "The private key (PEM) of etcd_certificate_file."},
     {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
-     "Set it when etcd has users: a file with USER:PASSWORD, as which this worker logs in there."},
+     "Set it when etcd has users: a file with USER:PASSWORD, with which this worker logs in."},
     {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
      "Lets workers join that the cluster's description does not name. Set it where workers come "
      "and go, together with join."},
     {"Who else", "join", K::kText, &C::join,
      "Some workers to announce this one to when it starts, as in "
-     "/job:ps/replica:0/task:0@host:port, separated by commas. They tell it of all others. Set it "
-     "in an open cluster."},
+     "/job:ps/replica:0/task:0@host:port, separated by commas. They tell this worker of all "
+     "others. Set it in an open cluster."},
     {"Security", "certificate_file", K::kText, &C::certificate_file,
      "For mutual TLS: this worker's certificate chain (PEM). The certificate names the worker by a "
-     "URI: tryst://CLUSTER/job:J/replica:0/task:T for one worker, tryst://CLUSTER/job:J for any of "
-     "a job, or tryst://CLUSTER for any of the cluster. Set it together with key_file and ca_file. "
-     "This worker looks every ten seconds, and trystd at once on SIGHUP, whether one of the three "
-     "files has changed; it then uses the new ones."},
+     "URI: tryst://CLUSTER/job:J/replica:0/task:T for one worker, tryst://CLUSTER/job:J for any "
+     "worker of a job, or tryst://CLUSTER for any worker of the cluster. Set it together with "
+     "key_file and ca_file. This worker looks every ten seconds, and trystd at once on SIGHUP, "
+     "whether one of the three files has changed; it then uses the new ones."},
     {"Security", "key_file", K::kText, &C::key_file,
      "For mutual TLS: the private key (PEM) of certificate_file."},
     {"Security", "ca_file", K::kText, &C::ca_file,
@@ -267,7 +269,7 @@ const ConfigRow kRows[] = {
      "names and sizes, nor prove which worker calls."},
     {"Security", "insecure", K::kSwitch, &C::insecure,
      "Uses neither certificates nor a token: whoever can connect is let in, and nothing is "
-     "encrypted. This worker then listens on the loopback alone. For trying things out on one "
+     "encrypted. This worker then listens on the loopback alone. Set it to try things out on one "
      "machine."},
     {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
      "Lets a worker with insecure listen on addresses that other hosts can reach. Set it only in a "
@@ -290,43 +292,43 @@ const ConfigRow kRows[] = {
      "The largest tensor that this worker receives. One that its producer states to be larger is "
      "refused, so a faulty producer cannot fill the memory."},
     {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
-     "How many bytes of tensors may have been sent here and not yet received. A Send beyond it "
-     "fails, which tells the producer to wait. 0: no limit; set it where producers can run ahead "
-     "of consumers."},
+     "How many bytes of tensors this worker may hold that were sent and not yet received. A Send "
+     "beyond that fails, which tells the producer to wait. 0: no limit; set it where producers can "
+     "run ahead of consumers."},
     {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
      "How many bytes of tensors a producer keeps for consumers whose connection broke while they "
-     "received. Beyond it the oldest are dropped."},
+     "received. Beyond that it drops the oldest."},
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
      "How much memory each NIC sets aside for tensors that arrive without a destination of the "
      "receiver's own. Set it to what can arrive at once, and at least to the largest tensor: "
      "larger ones travel by gRPC."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
      "The most that the limits above, shm_bytes and the message rings may add up to. This worker "
-     "does not start when their sum is larger, and prints it. 0: not checked; set it to what the "
-     "container allows."},
+     "does not start when their sum is larger, and prints the sum. 0: not checked; set it to what "
+     "the container allows."},
     {"Limits", "max_peers", K::kNumber, &C::max_peers,
-     "How many peers may be connected over NICs in each direction. Further ones are refused there "
-     "and use gRPC. Completion queues are sized by it."},
+     "How many peers may be connected over NICs in each direction. Further peers use gRPC. "
+     "Completion queues have room for this many."},
     {"Limits", "patience", K::kDuration, &C::patience,
      "How long a fetch goes on trying while its producer does not answer; then it fails. Set it "
-     "above the time that a worker of yours takes to restart. A producer keeps tensors for a "
-     "consumer that has vanished for twice as long, and at least 2m, in case it comes back."},
+     "above the time that a worker of yours takes to restart. When a consumer vanishes, its "
+     "producers keep its tensors for twice as long, and at least 2m, in case it comes back."},
     {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
-     "How long a worker that was told to stop waits for tensors under way. Give supervisors a "
-     "longer time than this before they kill it."},
+     "How long a worker that was told to stop waits for tensors under way. Let supervisors wait "
+     "longer than this before they kill the worker."},
     {"Data plane", "shm", K::kText, &C::shm,
      "Whether tensors travel through shared memory between workers of one host. auto: yes, unless "
      "nic names a NIC. on: yes. off: no, for example where workers of one user must not read each "
-     "other's memory. Without effect with protocol=grpc."},
+     "other's memory. It has no effect with protocol=grpc."},
     {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
      "The most shared memory that this worker takes, for tensors that are made in it and for "
      "copies of others under way; at least 16MiB. When it is used up, tensors take another way. It "
      "counts against the memory of the cgroup; /dev/shm is not needed."},
     {"Data plane", "nic", K::kText, &C::nic,
      "Which NICs carry tensors between hosts. auto: an RDMA device if there is one, and the soft "
-     "NIC, which needs no hardware. soft: that alone. ibv: an RDMA device alone; TensorFlow's "
-     "RDMA_* variables choose and tune it. ofi:PROVIDER: libfabric with the provider tcp, shm, "
-     "udp, verbs or efa; both workers must name the same."},
+     "NIC, which needs no hardware. soft: the soft NIC alone. ibv: an RDMA device alone; "
+     "TensorFlow's RDMA_* variables choose and tune it. ofi:PROVIDER: libfabric with the provider "
+     "tcp, shm, udp, verbs or efa; both workers must name the same."},
     {"Data plane", "nic_listen", K::kText, &C::nic_listen,
      "The host:port on which the soft NIC takes connections; set it when a firewall lets only "
      "known ports pass. Empty: a free port of the host that gRPC listens on."},
@@ -335,32 +337,33 @@ const ConfigRow kRows[] = {
      "one of them does not fill the network; large tensors are spread over all of them."},
     {"Data plane", "pollers", K::kText, &C::pollers,
      "How many threads move tensors; each serves some of the peers. auto: half of the processors "
-     "that the process may use, 1 to 8. A number: so many, but never more than those processors, "
-     "and 1 if gpus is set; fewer leave more to the program. cpus:0,2,4-7: one on each of these "
-     "processors; choose those of the NIC's NUMA node, which tryst doctor names."},
+     "that the process may use, 1 to 8. A number: that many threads, but never more than those "
+     "processors, and 1 if gpus is set; fewer threads leave more processors to the program. "
+     "cpus:0,2,4-7: one thread on each of these processors; choose those of the NIC's NUMA node, "
+     "which tryst doctor names."},
     {"GPUs", "gpus", K::kText, &C::gpus,
      "The GPUs whose memory tensors may lie in: all, or their numbers as in 0,1. Empty: none."},
     {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
      "The most memory that Tryst takes of each GPU, for tensors that are received without a "
      "destination of the program's own."},
     {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
-     "Of operations that take less than 10 ms and succeed, one in so many is recorded for tryst "
-     "trace, as are all others. 1: all of them; the newest 4,096 are kept."},
+     "tryst trace records every operation that fails or takes 10 ms or longer, and one in this "
+     "many of the others; 1: all. The worker keeps the newest 4,096."},
     {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
      "The address:port, in numbers, of the status page and of /metrics. Set it when Prometheus "
-     "needs a fixed port. Others than 127.0.0.1 need status_token_file, as the page shows all "
+     "needs a fixed port. Any address but 127.0.0.1 needs status_token_file, as the page shows all "
      "peers and keys. Empty: trystd takes a free port of 127.0.0.1, and a server inside another "
-     "program shows none. off: none."},
+     "program shows no page. off: no page."},
     {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
-     "A file with a token of at least 16 bytes that whoever wants to see the status page must "
-     "send: browsers as the password, with any user name, Prometheus as a bearer token. It allows "
-     "addresses that other hosts can reach."},
+     "A file with a token of at least 16 bytes. Whoever wants to see the status page must send the "
+     "token: browsers as the password, with any user name, Prometheus as a bearer token. With it "
+     "status_listen may name an address that other hosts can reach."},
     {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
      "The certificate chain (PEM) with which the status page speaks TLS. It has to name the host, "
-     "as browsers expect. Set it with status_token_file, or the token travels in the clear. Read "
-     "at the start alone."},
+     "as browsers expect. Set it with status_token_file, or the token travels in the clear. It is "
+     "read at the start alone."},
     {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
-     "The private key (PEM) of status_certificate_file. Read at the start alone."},
+     "The private key (PEM) of status_certificate_file. It is read at the start alone."},
     {"Seeing what it does", "log_format", K::kText, &C::log_format,
      "How trystd writes its log to stderr. text: lines for people. json: one JSON object for each "
      "line, for log collectors."},
@@ -520,7 +523,7 @@ absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least, in
 
 absl::Status CheckLimits(const ServerConfig& config) {
   if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
-    return absl::InvalidArgumentError("cluster must be a name, and without '/'");
+    return absl::InvalidArgumentError("cluster must be a name without '/', and not empty");
   }
   for (const absl::Status& checked :
        {CheckChoice("shm", config.shm, {"auto", "on", "off"}),

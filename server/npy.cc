@@ -31,7 +31,7 @@ constexpr TypeRow kTypes[] = {
 };
 
 absl::Status Bad(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("not a .npy file that can be read: ", what));
+  return absl::InvalidArgumentError(absl::StrCat("it is no .npy file that Tryst can read: ", what));
 }
 
 // The text after 'name': in the header's dictionary.
@@ -51,7 +51,7 @@ absl::StatusOr<TensorShape> ParseShape(absl::string_view text) {
        absl::StrSplit(text.substr(0, close - 1), ',', absl::SkipWhitespace())) {
     int64_t value = 0;
     if (!absl::SimpleAtoi(dim, &value))
-      return Bad(absl::StrCat("its header has the dimension '", dim, "'"));
+      return Bad(absl::StrCat("the shape in its header has the dimension '", dim, "'"));
     dims.push_back(value);
   }
   return TensorShape::Make(dims);
@@ -61,12 +61,12 @@ absl::StatusOr<TensorShape> ParseShape(absl::string_view text) {
 
 absl::StatusOr<Tensor> ParseNpy(absl::string_view bytes) {
   if (!absl::ConsumePrefix(&bytes, kMagic) || bytes.size() < 4)
-    return Bad("it does not begin like one");
+    return Bad("a .npy file begins with other bytes");
   const int version = bytes[0];
   size_t header_bytes = 0;
   const size_t length_bytes = version == 1 ? 2 : 4;
   if (version < 1 || version > 3 || bytes.size() < 2 + length_bytes)
-    return Bad("it is of an unknown version of the format");
+    return Bad("its version of the format is unknown");
   for (size_t i = 0; i < length_bytes; ++i) {
     header_bytes |= static_cast<size_t>(static_cast<unsigned char>(bytes[2 + i])) << (8 * i);
   }
@@ -90,8 +90,8 @@ absl::StatusOr<Tensor> ParseNpy(absl::string_view bytes) {
   if (!shape.ok()) return Bad(shape.status().message());
   const absl::StatusOr<uint64_t> want = TensorBytes(dtype, *shape);
   if (!want.ok() || *want != bytes.size()) {
-    return Bad(absl::StrCat(bytes.size(),
-                            " bytes of data are not what the shape needs: ", shape->ToString()));
+    return Bad(
+        absl::StrCat(bytes.size(), " bytes of data do not fit the shape ", shape->ToString()));
   }
   absl::StatusOr<Tensor> tensor = Tensor::Allocate(dtype, *shape);
   if (!tensor.ok()) return tensor;
@@ -134,7 +134,8 @@ absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
   if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   absl::StatusOr<Tensor> tensor = ParseNpy(text.str());
   if (!tensor.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tensor.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot use ", path, ": ", tensor.status().message()));
   }
   return tensor;
 }

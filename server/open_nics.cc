@@ -35,7 +35,7 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the name of this host, by which peers reach the soft NIC, does not resolve: ", host, ": ",
+        "peers reach the soft NIC by the name of this host, which does not resolve: ", host, ": ",
         gai_strerror(error)));
   }
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, freeaddrinfo);
@@ -108,7 +108,7 @@ absl::Status NotInTheClear(const ServerConfig& config) {
   return absl::FailedPreconditionError(
       absl::StrCat("nic=", config.nic,
                    " encrypts nothing, and this server encrypts: set encrypt=trusted_nic if nobody "
-                   "else is on that network, or encrypt=off, or nic=soft"));
+                   "else is on the NIC's network, or encrypt=off, or nic=soft"));
 }
 
 }  // namespace
@@ -122,9 +122,9 @@ absl::StatusOr<LinkOptions> LinkFrom(LinkOptions link, const ServerConfig& confi
   if (settings->queue_depth) {
     link.send_depth = std::min(std::max(*settings->queue_depth, kLeastDepth), kMostDepth);
     if (link.send_depth != *settings->queue_depth) {
-      TRYST_LOG(Warning) << "RDMA_QP_QUEUE_DEPTH " << *settings->queue_depth
-                         << " is out of range and taken as " << link.send_depth << ": "
-                         << kLeastDepth << " to " << kMostDepth << " are possible";
+      TRYST_LOG(Warning) << "RDMA_QP_QUEUE_DEPTH is " << *settings->queue_depth
+                         << ", and must be from " << kLeastDepth << " to " << kMostDepth
+                         << ": this worker uses " << link.send_depth;
     }
   }
   return link;
@@ -148,8 +148,8 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
     absl::StatusOr<NicPath> path = OpenIbv(place.environment);
     if (path.ok() && !MayBeClear(config)) {
       TRYST_LOG(Warning) << "the RDMA device " << path->nic->name()
-                         << " is not used, since nothing encrypts there and this server encrypts: "
-                            "set encrypt=trusted_nic if nobody else is on its network";
+                         << " is not used, as it cannot encrypt and this server encrypts: set "
+                            "encrypt=trusted_nic if nobody else is on its network";
     } else if (path.ok()) {
       paths.push_back(*std::move(path));
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {

@@ -73,16 +73,16 @@ ServerImpl::~ServerImpl() {
     return;
   }
   // A thread that nobody joins destroys it: docs/decisions/0028-destroyed-in-a-callback.md.
-  TRYST_LOG(Warning) << worker()
-                     << " is destroyed in one of its own callbacks: another thread waits "
-                     << "until that has returned, and stops it";
+  TRYST_LOG(Warning)
+      << worker() << " is destroyed in one of its own callbacks: another thread stops it when that "
+      << "callback has returned";
   ServerCore* const core = core_.release();
   try {
     std::thread([core, serves] { Destroy(std::unique_ptr<ServerCore>(core), serves); }).detach();
   } catch (const std::system_error& error) {
     TRYST_LOG(Error) << core->parts().worker
-                     << " cannot be stopped, and its memory is kept: no thread can be started to "
-                     << "stop it: " << error.what();
+                     << " runs on, and keeps its memory: no thread can be started that stops it: "
+                     << error.what();
   }
 }
 
@@ -91,14 +91,15 @@ absl::Status ServerImpl::Start() {
     MutexLock lock(&mu_);
     if (!start_status_.ok()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "a server can be started once, and this one has failed to start: make another (",
+          "a server can be started once, and this one has failed to start: make another server (",
           start_status_.message(), ")"));
     }
     if (state_ != State::kNew) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "a server can be started once, and ", worker(),
-          state_ == State::kStopping || state_ == State::kStopped ? " was stopped: make another"
-                                                                  : " has started already"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("a server can be started once, and ", worker(),
+                       state_ == State::kStopping || state_ == State::kStopped
+                           ? " was stopped: make another server"
+                           : " has started already"));
     }
     state_ = State::kStarting;
   }
@@ -146,7 +147,7 @@ void ServerImpl::Join() {
   MutexLock lock(&mu_);
   if (in_callback && state_ != State::kStopped) {
     TRYST_LOG(Error) << "Join() was called in a callback of " << worker()
-                     << ", where it would wait for itself, so it returns at once";
+                     << ", which would wait for its own end: Join() returns at once";
     return;
   }
   while (state_ != State::kStopped) changed_.Wait(&mu_);

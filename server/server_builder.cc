@@ -56,7 +56,7 @@ absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   if (!ParseDeviceName(cpu, &name)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "job '", job,
-        "' cannot be a job's name: set job (letters, digits, '_', '-', '.') and task"));
+        "' cannot be a job's name: set job to a name of letters, digits, '_', '-' and '.'"));
   }
   return absl::OkStatus();
 }
@@ -89,8 +89,8 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   }
   if (HostOf(parts->advertise) == "0.0.0.0") {
     return absl::InvalidArgumentError(
-        "others cannot connect to 0.0.0.0: set advertise to the host:port at which they reach this "
-        "worker");
+        "other workers cannot connect to 0.0.0.0: set advertise to the host:port at which they "
+        "reach this worker");
   }
   return absl::OkStatus();
 }
@@ -118,7 +118,7 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
     parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
     if (parts->security.token.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(config.token_file, " is empty: it should hold the token"));
+          absl::StrCat(config.token_file, " is empty, and should hold the token"));
     }
   }
   return Security::Check(parts->security, parts->listen);
@@ -162,7 +162,7 @@ absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
       absl::StrSplit(absl::StripAsciiWhitespace(access->password), absl::MaxSplits(':', 1));
   if (user.first.empty() || user.second.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(config.etcd_password_file, " should hold USER:PASSWORD"));
+        absl::StrCat(config.etcd_password_file, " should hold USER:PASSWORD, and does not"));
   }
   access->user = std::string(user.first);
   access->password = std::string(user.second);

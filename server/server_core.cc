@@ -373,12 +373,12 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
              !members_.Admits(caller->worker)) {
     // It may have registered a moment ago, so it is told to ask again.
     if (members_.expects_more()) {
-      return absl::UnavailableError(absl::StrCat(
-          caller->worker, " is not known to this worker yet: announce it, and try again"));
+      return absl::UnavailableError(absl::StrCat("this worker does not know ", caller->worker,
+                                                 " yet: announce that worker, and try again"));
     }
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",
-        controls ? ": to let it begin, abort and clean up steps, name it in the setting control"
+        controls ? ": name it in the setting control, if it may begin, abort and clean up steps"
                  : ""));
   }
   return caller;
@@ -429,7 +429,7 @@ absl::Status ServerCore::Listen() {
   grpc_ = builder.BuildAndStart();
   builder_.reset();
   if (grpc_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("gRPC could not be started at ", parts_.listen));
+    return absl::UnavailableError(absl::StrCat("gRPC did not start at ", parts_.listen));
   }
   port_ = listener_->port();
   // The advertised address must be known before the first peer is answered.
@@ -479,7 +479,7 @@ void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
   if (drained_) return;
   TRYST_LOG(Error)
       << parts_.worker
-      << " stops and keeps the memory of its transfers, into which a NIC may still write: "
+      << " stops, but keeps the memory of its transfers, as a NIC may still write there: "
       << drained.message();
 }
 
@@ -512,11 +512,14 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   DrainFetches(until);
   if (data_plane_->calls()->counts().sending > 0) {
     status = absl::DeadlineExceededError(
-        "tensors that were being sent when the time for stopping was over were cut off");
+        "the time for stopping was over before all tensors were sent, and the rest were cut off: "
+        "raise stop_deadline");
   }
   if (const size_t lent = data_plane_->EndLending(); lent > 0) {
     status = absl::DeadlineExceededError(
-        absl::StrCat(lent, " tensors in GPU memory may still be read in place by other workers"));
+        absl::StrCat(lent,
+                     " tensors in GPU memory are lent, and other workers may still read them: "
+                     "raise stop_deadline"));
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   // Channels say farewell when they close. A peer that does not answer that must not look like one
@@ -526,7 +529,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   CloseDataPlane(until);
   if (!drained_)
     status = absl::DeadlineExceededError(
-        "transfers had not ended when the time for stopping was over: raise stop_deadline");
+        "the time for stopping was over before all transfers had ended: raise stop_deadline");
   bool idle = true;
   if (own_executor_ != nullptr) {
     own_executor_->SetSources({});

@@ -71,7 +71,9 @@ absl::Status ServerDevices::OpenGpus(const std::string& names) {
           absl::StrCat("gpus is '", names, "', and should be all, or numbers as in 0,1"));
     }
   }
-  if (ordinals.empty()) return absl::NotFoundError("gpus is set, and the CUDA driver shows no GPU");
+  if (ordinals.empty())
+    return absl::NotFoundError(
+        "gpus is set, and the CUDA driver shows no GPU: unset gpus, or see what nvidia-smi says");
   for (int ordinal : ordinals) {
     auto gpu = Gpu::Open(driver_.get(), ordinal);
     if (!gpu.ok()) return gpu.status();

@@ -142,11 +142,10 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
     while (*held > 0) {
       const bool asked = server->steps()->counters().waiting_sends == 0;
       if (absl::Now() > until) {
-        return Fail(absl::DeadlineExceededError(
-            absl::StrCat(command.to,
-                         asked ? " has asked for the tensor and not accepted it"
-                               : " has not asked for the tensor",
-                         " within --timeout")));
+        return Fail(absl::DeadlineExceededError(absl::StrCat(
+            command.to,
+            asked ? " asked for the tensor, but did not accept it" : " did not ask for the tensor",
+            " within --timeout")));
       }
       absl::SleepFor(absl::Milliseconds(10));
     }

@@ -50,7 +50,8 @@ int Main(const std::vector<std::string>& args) {
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
   while (WaitForDaemonSignal() == DaemonSignal::kReload) {
-    TRYST_LOG(Info) << "SIGHUP: looks for new certificates and a new file of the cluster";
+    TRYST_LOG(Info)
+        << "SIGHUP: this worker looks for new certificates and a new file of the cluster";
     (*server)->Reload();
   }
   absl::Status stopped = (*server)->Stop(config->stop_deadline);

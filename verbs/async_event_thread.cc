@@ -62,7 +62,7 @@ void AsyncEventThread::Run() {
       if (errno == EINTR) continue;
       TRYST_LOG(Error)
           << nic_->name()
-          << ": its events (port up or down, device lost) are no longer reported: poll: "
+          << ": this worker no longer hears of its events (port up or down, device lost): poll: "
           << strerror(errno);
       return;
     }

@@ -124,7 +124,7 @@ absl::StatusOr<Registration> RegistrationCache::Take(void* address, uint64_t byt
   const uint64_t end = begin + bytes;
   if (address == nullptr || end <= begin) {
     return absl::InvalidArgumentError(
-        "memory to be registered is null, empty, or reaches over the end of the address space");
+        "the memory to register is null, empty, or reaches beyond the end of the address space");
   }
   Regions evicted;
   std::list<Pending>::iterator pending;

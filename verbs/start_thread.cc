@@ -12,7 +12,7 @@ absl::Status StartThread(const std::string& what, std::function<void()> run, std
     *out = std::thread(std::move(run));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no thread can be started for ", what, ": ", error.what(),
+        absl::StrCat("cannot start a thread for ", what, ": ", error.what(),
                      "; raise the limit of processes (ulimit -u, or the cgroup's pids.max)"));
   }
   return absl::OkStatus();

@@ -88,9 +88,9 @@ absl::Status CheckSetName(absl::string_view set) {
       std::all_of(set.begin(), set.end(), allowed)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("a set is named by up to ", kMaxSetNameBytes,
-                                                 " letters, digits, '_', '-', '.' and '/', not \"",
-                                                 Printable(set), "\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name of a set of weights may have up to ", kMaxSetNameBytes,
+                   " letters, digits, '_', '-', '.' and '/', and is \"", Printable(set), "\""));
 }
 
 std::string WeightsPrefix(absl::string_view set) { return absl::StrCat("|weights|", set, "|"); }
@@ -123,8 +123,9 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
 }
 
 absl::StatusOr<WeightAsk> ParseEdge(absl::string_view set, absl::string_view edge) {
-  const absl::Status wrong = absl::InvalidArgumentError(
-      absl::StrCat("owners of weights are not asked \"", Printable(edge), "\""));
+  const absl::Status wrong =
+      absl::InvalidArgumentError(absl::StrCat("owners of weights cannot answer the request \"",
+                                              Printable(edge), "\": run the same release on both"));
   const std::string prefix = WeightsPrefix(set);
   if (!absl::StartsWith(edge, prefix)) return wrong;
   const std::vector<absl::string_view> words = absl::StrSplit(edge.substr(prefix.size()), '|');

@@ -133,7 +133,7 @@ void Encode(const uint8_t* base, const uint8_t* now, uint64_t bytes, std::string
 }
 
 absl::Status NoDelta(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("a delta: ", what));
+  return absl::InvalidArgumentError(absl::StrCat("a delta of weights is malformed: ", what));
 }
 
 // The blocks of a coded box, one after the other.
@@ -235,13 +235,13 @@ absl::Status CheckDelta(absl::string_view coded, uint64_t bytes, uint32_t elemen
   const uint32_t value_bytes = std::min<uint32_t>(element_bytes, sizeof(uint64_t));
   const uint64_t blocks = bytes / kDeltaBlockBytes + (bytes % kDeltaBlockBytes != 0);
   if (coded.size() < 2 * ((blocks + 7) / 8) || coded.size() > MaxDeltaBytes(bytes)) {
-    return NoDelta(absl::StrCat(coded.size(), " bytes cannot stand for ", bytes));
+    return NoDelta(absl::StrCat(coded.size(), " bytes of it cannot stand for ", bytes));
   }
   BlockReader reader(coded, bytes);
   for (uint64_t block = 0; block < blocks; ++block) {
     const uint64_t size = std::min<uint64_t>(kDeltaBlockBytes, bytes - block * kDeltaBlockBytes);
     if (!reader.changed(block)) {
-      if (reader.whole(block)) return NoDelta("a block is the same and whole");
+      if (reader.whole(block)) return NoDelta("a block is marked as unchanged and as whole");
       continue;
     }
     if (reader.whole(block)) {

@@ -152,24 +152,31 @@ TEST(DeltaTest, WhatIsMalformedChangesNothing) {
   EXPECT_EQ(says(delta(0, 0, "")), "");
   EXPECT_EQ(says(delta(2, 2, "abcd")), "");
   EXPECT_EQ(says(delta(2, 0, std::string("\1\0\1ab", 5))), "");
-  EXPECT_EQ(says(""), "a delta: 0 bytes cannot stand for 65540");
-  EXPECT_EQ(says(std::string(65543, '\0')), "a delta: 65543 bytes cannot stand for 65540");
-  EXPECT_EQ(says(delta(0, 2, "")), "a delta: a block is the same and whole");
-  EXPECT_EQ(says(delta(2, 2, "abc")), "a delta: it ends within a whole block");
-  EXPECT_EQ(says(delta(2, 2, "abcde")), "a delta: it goes on after its last block");
-  EXPECT_EQ(says(delta(2, 0, "a")), "a delta: it ends before a block's gaps");
-  EXPECT_EQ(says(delta(2, 0, std::string("\0\0", 2))), "a delta: it ends within a block's gaps");
-  EXPECT_EQ(says(delta(2, 0, std::string("\2\0\0", 3))), "a delta: it ends within a block's gaps");
+  EXPECT_EQ(says(""), "a delta of weights is malformed: 0 bytes of it cannot stand for 65540");
+  EXPECT_EQ(says(std::string(65543, '\0')),
+            "a delta of weights is malformed: 65543 bytes of it cannot stand for 65540");
+  EXPECT_EQ(says(delta(0, 2, "")),
+            "a delta of weights is malformed: a block is marked as unchanged and as whole");
+  EXPECT_EQ(says(delta(2, 2, "abc")),
+            "a delta of weights is malformed: it ends within a whole block");
+  EXPECT_EQ(says(delta(2, 2, "abcde")),
+            "a delta of weights is malformed: it goes on after its last block");
+  EXPECT_EQ(says(delta(2, 0, "a")),
+            "a delta of weights is malformed: it ends before a block's gaps");
+  EXPECT_EQ(says(delta(2, 0, std::string("\0\0", 2))),
+            "a delta of weights is malformed: it ends within a block's gaps");
+  EXPECT_EQ(says(delta(2, 0, std::string("\2\0\0", 3))),
+            "a delta of weights is malformed: it ends within a block's gaps");
   EXPECT_EQ(says(delta(2, 0, std::string("\1\0\2ab", 5))),
-            "a delta: a block's gaps lead past its end");
+            "a delta of weights is malformed: a block's gaps lead past its end");
   EXPECT_EQ(says(delta(2, 0, std::string("\2\0\0\1abcd", 8))),
-            "a delta: a block's gaps lead past its end");
+            "a delta of weights is malformed: a block's gaps lead past its end");
   EXPECT_EQ(says(delta(1, 0, std::string("\1\0\xff", 3))),
-            "a delta: a block's gaps lead past its end");
+            "a delta of weights is malformed: a block's gaps lead past its end");
   EXPECT_EQ(says(delta(2, 0, std::string("\1\0\1a", 4))),
-            "a delta: it ends within a block's values");
+            "a delta of weights is malformed: it ends within a block's values");
   EXPECT_EQ(says(delta(2, 0, std::string("\2\0\0\0abc", 7))),
-            "a delta: it ends within a block's values");
+            "a delta of weights is malformed: it ends within a block's values");
 }
 
 TEST(DeltaTest, HostileBytesAreRefusedOrDecoded) {

@@ -149,7 +149,8 @@ Strides PartOf(const Box& box, const Strides& lies, const Box& part) {
 absl::Status CheckView(const Extents& extent, const Strides& view, uint64_t elements, ViewUse use) {
   if (view.steps.size() != extent.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a view of ", extent.size(), " dimensions has ",
-                                                   view.steps.size(), " strides"));
+                                                   view.steps.size(),
+                                                   " strides: give one for each dimension"));
   }
   if (std::find(extent.begin(), extent.end(), 0) != extent.end()) return absl::OkStatus();
   Wide first = view.offset, last = view.offset;
@@ -164,7 +165,8 @@ absl::Status CheckView(const Extents& extent, const Strides& view, uint64_t elem
                                               " elements: see its offset and strides"));
   }
   if (use == ViewUse::kDestination && !PlacesDiffer(extent, view.steps)) {
-    return absl::InvalidArgumentError("elements of the destination share a place in its memory");
+    return absl::InvalidArgumentError(
+        "two elements of the destination lie at the same place in its memory: see the strides");
   }
   return absl::OkStatus();
 }
@@ -221,9 +223,9 @@ void RunCopy(const StridedCopy& copy, const void* from, void* to) {
 absl::StatusOr<std::vector<Source>> SourcesOf(const TensorLayout& layout, uint32_t owners,
                                               const Box& asked) {
   if (!Within(asked, layout.shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("box ", asked.ToString(), " of tensor \"",
-                                                   Printable(layout.name), "\" is not within ",
-                                                   layout.shape.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("box ", asked.ToString(), " of tensor \"", Printable(layout.name),
+                     "\" lies outside its shape ", layout.shape.ToString()));
   }
   std::vector<Source> sources;
   if (asked.empty()) return sources;

@@ -190,7 +190,7 @@ TEST(FetchPlanTest, SourcesHaveEachElementOnce) {
       for (const Extents& element : ElementsOf(source.box)) {
         owned.push_back(global[NumberOf(element, layout.shape)]);
       }
-      // It travels dense.
+      // The owner sends the part packed, without gaps.
       std::vector<uint32_t> part(source.part.elements());
       const Strides at_owner = PartOf(source.box, Dense(source.box.extent), source.part);
       RunCopy(PlanCopy(source.part.extent, 4, at_owner, Dense(source.part.extent)), owned.data(),

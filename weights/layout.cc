@@ -18,37 +18,42 @@ absl::Status Wrong(const TensorLayout& layout, absl::string_view what) {
 
 absl::Status CheckMesh(const TensorLayout& layout, uint32_t owners) {
   if (layout.mesh.size() > TensorShape::kMaxRank) {
-    return Wrong(layout, absl::StrCat("a mesh of ", layout.mesh.size(), " axes, and there may be ",
-                                      TensorShape::kMaxRank));
+    return Wrong(layout, absl::StrCat("its mesh has ", layout.mesh.size(),
+                                      " axes, and may have at most ", TensorShape::kMaxRank));
   }
   if (layout.mesh.size() != layout.placements.size()) {
-    return Wrong(layout, absl::StrCat(layout.mesh.size(), " axes and ", layout.placements.size(),
-                                      " placements: give one for each axis"));
+    return Wrong(layout,
+                 absl::StrCat("its mesh has ", layout.mesh.size(), " axes and ",
+                              layout.placements.size(), " placements: give one for each axis"));
   }
   uint64_t positions = 1;
   for (const int64_t axis : layout.mesh) {
     if (axis < 1 || axis > LayoutLimits::kMaxOwners) {
-      return Wrong(layout, absl::StrCat("an axis of ", axis, " positions"));
+      return Wrong(layout,
+                   absl::StrCat("an axis of its mesh has ", axis, " positions, and may have 1 to ",
+                                LayoutLimits::kMaxOwners));
     }
     positions *= axis;
     if (positions > LayoutLimits::kMaxOwners) break;
   }
   if (positions != layout.owners.size()) {
-    return Wrong(layout, absl::StrCat("a mesh of ", positions, " positions for ",
-                                      layout.owners.size(), " owners"));
+    return Wrong(layout, absl::StrCat("its mesh has ", positions, " positions and it names ",
+                                      layout.owners.size(), " owners: make both numbers equal"));
   }
   std::vector<bool> seen(owners);
   for (const uint32_t owner : layout.owners) {
     if (owner >= owners) {
-      return Wrong(layout, absl::StrCat("owner ", owner, ", and there are ", owners));
+      return Wrong(layout, absl::StrCat("it names owner ", owner, ", and the set has ", owners,
+                                        " owners, counted from 0"));
     }
-    if (seen[owner]) return Wrong(layout, absl::StrCat("owner ", owner, " stands twice"));
+    if (seen[owner]) return Wrong(layout, absl::StrCat("it names owner ", owner, " twice"));
     seen[owner] = true;
   }
   for (const Placement& placement : layout.placements) {
     if (placement.dim < Placement::kReplicate || placement.dim >= layout.shape.rank()) {
-      return Wrong(layout, absl::StrCat("a placement on dimension ", placement.dim, " of ",
-                                        layout.shape.ToString()));
+      return Wrong(layout,
+                   absl::StrCat("a placement names dimension ", placement.dim, ", which the shape ",
+                                layout.shape.ToString(), " does not have"));
     }
   }
   return absl::OkStatus();
@@ -56,15 +61,16 @@ absl::Status CheckMesh(const TensorLayout& layout, uint32_t owners) {
 
 absl::Status CheckBoxes(const TensorLayout& layout, uint32_t owners) {
   if (!layout.mesh.empty() || !layout.placements.empty() || !layout.owners.empty()) {
-    return Wrong(layout, "has a mesh and explicit boxes: give one of them");
+    return Wrong(layout, "it has both a mesh and explicit boxes: give one of the two");
   }
   for (const auto& [owner, box] : layout.boxes) {
     if (owner >= owners) {
-      return Wrong(layout, absl::StrCat("owner ", owner, ", and there are ", owners));
+      return Wrong(layout, absl::StrCat("it names owner ", owner, ", and the set has ", owners,
+                                        " owners, counted from 0"));
     }
     if (!Within(box, layout.shape)) {
       return Wrong(layout, absl::StrCat("box ", box.ToString(), " of owner ", owner,
-                                        " is not within ", layout.shape.ToString()));
+                                        " lies outside the shape ", layout.shape.ToString()));
     }
   }
   return CheckCover(layout, owners);
@@ -114,8 +120,9 @@ bool Within(const Box& box, const TensorShape& shape) {
 
 absl::Status CheckLayout(const TensorLayout& layout, uint32_t owners) {
   if (owners < 1 || owners > LayoutLimits::kMaxOwners) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a set of ", owners, " owners, and it has from 1 to ", LayoutLimits::kMaxOwners));
+    return absl::InvalidArgumentError(absl::StrCat("a set of weights has 1 to ",
+                                                   LayoutLimits::kMaxOwners, " owners, and ",
+                                                   owners, " were given"));
   }
   if (layout.name.empty() || layout.name.size() > LayoutLimits::kMaxNameBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor's name has ", layout.name.size(),
@@ -123,25 +130,26 @@ absl::Status CheckLayout(const TensorLayout& layout, uint32_t owners) {
                                                    LayoutLimits::kMaxNameBytes));
   }
   if (layout.shape.rank() > TensorShape::kMaxRank) {
-    return Wrong(layout, absl::StrCat(layout.shape.rank(), " dimensions, and there may be ",
-                                      TensorShape::kMaxRank));
+    return Wrong(layout, absl::StrCat("the tensor has ", layout.shape.rank(),
+                                      " dimensions, and may have at most ", TensorShape::kMaxRank));
   }
   if (layout.dtype == DType::kPacked || !TensorBytes(layout.dtype, layout.shape).ok()) {
-    return Wrong(layout, absl::StrCat("no tensor of type ", DTypeName(layout.dtype), " is ",
-                                      layout.shape.ToString()));
+    return Wrong(layout, absl::StrCat("a tensor of type ", DTypeName(layout.dtype),
+                                      " cannot have the shape ", layout.shape.ToString()));
   }
   if (!layout.boxes.empty()) return CheckBoxes(layout, owners);
   if (layout.owners.empty()) {
     if (layout.mesh.empty() && layout.placements.empty()) return absl::OkStatus();
-    return Wrong(layout, "has a mesh without owners");
+    return Wrong(layout, "it has a mesh, and names no owners");
   }
   return CheckMesh(layout, owners);
 }
 
 absl::Status CheckLayouts(absl::Span<const TensorLayout> layouts, uint32_t owners) {
   if (layouts.empty() || layouts.size() > LayoutLimits::kMaxTensors) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a set of ", layouts.size(), " tensors, and it has from 1 to ", LayoutLimits::kMaxTensors));
+    return absl::InvalidArgumentError(absl::StrCat("a set of weights has 1 to ",
+                                                   LayoutLimits::kMaxTensors, " tensors, and ",
+                                                   layouts.size(), " were given"));
   }
   absl::flat_hash_set<absl::string_view> names;
   size_t boxes = 0, owner_numbers = 0;
@@ -150,12 +158,12 @@ absl::Status CheckLayouts(absl::Span<const TensorLayout> layouts, uint32_t owner
     owner_numbers += layout.owners.size();
     if (boxes > LayoutLimits::kMaxBoxes || owner_numbers > LayoutLimits::kMaxOwnerNumbers) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a set of more than ", LayoutLimits::kMaxBoxes, " explicit boxes or ",
-                       LayoutLimits::kMaxOwnerNumbers, " places in meshes"));
+          absl::StrCat("the layouts of the set have more than ", LayoutLimits::kMaxBoxes,
+                       " explicit boxes or ", LayoutLimits::kMaxOwnerNumbers, " places in meshes"));
     }
     const absl::Status checked = CheckLayout(layout, owners);
     if (!checked.ok()) return checked;
-    if (!names.insert(layout.name).second) return Wrong(layout, "another has the same name");
+    if (!names.insert(layout.name).second) return Wrong(layout, "another tensor has the same name");
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,8 @@ void AddSpread(const TensorLayout& layout, rpc::WeightLayouts* message) {
 }
 
 absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("a declaration of layouts: ", what));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the declaration of layouts is malformed: ", what));
 }
 
 // Takes entries of a column from its beginning.
@@ -59,11 +60,12 @@ class Decoder {
   absl::StatusOr<DeclaredLayouts> Run() {
     const int tensors = message_.name_bytes_size();
     if (static_cast<size_t>(tensors) > LayoutLimits::kMaxTensors) {
-      return Malformed(absl::StrCat(tensors, " tensors"));
+      return Malformed(
+          absl::StrCat("it has ", tensors, " tensors, and may have ", LayoutLimits::kMaxTensors));
     }
     for (const int size : {message_.dtypes_size(), message_.ranks_size(), message_.spreads_size(),
                            message_.boxes_size()}) {
-      if (size != tensors) return Malformed("its columns are not of equal length");
+      if (size != tensors) return Malformed("its columns differ in length");
     }
     absl::Status read = ReadSpreads();
     if (!read.ok()) return read;
@@ -76,7 +78,7 @@ class Decoder {
     }
     if (!names_.empty() || !dims_.ended() || !box_owners_.ended() || !box_begins_.ended() ||
         !box_extents_.ended()) {
-      return Malformed("more in its columns than its tensors have");
+      return Malformed("its columns hold more than its tensors need");
     }
     read = CheckLayouts(declared.tensors, declared.owners);
     if (!read.ok()) return read;
@@ -86,10 +88,10 @@ class Decoder {
  private:
   absl::Status ReadSpreads() {
     if (message_.spread_axes_size() != message_.spread_owners_size()) {
-      return Malformed("its columns are not of equal length");
+      return Malformed("its columns differ in length");
     }
     if (message_.spread_owners_size() > message_.name_bytes_size()) {
-      return Malformed("more spreads than tensors");
+      return Malformed("it has more spreads than tensors");
     }
     Column owners(message_.owner_numbers());
     Column mesh(message_.mesh());
@@ -99,19 +101,20 @@ class Decoder {
       const uint32_t its_owners = message_.spread_owners(i), axes = message_.spread_axes(i);
       if (axes > TensorShape::kMaxRank || its_owners < 1 || !owners.Has(its_owners) ||
           !mesh.Has(axes) || !placements.Has(axes)) {
-        return Malformed("less in its columns than its spreads have");
+        return Malformed("its columns hold less than its spreads need");
       }
       auto& [numbers, extents, dims] = spreads_[i];
       for (uint32_t n = 0; n < its_owners; ++n) numbers.push_back(owners.Next());
       for (uint32_t n = 0; n < axes; ++n) extents.push_back(mesh.Next());
       for (uint32_t n = 0; n < axes; ++n) {
         const uint32_t placed = placements.Next();
-        if (placed > TensorShape::kMaxRank) return Malformed("a placement on no dimension");
+        if (placed > TensorShape::kMaxRank)
+          return Malformed("a placement names a dimension that no tensor can have");
         dims.push_back(static_cast<int>(placed) - 1);
       }
     }
     if (!owners.ended() || !mesh.ended() || !placements.ended()) {
-      return Malformed("more in its columns than its spreads have");
+      return Malformed("its columns hold more than its spreads need");
     }
     return absl::OkStatus();
   }
@@ -121,7 +124,7 @@ class Decoder {
     const uint64_t boxes = message_.boxes(i);
     if (name_bytes > names_.size() || rank > TensorShape::kMaxRank || !dims_.Has(rank) ||
         message_.dtypes(i) > 255) {
-      return Malformed("less in its columns than its tensors have");
+      return Malformed("its columns hold less than its tensors need");
     }
     layout->name = std::string(names_.substr(0, name_bytes));
     names_.remove_prefix(name_bytes);
@@ -132,13 +135,13 @@ class Decoder {
     if (!shape.ok()) return shape.status();
     layout->shape = *shape;
     const uint32_t spread = message_.spreads(i);
-    if (spread > spreads_.size()) return Malformed("a tensor has a spread that is not there");
+    if (spread > spreads_.size()) return Malformed("a tensor names a spread that is not there");
     if (spread != 0) {
       const auto& [numbers, extents, placed] = spreads_[spread - 1];
       owner_numbers_ += numbers.size();
       if (owner_numbers_ > LayoutLimits::kMaxOwnerNumbers) {
         return Malformed(
-            absl::StrCat("more than ", LayoutLimits::kMaxOwnerNumbers, " places in meshes"));
+            absl::StrCat("it has more than ", LayoutLimits::kMaxOwnerNumbers, " places in meshes"));
       }
       layout->owners = numbers;
       layout->mesh = extents;
@@ -146,11 +149,12 @@ class Decoder {
     }
     if (!box_owners_.Has(boxes) || !box_begins_.Has(boxes * rank) ||
         !box_extents_.Has(boxes * rank)) {
-      return Malformed("less in its columns than its boxes have");
+      return Malformed("its columns hold less than its boxes need");
     }
     box_count_ += boxes;
     if (box_count_ > LayoutLimits::kMaxBoxes) {
-      return Malformed(absl::StrCat("more than ", LayoutLimits::kMaxBoxes, " explicit boxes"));
+      return Malformed(
+          absl::StrCat("it has more than ", LayoutLimits::kMaxBoxes, " explicit boxes"));
     }
     for (uint64_t n = 0; n < boxes; ++n) {
       Box box;
@@ -207,11 +211,12 @@ absl::StatusOr<std::string> EncodeLayouts(absl::Span<const TensorLayout> layouts
 
 absl::StatusOr<DeclaredLayouts> DecodeLayouts(absl::string_view bytes) {
   if (bytes.size() > kMaxLayoutBytes) {
-    return Malformed(absl::StrCat(bytes.size(), " bytes, and at most ", kMaxLayoutBytes));
+    return Malformed(
+        absl::StrCat("it has ", bytes.size(), " bytes, and may have ", kMaxLayoutBytes));
   }
   rpc::WeightLayouts message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Malformed("it cannot be read");
+    return Malformed("it is no message that can be parsed");
   }
   return Decoder(message).Run();
 }

@@ -71,8 +71,8 @@ TEST(LayoutWireTest, MoreThanTheBoundIsNotDeclared) {
   }
   EXPECT_EQ(EncodeLayouts(layouts, 1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(DecodeLayouts(std::string(kMaxLayoutBytes + 1, '\0')).status().message(),
-            absl::StrCat("a declaration of layouts: ", kMaxLayoutBytes + 1, " bytes, and at most ",
-                         kMaxLayoutBytes));
+            absl::StrCat("the declaration of layouts is malformed: it has ", kMaxLayoutBytes + 1,
+                         " bytes, and may have ", kMaxLayoutBytes));
 }
 
 // One tensor by a mesh, one by boxes.
@@ -97,12 +97,12 @@ rpc::WeightLayouts Message() {
 TEST(LayoutWireTest, WhatIsWrongIsSaid) {
   using M = rpc::WeightLayouts;
   const std::vector<std::pair<std::function<void(M*)>, std::string>> cases = {
-      {[](M* m) { m->set_owners(0); }, "a set of 0 owners"},
-      {[](M* m) { m->set_owners(1); }, "owner 1, and there are 1"},
-      {[](M* m) { m->set_owners(LayoutLimits::kMaxOwners + 1); }, "a set of 4097 owners"},
-      {[](M* m) { m->Clear(); }, "a set of 0 tensors"},
-      {[](M* m) { m->mutable_names()->append("x"); }, "more in its columns"},
-      {[](M* m) { m->mutable_names()->pop_back(); }, "less in its columns than its tensors"},
+      {[](M* m) { m->set_owners(0); }, "owners, and 0 were given"},
+      {[](M* m) { m->set_owners(1); }, "owner 1, and the set has 1 owners"},
+      {[](M* m) { m->set_owners(LayoutLimits::kMaxOwners + 1); }, "owners, and 4097 were given"},
+      {[](M* m) { m->Clear(); }, "tensors, and 0 were given"},
+      {[](M* m) { m->mutable_names()->append("x"); }, "its columns hold more"},
+      {[](M* m) { m->mutable_names()->pop_back(); }, "its columns hold less than its tensors need"},
       {[](M* m) {
          m->set_names("placeplace");
          m->set_name_bytes(0, 5);
@@ -113,44 +113,45 @@ TEST(LayoutWireTest, WhatIsWrongIsSaid) {
          m->set_name_bytes(1, 11);
        },
        "a tensor's name has 0"},
-      {[](M* m) { m->add_name_bytes(0); }, "not of equal length"},
-      {[](M* m) { m->add_boxes(0); }, "not of equal length"},
-      {[](M* m) { m->set_dtypes(0, 256); }, "less in its columns"},
-      {[](M* m) { m->set_dtypes(0, 7); }, "no tensor of type string"},
-      {[](M* m) { m->set_dtypes(0, 62); }, "no tensor of type"},
-      {[](M* m) { m->set_ranks(0, 9); }, "less in its columns"},
-      {[](M* m) { m->set_ranks(0, 1); }, "more in its columns"},
+      {[](M* m) { m->add_name_bytes(0); }, "its columns differ in length"},
+      {[](M* m) { m->add_boxes(0); }, "its columns differ in length"},
+      {[](M* m) { m->set_dtypes(0, 256); }, "its columns hold less"},
+      {[](M* m) { m->set_dtypes(0, 7); }, "a tensor of type string cannot have"},
+      {[](M* m) { m->set_dtypes(0, 62); }, "a tensor of type"},
+      {[](M* m) { m->set_ranks(0, 9); }, "its columns hold less"},
+      {[](M* m) { m->set_ranks(0, 1); }, "its columns hold more"},
       {[](M* m) { m->set_dims(0, -1); }, "-1"},
       {[](M* m) { m->set_dims(0, int64_t{1} << 61); }, ""},
-      {[](M* m) { m->add_dims(1); }, "more in its columns"},
+      {[](M* m) { m->add_dims(1); }, "its columns hold more"},
       {[](M* m) { m->set_spreads(0, 2); }, "a spread that is not there"},
-      {[](M* m) { m->set_spreads(1, 1); }, "a mesh and explicit boxes"},
-      {[](M* m) { m->set_boxes(1, 1); }, "more in its columns"},
-      {[](M* m) { m->set_boxes(1, 3); }, "less in its columns than its boxes"},
-      {[](M* m) { m->set_boxes(1, uint32_t{0} - 1); }, "less in its columns than its boxes"},
-      {[](M* m) { m->set_spread_owners(0, 1); }, "more in its columns than its spreads"},
-      {[](M* m) { m->set_spread_owners(0, 3); }, "less in its columns than its spreads"},
-      {[](M* m) { m->set_spread_axes(0, 2); }, "less in its columns than its spreads"},
-      {[](M* m) { m->set_spread_axes(0, 9); }, "less in its columns than its spreads"},
-      {[](M* m) { m->add_spread_axes(0); }, "not of equal length"},
+      {[](M* m) { m->set_spreads(1, 1); }, "both a mesh and explicit boxes"},
+      {[](M* m) { m->set_boxes(1, 1); }, "its columns hold more"},
+      {[](M* m) { m->set_boxes(1, 3); }, "its columns hold less than its boxes need"},
+      {[](M* m) { m->set_boxes(1, uint32_t{0} - 1); }, "its columns hold less than its boxes need"},
+      {[](M* m) { m->set_spread_owners(0, 1); }, "its columns hold more than its spreads need"},
+      {[](M* m) { m->set_spread_owners(0, 3); }, "its columns hold less than its spreads need"},
+      {[](M* m) { m->set_spread_axes(0, 2); }, "its columns hold less than its spreads need"},
+      {[](M* m) { m->set_spread_axes(0, 9); }, "its columns hold less than its spreads need"},
+      {[](M* m) { m->add_spread_axes(0); }, "its columns differ in length"},
       {[](M* m) {
          for (int i = 0; i < 2; ++i) m->add_spread_axes(0), m->add_spread_owners(1);
        },
        "more spreads than tensors"},
-      {[](M* m) { m->set_owner_numbers(0, 2); }, "owner 2, and there are 2"},
-      {[](M* m) { m->set_owner_numbers(0, 1); }, "owner 1 stands twice"},
-      {[](M* m) { m->set_mesh(0, 3); }, "a mesh of 3 positions for 2 owners"},
-      {[](M* m) { m->set_mesh(0, -2); }, "an axis of -2 positions"},
-      {[](M* m) { m->set_placements(0, 3); }, "a placement on dimension 2"},
-      {[](M* m) { m->set_placements(0, 9); }, "a placement on no dimension"},
-      {[](M* m) { m->set_box_owners(0, 2); }, "owner 2, and there are 2"},
-      {[](M* m) { m->add_box_owners(0); }, "more in its columns"},
-      {[](M* m) { m->set_box_begins(0, -1); }, "is not within"},
+      {[](M* m) { m->set_owner_numbers(0, 2); }, "owner 2, and the set has 2 owners"},
+      {[](M* m) { m->set_owner_numbers(0, 1); }, "it names owner 1 twice"},
+      {[](M* m) { m->set_mesh(0, 3); }, "its mesh has 3 positions and it names 2 owners"},
+      {[](M* m) { m->set_mesh(0, -2); }, "an axis of its mesh has -2 positions"},
+      {[](M* m) { m->set_placements(0, 3); }, "a placement names dimension 2"},
+      {[](M* m) { m->set_placements(0, 9); },
+       "a placement names a dimension that no tensor can have"},
+      {[](M* m) { m->set_box_owners(0, 2); }, "owner 2, and the set has 2 owners"},
+      {[](M* m) { m->add_box_owners(0); }, "its columns hold more"},
+      {[](M* m) { m->set_box_begins(0, -1); }, "lies outside the shape"},
       {[](M* m) {
          m->set_box_begins(0, INT64_MAX);
          m->set_box_extents(0, INT64_MAX);
        },
-       "is not within"},
+       "lies outside the shape"},
       {[](M* m) { m->set_box_extents(0, 2); }, "element [2] of [4] is in no owner's box"},
       {[](M* m) { m->set_box_extents(0, 4); }, "element [3] of [4] is in 2 boxes"},
   };
@@ -185,7 +186,7 @@ TEST(LayoutWireTest, SharedSpreadsBecomeNoMoreThanTheBound) {
     message.add_boxes(0);
   }
   EXPECT_EQ(DecodeLayouts(message.SerializeAsString()).status().message(),
-            "a declaration of layouts: more than 33554432 places in meshes");
+            "the declaration of layouts is malformed: it has more than 33554432 places in meshes");
 }
 
 }  // namespace

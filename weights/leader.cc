@@ -163,7 +163,9 @@ void WeightLeader::OnLogAnswer(const DeciderAnswer& answer, int64_t now_ns) {
   for (const LogEntry& entry : answer.slice.entries) {
     if (index++ != log_.state().length) continue;
     if (absl::Status may = log_.Append(entry); !may.ok()) {
-      TRYST_LOG(Error) << "the log of a set contradicts itself: " << may.ToString();
+      TRYST_LOG(Error) << "an entry of the log of weights contradicts the entries before, so this "
+                          "worker no longer leads the set: "
+                       << may.ToString();
       Resign();
       return;
     }

@@ -12,7 +12,7 @@ namespace {
 
 absl::Status MayNot(const LogEntry& entry, absl::string_view why) {
   return absl::FailedPreconditionError(
-      absl::StrCat(EntryKindName(entry.kind), " of ",
+      absl::StrCat("the entry ", EntryKindName(entry.kind), " of ",
                    entry.kind == EntryKind::kOwners ? entry.term : entry.version.number, " ", why));
 }
 
@@ -72,21 +72,22 @@ absl::Status LogState::Check(const LogEntry& entry) const {
       if (entry.digests.size() != owners.size() || entry.version.birth == 0) {
         return MayNot(entry, "lacks a birth or an owner's digest");
       }
-      if (open.size() >= kMaxOpenVersions) return MayNot(entry, "is one too many");
+      if (open.size() >= kMaxOpenVersions)
+        return MayNot(entry, "would leave too many versions open");
       return absl::OkStatus();
     case EntryKind::kActive:
       if (sealed == nullptr || sealed->version != entry.version) {
-        return MayNot(entry, "is of no version that waits for it");
+        return MayNot(entry, "is of a version that is not sealed and waiting");
       }
       return absl::OkStatus();
     case EntryKind::kDropped:
       if (sealed != nullptr ? sealed->version != entry.version
                             : entry.version.birth != 0 || entry.version.number <= floor) {
-        return MayNot(entry, "is of a version whose fate is known");
+        return MayNot(entry, "is of a version that is already active, dropped or replaced");
       }
       return absl::OkStatus();
   }
-  return absl::FailedPreconditionError("an entry of no kind");
+  return absl::FailedPreconditionError("the kind of the entry is unknown");
 }
 
 void LogState::Apply(const LogEntry& entry) {
@@ -172,7 +173,8 @@ absl::StatusOr<bool> ApplySlice(const LogSlice& slice, LogState* state) {
     if (index++ != state->length) continue;
     if (absl::Status may = state->Check(entry); !may.ok()) {
       return absl::DataLossError(
-          absl::StrCat("entry ", state->length, " of the log: ", may.message()));
+          absl::StrCat("entry ", state->length,
+                       " of the log of weights contradicts the entries before: ", may.message()));
     }
     state->Apply(entry);
     moved = true;

@@ -10,7 +10,8 @@ namespace tryst {
 namespace {
 
 absl::Status NoEntry(absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("an entry of a log of weights: ", why));
+  return absl::InvalidArgumentError(
+      absl::StrCat("an entry of a log of weights is malformed: ", why));
 }
 
 std::string Pack(const std::vector<uint64_t>& numbers) {
@@ -84,12 +85,14 @@ absl::Status CheckState(const LogState& state) {
   uint64_t last = state.active.version.number;
   for (const LogEntry& entry : state.open) {
     if (entry.kind != EntryKind::kSealed || entry.version.number <= last) {
-      return absl::InvalidArgumentError("a state of a log of weights: its versions do not ascend");
+      return absl::InvalidArgumentError(
+          "the state of a log of weights is malformed: its versions do not ascend");
     }
     last = entry.version.number;
   }
   if (last > state.floor || state.open.size() > kMaxOpenVersions) {
-    return absl::InvalidArgumentError("a state of a log of weights: it has too many versions");
+    return absl::InvalidArgumentError(
+        "the state of a log of weights is malformed: it has too many versions");
   }
   // MEMBERS and OWNERS have to keep to the rules of entries.
   LogEntry members;
@@ -136,7 +139,8 @@ absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
   if (bytes.size() > kMaxStateBytes ||
       !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a state of a log of weights: ", bytes.size(), " bytes cannot be parsed"));
+        absl::StrCat("the state of a log of weights is malformed: its ", bytes.size(),
+                     " bytes cannot be parsed"));
   }
   LogState state;
   state.length = message.length();
@@ -148,7 +152,8 @@ absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
       !Unpack(message.layout(), &state.layout) ||
       !Unpack(message.members(), kMaxGroup, &state.members) ||
       message.sealed_size() > static_cast<int>(kMaxOpenVersions) + 1) {
-    return absl::InvalidArgumentError("a state of a log of weights: a column is too long");
+    return absl::InvalidArgumentError(
+        "the state of a log of weights is malformed: a column is too long");
   }
   state.active_mode = static_cast<ActivateMode>(message.active_mode());
   for (const rpc::WeightEntry& one : message.sealed()) {

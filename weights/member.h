@@ -29,10 +29,12 @@ class WeightMember {
   WeightMember(uint64_t incarnation, const GroupTimes& times, Port* port, Permit* permit)
       : incarnation_(incarnation), times_(times), port_(port), permit_(permit) {}
 
-  // Asks where it is time to, three times in a permit. Returns when to be called again.
+  // Asks the leader when a question is due: three in the time of a permit. Returns when to call it
+  // again.
   int64_t Advance(int64_t now_ns);
   void OnAnswer(const Answer& answer, int64_t now_ns);
-  // From the engine, of what Port asked it for. What names another version came late.
+  // The engine reports what Port asked it for. A report of another version came late, and is
+  // ignored.
   void Staged(const WeightVersion& version, bool whole, int64_t now_ns);
   void Quiet(const WeightVersion& version, int64_t now_ns);
   void Switched(const WeightVersion& version, int64_t now_ns);

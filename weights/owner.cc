@@ -11,9 +11,9 @@ namespace tryst {
 
 WeightOwner::~WeightOwner() {
   while (!seals_.empty()) {
-    EndSeal(seals_.begin()->first, absl::CancelledError("the owner left the set"));
+    EndSeal(seals_.begin()->first, absl::CancelledError("this owner left the set of weights"));
   }
-  if (activated_) EndActivate(absl::CancelledError("the owner left the set"));
+  if (activated_) EndActivate(absl::CancelledError("this owner left the set of weights"));
 }
 
 bool WeightOwner::in_term() const {
@@ -23,11 +23,13 @@ bool WeightOwner::in_term() const {
 void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns,
                        SealDone done) {
   if (number <= floor_) {
-    done(absl::AlreadyExistsError(
-        absl::StrCat("version ", number, " is not above ", floor_, ", which is sealed")));
-  } else if (seals_.size() >= kMaxReady || seals_.count(number) != 0) {
-    done(absl::ResourceExhaustedError(
-        absl::StrCat("version ", number, " is being sealed, or ", kMaxReady, " others are")));
+    done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ", floor_,
+                                               " is sealed or dropped already")));
+  } else if (seals_.count(number) != 0) {
+    done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already")));
+  } else if (seals_.size() >= kMaxReady) {
+    done(absl::ResourceExhaustedError(absl::StrCat(
+        kMaxReady, " versions are being sealed: wait until one is, and seal ", number, " then")));
   } else {
     seals_[number] = {in_term() ? state_.term : 0, digest, deadline_ns, std::move(done)};
     next_ns_ = 0;
@@ -36,8 +38,8 @@ void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadli
 
 void WeightOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done) {
   if (activated_) {
-    done(absl::FailedPreconditionError(
-        absl::StrCat("version ", wish_.number, " is being activated")));
+    done(absl::FailedPreconditionError(absl::StrCat(
+        "version ", wish_.number, " is still being activated: wait until that has ended")));
     return;
   }
   wish_ = {number, mode, 0};
@@ -58,12 +60,12 @@ void WeightOwner::Expire(int64_t now_ns) {
     if (now_ns >= seal.second.deadline_ns) late.push_back(seal.first);
   }
   for (const uint64_t number : late) {
-    EndSeal(number,
-            absl::DeadlineExceededError(absl::StrCat("version ", number, " is not sealed yet")));
+    EndSeal(number, absl::DeadlineExceededError(
+                        absl::StrCat("version ", number, " was not sealed within its deadline")));
   }
   if (activated_ && now_ns >= wish_deadline_ns_) {
-    EndActivate(absl::DeadlineExceededError(
-        absl::StrCat("not every member serves version ", wish_.number, " yet")));
+    EndActivate(absl::DeadlineExceededError(absl::StrCat("not every member came to serve version ",
+                                                         wish_.number, " within the deadline")));
   }
 }
 
@@ -98,7 +100,8 @@ void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
     state_ = LogState();
     // What was ready was so in a term of the log that is lost.
     while (!seals_.empty()) {
-      EndSeal(seals_.begin()->first, absl::AbortedError("the log of the set was lost"));
+      EndSeal(seals_.begin()->first,
+              absl::AbortedError("the log of the set of weights was lost: seal the version again"));
     }
   }
   const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
@@ -140,16 +143,16 @@ void WeightOwner::CheckSeal(uint64_t number, Sealing* sealing) {
         sealed->digests[self_.rank] == sealing->digest) {
       EndSeal(number, *sealed);
     } else {
-      EndSeal(number,
-              absl::AbortedError(absl::StrCat("version ", number, " was sealed by others")));
+      EndSeal(number, absl::AbortedError(absl::StrCat("version ", number,
+                                                      " was sealed without this owner's bytes")));
     }
   } else if (number <= state_.floor) {
-    EndSeal(number,
-            absl::AbortedError(absl::StrCat("version ", number, " was dropped, or is over")));
+    EndSeal(number, absl::AbortedError(absl::StrCat(
+                        "version ", number, " was dropped, or a later version has replaced it")));
   } else if (sealing->term != 0 && sealing->term != state_.term) {
-    EndSeal(number,
-            absl::AbortedError(absl::StrCat("version ", number, " was ready in term ",
-                                            sealing->term, ", and this is term ", state_.term)));
+    EndSeal(number, absl::AbortedError(absl::StrCat(
+                        "the owners of the set changed (term ", state_.term, ") after version ",
+                        number, " was ready (term ", sealing->term, "): seal it again")));
   }
 }
 
@@ -160,8 +163,8 @@ void WeightOwner::CheckActivate(uint64_t settled) {
     EndActivate(absl::OkStatus());
   } else if (number <= state_.floor && state_.FindOpen(number) == nullptr &&
              state_.active.version.number != number) {
-    EndActivate(absl::AbortedError(absl::StrCat("version ", number, " was dropped, or ",
-                                                state_.active.version.number, " succeeds it")));
+    EndActivate(absl::AbortedError(absl::StrCat("version ", number, " was dropped, or version ",
+                                                state_.active.version.number, " has replaced it")));
   }
 }
 

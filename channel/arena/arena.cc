@@ -120,7 +120,7 @@ absl::StatusOr<StorageRef> Arena::Allocate(uint64_t bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "no shared memory is left for ", bytes, " bytes: ", counters_.used_bytes,
           " are in use, in segments of ", counters_.segment_bytes, ", and shm_bytes is ",
-          options_.cap_bytes, ": raise it, or release tensors"));
+          options_.cap_bytes, ": raise shm_bytes, or release tensors"));
     }
   }
   block->Lend(shared_from_this());

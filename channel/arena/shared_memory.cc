@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint
   }
   if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
     return absl::DataLossError(absl::StrCat("the peer broke the protocol: its shared memory has ",
-                                            file.st_size, " bytes, and it said ", bytes));
+                                            file.st_size, " bytes, and it announced ", bytes));
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   // The seal against writers also prevents holes.

@@ -190,13 +190,14 @@ absl::Status SendChunks(const std::string& name, const std::string& token, uint6
   OwnedFd fd = NewSocket();
   if (!fd.valid() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
     return absl::UnimplementedError(
-        absl::StrCat("the file descriptors of a GPU's memory cannot be sent to the consumer, as "
-                     "when it is in another network namespace: ",
+        absl::StrCat("the file descriptors of a GPU's memory cannot be sent to the consumer, which "
+                     "may be in another network namespace: ",
                      strerror(errno)));
   }
   if (!IsOurUser(fd.get())) {
     return absl::UnimplementedError(
-        "the file descriptors of a GPU's memory are not sent to a process of another user");
+        "the producer sends the file descriptors of its GPU's memory only to processes of its own "
+        "user, and the consumer is of another");
   }
   for (size_t at = 0; at < chunks.size(); at += kChunksPerPacket) {
     Packet packet{};

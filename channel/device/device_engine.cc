@@ -50,10 +50,11 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
     Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options) {
   if (options.slot_bytes == 0 || options.serve_slots == 0 || options.fetch_slots == 0) {
     return absl::InvalidArgumentError(
-        "a GPU needs memory for copies through the host: gpu_chunk_bytes and gpu_slots must be "
-        "above 0");
+        "a GPU needs memory for copies through the host: slot_bytes, serve_slots and fetch_slots "
+        "must be above 0");
   }
-  if (options.standby_us < 0) return absl::InvalidArgumentError("gpu_standby_us is less than 0");
+  if (options.standby_us < 0)
+    return absl::InvalidArgumentError("standby_us is below 0, and must be 0 or more");
   std::unique_ptr<DeviceEngine> engine(new DeviceEngine(poller, gpu, options));
   auto copier = Copier::Create(gpu, static_cast<uint64_t>(options.standby_us) * 1000);
   if (!copier.ok()) return copier.status();
@@ -314,8 +315,9 @@ void DeviceEngine::StartCopy(const Tensor& from, const Tensor& into,
   copy->done = std::move(done);
   poller_->PostFn([this, copy] {
     if (copy->from.bytes() > copy->into.bytes()) {
-      return std::move(copy->done)(absl::InvalidArgumentError(absl::StrCat(
-          copy->from.bytes(), " bytes do not fit into a destination of ", copy->into.bytes())));
+      return std::move(copy->done)(absl::InvalidArgumentError(
+          absl::StrCat(copy->from.bytes(), " bytes of a tensor do not fit into a destination of ",
+                       copy->into.bytes(), " bytes")));
     }
     if (copy->from.space().host_readable() || copy->into.space().host_readable()) {
       return StepStagedCopy(copy);

@@ -98,7 +98,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   if (manifest.inside && manifest.bytes > engine->slot_bytes()) {
     return Fail(absl::DataLossError(absl::StrCat(
         "the producer broke the protocol: it sent ", manifest.bytes,
-        " bytes of a tensor inside a message, and a staging slot has ", engine->slot_bytes())));
+        " bytes of a tensor inside a message, and a staging slot holds ", engine->slot_bytes())));
   }
   if (manifest.inside) {
     status = ChooseDestination();
@@ -193,9 +193,9 @@ void DeviceFetcher::Op::Fail(const absl::Status& status) {
   if (status_.ok()) {
     status_ = status;
     if (reported_) {
-      TRYST_LOG(Error)
-          << "a tensor that was reported as received on a GPU's stream has failed since: "
-          << key.text() << ": " << status;
+      TRYST_LOG(Error) << "do not trust the tensor " << key.text()
+                       << ": it was reported as received on a GPU's stream, and has failed since: "
+                       << status;
     }
     inner_.StartCancel();
   }

@@ -306,7 +306,7 @@ void DeviceFetcher::Op::BringStaged() {
   if (manifest.chunk_bytes > engine->slot_bytes()) {
     return Fail(absl::FailedPreconditionError(absl::StrCat(
         "the producer sends pieces of ", manifest.chunk_bytes, " bytes, and this worker takes ",
-        engine->slot_bytes(), ": set gpu_chunk_bytes alike on both")));
+        engine->slot_bytes(), ": run the same release on both")));
   }
   if (chunks_ == 0) AllStarted();
   MoreChunks();

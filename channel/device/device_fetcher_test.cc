@@ -244,7 +244,8 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
     usleep(1000);
   }
   EXPECT_TRUE(Asked("a|device|7|chunk|0")) << "it is not staged";
-  EXPECT_NE(fetcher_->Explain().find("the test read wrong bytes"), std::string::npos)
+  EXPECT_NE(fetcher_->Explain().find("a test of reading its GPU memory got wrong bytes"),
+            std::string::npos)
       << fetcher_->Explain();
 }
 

@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<DeviceProxy>> DeviceProxy::Open(Poller* poller,
   if (options.source.chunk_bytes == 0 || options.source.chunk_bytes > options.engine.slot_bytes ||
       inside > options.engine.slot_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "gpu_chunk_bytes and the bytes inside a message, ", options.source.chunk_bytes, " and ",
+        "the bytes of a chunk and those inside a message, ", options.source.chunk_bytes, " and ",
         inside, ", must be above 0 and fit into staging slots of ", options.engine.slot_bytes));
   }
   std::unique_ptr<DeviceProxy> proxy(new DeviceProxy(poller, options));
@@ -78,7 +78,7 @@ absl::Status DeviceProxy::Stop(absl::Duration timeout) {
     });
     if (!stopped_ && until.Passed(clock.NowNs())) {
       return absl::DeadlineExceededError(
-          "copies of GPU tensors did not end within the time allowed for stopping");
+          "copies of GPU tensors did not end within the time for stopping: raise stop_deadline");
     }
   }
   return absl::OkStatus();

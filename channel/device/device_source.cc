@@ -92,8 +92,8 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& a
         if (taken.send_context == nullptr) {
           return End(std::move(done),
                      absl::FailedPreconditionError(
-                         "the program sent a GPU's tensor without a device context, by which its "
-                         "stream is known: set SendArgs::device_context"));
+                         "the program sent a GPU's tensor without a device context, which names "
+                         "the tensor's stream: set SendArgs::device_context"));
         }
         // Who fails takes no tensor.
         const auto fail = [this, step_id, key](DoneFn fn, Received&& taken,
@@ -140,8 +140,8 @@ void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const Devi
     case DeviceAsk::Kind::kAlive:
       if (Find(key, ask.transfer) != nullptr) return EndEmpty(std::move(done));
       return End(std::move(done),
-                 absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
-                                    "longer than the time for which it is lent"));
+                 absl::AbortedError("the producer no longer keeps the tensor, because the consumer "
+                                    "did not take it in time: ask again"));
     case DeviceAsk::Kind::kChunks:
       return AnswerChunks(key, ask.transfer, ask.chunk, std::string(ask.mailbox),
                           std::string(ask.token), std::move(done));
@@ -441,8 +441,8 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
     return End(std::move(done),
-               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
-                                  "longer than the time for which it is lent"));
+               absl::AbortedError("the producer no longer keeps the tensor, because the consumer "
+                                  "did not take it in time: ask again"));
   }
   const Tensor tensor = transfer->taken.tensor;
   const uint64_t at = chunk * options_.chunk_bytes;
@@ -479,8 +479,8 @@ void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t firs
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
     return End(std::move(done),
-               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
-                                  "longer than the time for which it is lent"));
+               absl::AbortedError("the producer no longer keeps the tensor, because the consumer "
+                                  "did not take it in time: ask again"));
   }
   const Tensor& tensor = transfer->taken.tensor;
   if (tensor.space().host_readable() || !options_.offer_ipc) {
@@ -522,8 +522,8 @@ void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {
     return End(std::move(done),
-               absl::AbortedError("the producer no longer keeps the tensor: its consumer took "
-                                  "longer than the time for which it is lent"));
+               absl::AbortedError("the producer no longer keeps the tensor, because the consumer "
+                                  "did not take it in time: ask again"));
   }
   const Tensor& tensor = transfer->taken.tensor;
   if (tensor.space().host_readable() || !options_.offer_direct) {

@@ -156,14 +156,16 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
         nic->limits().max_reads_in_flight > 0) {
       // The policy is wrong for this machine.
       reach->flush = {true, absl::StrCat("without it, round ", round,
-                                         " of the proof read old "
+                                         " of the test that the NIC reaches GPU memory read old "
                                          "bytes")};
       status = (*proof)->WriteRound(true);
     }
     if (status.ok() && nic->limits().max_reads_in_flight > 0) status = (*proof)->ReadRound();
     if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("round ", round, " of the proof: ", status.message()));
+      return absl::Status(
+          status.code(),
+          absl::StrCat("round ", round,
+                       " of the test that the NIC reaches GPU memory: ", status.message()));
     }
   }
   reach->proof =
@@ -174,7 +176,7 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
 absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectOptions& options,
                     const DirectReach& reach) {
   if (way == DirectWay::kDmaBuf ? !options.dma_buf : !options.peer_memory) {
-    return absl::UnimplementedError("it is switched off by the settings");
+    return absl::UnimplementedError("the options of the program switch this way off");
   }
   if (reach.distance > options.farthest && reach.distance != PciDistance::kUnknown) {
     return absl::UnimplementedError(absl::StrCat(
@@ -189,8 +191,8 @@ absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectO
     if (nic.limits().dma_buf) return absl::OkStatus();
     return absl::UnimplementedError(
         absl::StrCat(nic.name(),
-                     " does not register dma-bufs: it takes Linux 5.12, rdma-core 34 "
-                     "and a driver that supports it"));
+                     " does not register dma-bufs: install Linux 5.12, rdma-core 34 and a driver "
+                     "that supports them, or later ones"));
   }
   if (!nic.limits().device_pointers) {
     return absl::UnimplementedError(
@@ -240,7 +242,7 @@ absl::StatusOr<std::unique_ptr<Region>> RegisterGpuMemory(Nic* nic, const Gpu& g
   }
   if (way == DirectWay::kStaging)
     return absl::UnimplementedError(
-        "the NIC does not reach the GPU's memory: its tensors are copied through host memory");
+        "the NIC does not reach the GPU's memory, so tensors there are copied through host memory");
   auto exported = ExportDmaBuf(gpu, address, bytes);
   if (!exported.ok()) return exported.status();
   auto region = nic->RegisterDmaBuf(exported->fd, exported->offset, bytes, address, access);

@@ -151,10 +151,10 @@ absl::Status GpuNic::Queue::OnFlushed(const Completion& completion) {
   const bool ok = completion.status == CompletionStatus::kOk;
   nic_->CountFlush(nic_->clock_.NowNs() - posted_at_ns_, ok);
   if (!ok) {
-    return absl::UnavailableError(absl::StrCat(
-        "the read by which ", nic_->name(), " makes its writes to GPU memory visible ended with '",
-        CompletionStatusName(completion.status),
-        "': tensors that it wrote since cannot be trusted"));
+    return absl::UnavailableError(
+        absl::StrCat(nic_->name(), " could not flush its writes to GPU memory (",
+                     CompletionStatusName(completion.status),
+                     "): tensors that it has written since the last flush cannot be trusted"));
   }
   flushed_ = posted_;
   return absl::OkStatus();
@@ -174,8 +174,8 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
       const absl::Status prepared =
           flushes < LoopBack::kDepth
               ? made->PrepareFlush(side.get())
-              : absl::ResourceExhaustedError(absl::StrCat("this NIC flushes for ", flushes,
-                                                          " other GPUs, which is the most"));
+              : absl::ResourceExhaustedError(absl::StrCat("this NIC already flushes for ", flushes,
+                                                          " other GPUs, and can for no more"));
       if (!prepared.ok()) {
         (side->reach.way == DirectWay::kDmaBuf ? side->reach.dma_buf : side->reach.peer_memory) =
             absl::StrCat("no flush: ", prepared.message());

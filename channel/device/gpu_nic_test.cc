@@ -226,9 +226,11 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
        },
        "cannot give its memory to NICs as a dma-buf", "ibv_reg_mr"},
       {"switched off", [this] { direct_.dma_buf = direct_.peer_memory = false; },
-       "it is switched off by the settings", "it is switched off by the settings"},
+       "the options of the program switch this way off",
+       "the options of the program switch this way off"},
       {"wrong bytes", [this] { loops_.wrong_reads = true; },
-       "round 0 of the proof: the NIC's test read of the", "no peer-memory module is loaded"},
+       "round 0 of the test that the NIC reaches GPU memory: the NIC's test read of the",
+       "no peer-memory module is loaded"},
       {"no answer", [this] { loops_.silent = true; }, "did not end",
        "no peer-memory module is loaded"},
       {"no READ for the flush", [this] { device_.attributes.max_qp_init_rd_atom = 0; },
@@ -270,7 +272,8 @@ TEST_F(GpuNicTest, WhatPassesTheTableButReadsOldBytesIsFlushed) {
   Wrap();
   EXPECT_EQ(Reach().way, DirectWay::kDmaBuf) << Reach().ToText();
   EXPECT_TRUE(Reach().flush.flush);
-  EXPECT_THAT(Reach().flush.why, HasSubstr("round 0 of the proof read old bytes"));
+  EXPECT_THAT(Reach().flush.why,
+              HasSubstr("round 0 of the test that the NIC reaches GPU memory read old bytes"));
   // If the flush is forbidden, tensors are staged.
   direct_.flush = false;
   Wrap();

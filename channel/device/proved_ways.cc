@@ -60,8 +60,8 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
   auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!manifest.ok()) return End(way, manifest.status());
   if (!manifest->has_ipc || manifest->bytes > engine->slot_bytes()) {
-    return End(way, absl::DataLossError("the producer broke the protocol: it offered no memory for "
-                                        "the test of reading in place"));
+    return End(way, absl::DataLossError("the producer broke the protocol: it offered no memory to "
+                                        "test whether this worker can read it in place"));
   }
   auto mapping = engine->mappings()->Open(ProcessName(*manifest), manifest->reference);
   if (!mapping.ok()) return End(way, mapping.status());
@@ -74,7 +74,8 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
 void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
                              DeviceEngine* engine, const DeviceManifest& manifest) {
   if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
-    return End(way, absl::UnimplementedError("the producer offers no GPU memory for the test"));
+    return End(way,
+               absl::UnimplementedError("the producer offers no GPU memory to test the NICs with"));
   }
   auto into = engine->Allocate(DType::kUint8, manifest.shape, nullptr);
   if (!into.ok()) return End(way, into.status());
@@ -108,7 +109,7 @@ void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
           --copies_;
           std::move(after)();
           if (copied.ok() && Crc32c(0, slot->data(), bytes) != digest) {
-            copied = absl::DataLossError("the test read wrong bytes");
+            copied = absl::DataLossError("a test of reading its GPU memory got wrong bytes");
           }
           End(way, std::move(copied));
         });

@@ -263,7 +263,7 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
     if (consumers_.size() > options_.max_consumers) {
       consumers_.erase(caller.worker);
       return absl::ResourceExhaustedError(
-          "more consumers fetch from this worker over gRPC than it serves at once");
+          "too many consumers fetch from this worker over gRPC: try again later");
     }
     const auto silent = silent_.find(caller.worker);
     if (silent != silent_.end()) {
@@ -311,7 +311,7 @@ absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchR
     }
     if (channels.size() >= kMaxChannels) {
       return absl::ResourceExhaustedError(
-          "this consumer has too many gRPC channels open to this worker");
+          "this consumer has too many gRPC channels open to this worker: close some");
     }
   }
   if (request.over_size() == 0) return absl::OkStatus();
@@ -319,8 +319,8 @@ absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchR
   for (const auto& [id, peer] : channels) runs += peer.over.runs();
   if (runs <= kMaxOverRuns + consumer->use->requests.load()) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      "this consumer finishes fetches in an order for which too much must be remembered: too many "
-      "old ones are still open");
+      "this consumer leaves old fetches open while it ends too many newer ones: end the old "
+      "fetches first");
 }
 
 void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
@@ -538,8 +538,9 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
       request.over_size() > kMaxOver || request.unwanted_size() > kMaxOver ||
       request.asks_size() > kMaxAsks || (request.waits() && !options_.takes_batches)) {
-    return refuse(absl::InvalidArgumentError(
-        "the consumer's request is not one (FetchRequest) that this release reads"));
+    return refuse(
+        absl::InvalidArgumentError("this release cannot read the consumer's request "
+                                   "(FetchRequest): run the same release on both"));
   }
   if (request.sealed() && !options_.token.empty()) {
     stream->Seal(options_.token);
@@ -599,7 +600,8 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
                                             "did not come back for the tensor in time")));
       } else if (IsFull(*peer.use)) {
         refused = absl::ResourceExhaustedError(
-            "this consumer has more requests at this worker than it takes from one consumer");
+            "too many requests of this consumer wait at this worker: send more once some have "
+            "ended");
       } else {
         take = NewEntry(&peer, request.serial(), request.step_id(), *key);
         take->stream = stream;
@@ -739,7 +741,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       }
       if (peer->ready.size() > options_.max_requests) {
         refused = absl::ResourceExhaustedError(
-            "this consumer has more requests at this worker than it takes from one consumer");
+            "too many requests of this consumer wait at this worker: send more once some have "
+            "ended");
       } else {
         for (int i = 0; i < request.asks_size(); ++i) {
           const auto& key = keys[static_cast<size_t>(i)];
@@ -881,7 +884,8 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, Received&&
     return SetOutcome(
         entry,
         absl::FailedPreconditionError("the producer's program sent a GPU's tensor without a device "
-                                      "context, by which it could be copied to the host"),
+                                      "context, which its copy to the host needs: set "
+                                      "SendArgs::device_context"),
         Tensor(), false);
   }
   absl::StatusOr<Tensor> host = Tensor::Allocate(tensor.dtype(), tensor.shape());

@@ -136,7 +136,7 @@ grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
 
 absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
   grpc::ProtoBufferReader reader(message);
-  if (!reader.status().ok()) return Malformed("gRPC cannot read it");
+  if (!reader.status().ok()) return Malformed("gRPC cannot parse it");
   return TakeMessage(&reader);
 }
 
@@ -179,7 +179,7 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
       return Malformed("it ends too soon");
     }
   }
-  if (!coded.ConsumedEntireMessage()) return Malformed("there are bytes that are no field");
+  if (!coded.ConsumedEntireMessage()) return Malformed("it has bytes that are no field");
   return header_seen_ ? absl::OkStatus() : Malformed("the first message has no header");
 }
 
@@ -192,7 +192,7 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   }
   if (bytes > expected_.bytes() - received_) {
     TRYST_REACHED("grpc: more bytes than stated");
-    return Malformed("it sends more bytes than it said");
+    return Malformed("it sends more bytes than it announced");
   }
   char* into = static_cast<char*>(tensor_.mutable_data());
   if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {

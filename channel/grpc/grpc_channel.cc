@@ -141,7 +141,9 @@ void GrpcChannel::OnTaken(FetchOp* op, const absl::Status& taken) {
 // The bytes are requested once more, from the first wrong chunk on.
 void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
   ++counts_.digests_wrong;
-  TRYST_LOG(Warning) << peer_ << " sent over gRPC " << op->key.text() << ": " << why.message();
+  TRYST_LOG(Warning) << "a tensor that " << peer_
+                     << " sent over gRPC arrived damaged: " << op->key.text() << ": "
+                     << why.message();
   Attempt& attempt = *op->attempt;
   if (std::exchange(attempt.digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
   if (attempt.stream != nullptr) {

@@ -36,7 +36,7 @@ void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
         return session.consumer() == worker && session.consumer_incarnation() != incarnation;
       },
       absl::AbortedError(absl::StrCat(
-          worker, " has restarted: what its earlier process had asked for is dropped")));
+          worker, " has restarted: this worker drops the requests of its earlier process")));
 }
 
 void Consumers::OnHello(const Hello& hello, HelloDone done) {
@@ -113,7 +113,8 @@ void Consumers::DropWaitingOfOthers(const std::string& worker, uint64_t incarnat
   if (of_another == waiting_.end()) return;
   HelloDone done = std::move(of_another->done);
   waiting_.erase(of_another);
-  std::move(done)(absl::AbortedError("another process of this worker has said hello"));
+  std::move(done)(
+      absl::AbortedError("another process of the consumer has asked to open a connection"));
 }
 
 void Consumers::HearWaiting() {
@@ -131,10 +132,11 @@ void Consumers::Maintain() {
       [](const ServeSession& session) {
         if (!session.Abandoned()) return false;
         TRYST_LOG(Warning) << session.consumer()
-                           << " did not come back in time: what it had asked for is dropped";
+                           << " did not connect again in time: this worker drops its requests";
         return true;
       },
-      absl::UnavailableError("the consumer's connection broke and it did not come back"));
+      absl::UnavailableError(
+          "the consumer's connection broke, and the consumer did not connect again"));
   Reap();
 }
 

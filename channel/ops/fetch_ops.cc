@@ -81,7 +81,9 @@ void FetchOps::Start(FetchOp* op) {
 absl::Status FetchOps::MayBegin(const FetchOp& op) const {
   if (!closed_.ok()) return closed_;
   if (op.key.text().size() > ops_options_.max_key_bytes) {
-    return absl::InvalidArgumentError("the tensor's key is too long to be sent to the peer");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the tensor's key has ", op.key.text().size(), " bytes, and the peer takes at most ",
+        ops_options_.max_key_bytes, ": choose a shorter name"));
   }
   return MayFill(op.destination());
 }

@@ -414,8 +414,10 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
   const auto too_long = Fetch(fits + "e");
   poller_.Turn();
   EXPECT_EQ(longest->times, 0);
-  EXPECT_EQ(too_long->status,
-            absl::InvalidArgumentError("the tensor's key is too long to be sent to the peer"));
+  EXPECT_EQ(
+      too_long->status,
+      absl::InvalidArgumentError(
+          "the tensor's key has 201 bytes, and the peer takes at most 200: choose a shorter name"));
   fetches_->may_fill = absl::UnimplementedError("no such memory");
   const auto unfit = Fetch("a");
   EXPECT_EQ(unfit->times, 0) << "never inside the call";

@@ -40,9 +40,9 @@ absl::Status FetchOwed::Late(const std::string& peer, const std::string& path) c
 
 absl::Status FetchOwed::Silent(const std::string& peer, const std::string& path,
                                int64_t silent_ms) const {
-  return absl::UnavailableError(
-      absl::StrCat(peer, " has been silent over ", path, " for ", silent_ms, " ms",
-                   has_spoken_ ? "" : ", since it connected: it has not said that it was asked"));
+  return absl::UnavailableError(absl::StrCat(
+      peer, " has been silent over ", path, " for ", silent_ms, " ms",
+      has_spoken_ ? "" : ", and has confirmed none of the requests since it connected"));
 }
 
 }  // namespace tryst

@@ -103,8 +103,8 @@ TEST_F(FetchOwedTest, WhoWasLateIsAsGoodAsAnyAfterAWhileInWhichNothingWasDue) {
 
 TEST_F(FetchOwedTest, ItSaysWhatThePeerDidAndWhatNot) {
   EXPECT_EQ(owed_.Silent("p", "shm", 12).message(),
-            "p has been silent over shm for 12 ms, since it connected: it has not said that it was "
-            "asked");
+            "p has been silent over shm for 12 ms, and has confirmed none of the requests since it "
+            "connected");
   owed_.NoteWord();
   EXPECT_EQ(owed_.Silent("p", "shm", 12).message(), "p has been silent over shm for 12 ms");
   owed_.NoteAwaited(true);

@@ -11,8 +11,8 @@
 
 namespace tryst {
 
-// A pool in which none of more objects than these is in use gives all of them back, this much
-// later: the next step's burst comes sooner, and finds them there.
+// A pool of more than kMostIdleObjects objects, of which none was in use for kIdleForNs, gives all
+// of them back. The next step's burst mostly comes sooner, and finds its objects there.
 inline constexpr size_t kMostIdleObjects = 1024;
 inline constexpr int64_t kIdleForNs = 1'000'000'000;
 // Names of thousands of keys stay longer: the next step would have to tell them again.

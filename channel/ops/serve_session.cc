@@ -46,8 +46,8 @@ ServeSession::~ServeSession() {
 absl::Status ServeSession::StartEpoch(const Hello& hello) {
   if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
     TRYST_REACHED("sim: a hello of an older epoch");
-    return absl::AbortedError(
-        absl::StrCat("connection ", hello.epoch, " is over: ", epoch_, " was opened since"));
+    return absl::AbortedError(absl::StrCat("connection ", hello.epoch, " is over: connection ",
+                                           epoch_, " was opened since"));
   }
   const absl::Status newer =
       absl::AbortedError("the consumer has asked to open a newer connection");

@@ -95,8 +95,8 @@ void ServeSlots::Disconnect() {
 // ---- The table ----
 
 void ServeSlots::HasNoRow(const ServeOp& op, ServeEvent event) {
-  TRYST_LOG(Fatal) << "slot " << op.slot << ", which " << ServeStateName(op.state) << ": "
-                   << ServeEventName(event);
+  TRYST_LOG(Fatal) << "this is a bug of Tryst: slot " << op.slot << ", which "
+                   << ServeStateName(op.state) << ", got the event " << ServeEventName(event);
   abort();
 }
 

@@ -76,8 +76,8 @@ struct alignas(4) ServeRow {
 using ServeRows = std::array<std::array<ServeRow, kServeEventCount>, kServeStateCount>;
 extern const ServeRows kServeRows;
 
-// Null: the event must not happen in that state. If the consumer said it, it closes the channel;
-// otherwise it is our bug.
+// Null: the event must not happen in that state. If a message of the consumer caused it, the
+// channel is closed; otherwise it is our bug.
 inline const ServeRow* FindServeRow(ServeState state, ServeEvent event) {
   const ServeRow& row = kServeRows[static_cast<size_t>(state)][static_cast<size_t>(event)];
   return row.exists ? &row : nullptr;

@@ -46,8 +46,8 @@ void Takes::Ask(ServeTake* take, bool looked) {
   if (!looked && TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
   if (take->key.dst().worker != consumer_) {
-    take->End({absl::PermissionDeniedError(absl::StrCat(
-        "the tensor is sent to ", take->key.dst().worker, ", and was asked for by ", consumer_))});
+    take->End({absl::PermissionDeniedError(
+        absl::StrCat(consumer_, " asked for a tensor that is sent to ", take->key.dst().worker))});
   } else {
     // A cancellation that was not used is kept, with the memory that it has allocated.
     if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();

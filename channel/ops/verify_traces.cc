@@ -476,9 +476,9 @@ class Verifier {
       for (size_t i = 1; i < pairs.size(); ++i) {
         const auto& [first, sent_first] = pairs[i - 1];
         const auto& [second, sent_second] = pairs[i];
-        // Over gRPC several are on their way at once, and land in their own time.
+        // Over gRPC several requests are out at once, and are answered in any order.
         if (first.by_grpc() || second.by_grpc()) continue;
-        // What had to be sent again was sent later than it says.
+        // Its tensor may have been sent again, later than the record says.
         if (sent_first.record->span.lost() > 0 || first.record->span.lost() > 0) continue;
         const bool apart =
             sent_first.Since(WaitsFor::kAcceptance) < sent_second.Since(WaitsFor::kAcceptance);

@@ -138,8 +138,8 @@ class Poller final : public WorkSource {
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
 
-  // Many objects were freed together: what they had of the heap may go back to the system. That
-  // takes long, so another thread does it, which looks here. Any thread may look.
+  // Many objects were freed at once, so the heap can give memory back to the system. That is slow,
+  // so another thread does it, which reads bursts_over(). Any thread may read it.
   static constexpr size_t kLargeBurst = 16384;
   void NoteBurstOver(size_t objects) {
     if (objects >= kLargeBurst) bursts_over_.fetch_add(1, std::memory_order_relaxed);

@@ -241,7 +241,8 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
   if (hello.incarnation == 0 || hello.worker.empty()) {
     return std::move(done)(
-        absl::InvalidArgumentError("a hello does not say which worker and incarnation it is from"));
+        absl::InvalidArgumentError("the request to open a connection (hello) does not name the "
+                                   "worker and incarnation that sent it"));
   }
   if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > kProtocolNewest) {
     return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
@@ -251,8 +252,9 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   }
   if (!HearLife(hello)) {
     TRYST_REACHED("rare: a hello of a process that has ended");
-    return std::move(done)(absl::AbortedError(
-        absl::StrCat(hello.worker, " has restarted: this hello is from its earlier process")));
+    return std::move(done)(absl::AbortedError(absl::StrCat(
+        hello.worker,
+        " has restarted: this request to open a connection (hello) is from its earlier process")));
   }
   StartMaintenance();
   auto peer = peers_.find(hello.worker);
@@ -333,7 +335,7 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
     if (drained) return absl::OkStatus();
     if (until.Passed(clock.NowNs())) {
       return absl::DeadlineExceededError(
-          "some transfers did not end within the time allowed for stopping");
+          "some transfers did not end within the time for stopping: raise stop_deadline");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -166,9 +166,9 @@ void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
   const bool counted = keys_out_ != nullptr;
   const size_t next = StepAside(way, Standing::kLeft, why);
   if (in_use && next != way->index) {
-    TRYST_LOG(Warning) << context_->options->self << " changes to " << NameOf(ways_[next])
-                       << " for " << worker_ << ", with " << fetches.size() << " fetches, after "
-                       << NameOf(*way) << " failed: " << why;
+    TRYST_LOG(Warning) << context_->options->self << " now reaches " << worker_ << " by "
+                       << NameOf(ways_[next]) << ", and moves " << fetches.size()
+                       << " fetches there, because " << NameOf(*way) << " failed: " << why;
   }
   TRYST_REACHED("sim: fetches go on by another path");
   if (!counted) keys_out_ = std::make_shared<KeysOut>();
@@ -185,8 +185,8 @@ void PeerPaths::OnUsable(Way* way) {
     TRYST_LOG(Info) << context_->options->self << " now reaches " << worker_ << " by "
                     << NameOf(*way) << "; earlier it could not: " << way->why;
   } else {
-    TRYST_LOG(Info) << context_->options->self << " goes back to " << NameOf(*way) << " for "
-                    << worker_ << ", after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
+    TRYST_LOG(Info) << context_->options->self << " reaches " << worker_ << " by " << NameOf(*way)
+                    << " again, after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
                     << NameOf(ways_[current_]);
   }
   UseWay(way->index);
@@ -283,8 +283,9 @@ void PeerPaths::OnTooLarge(Way* way, std::vector<WaitingFetch> fetches) {
   const size_t last = ways_.size() - 1;
   if (way->passed_on == 0 && !fetches.empty()) {
     TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
-                    << " over " << NameOf(ways_[last]) << ": it is larger than landing_bytes of "
-                    << NameOf(*way) << "; explain counts further ones, which are not logged";
+                    << " over " << NameOf(ways_[last])
+                    << ", because the tensor is larger than landing_bytes of " << NameOf(*way)
+                    << "; `tryst explain` counts further ones, which are not logged";
   }
   way->passed_on += fetches.size();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();

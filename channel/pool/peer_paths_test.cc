@@ -673,7 +673,8 @@ TEST_F(PeerPathsTest, TheLogTellsOfEachChangeOnce) {
           "as the script says",
           "I us goes back to best for /job:ps/replica:0/task:0, after 20 ms by second",
           absl::StrCat("I us fetches ", Key("large").text(),
-                       " over last: it is larger than landing_bytes of best; explain counts "
+                       " over last, because the tensor is larger than landing_bytes of best; "
+                       "`tryst explain` counts "
                        "further ones, which are not logged")));
   EXPECT_EQ(Views()[0].note,
             "2 went over last instead: they, or earlier tensors of their key, are larger than "

@@ -77,7 +77,7 @@ bool FetchDestinations::WaitForRoom(RdmaAsk* ask) {
   if (IsTooLarge(ask->destination(), ask->meta.bytes)) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", ask->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
-        ": raise landing_bytes, or receive it into a destination of your own"));
+        ": raise landing_bytes, or receive the tensor into a destination of your own"));
     if (options_.user == nullptr || !options_.user->HasLastResort()) {
       ops_->EndAsk(ask, too_large);
       return true;

@@ -74,8 +74,8 @@ absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
   }
   if (*event == FetchEvent::kParked && ask->parks != Parks::kAllowed) {
     return absl::DataLossError(
-        "the producer broke the protocol: it let a fetch wait without a slot that did not allow "
-        "it");
+        "the producer broke the protocol: it made a fetch wait without a slot, which the fetch did "
+        "not allow");
   }
   const FetchRow* row = ops_->Hear(ask, *event);
   return row == nullptr ? OutOfPlace(ask->state, *event) : Act(ask, row->action, record);
@@ -379,7 +379,8 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& 
   }
   if (std::exchange(ask->announced, true)) {
     TRYST_REACHED("rare: a tensor is announced twice");
-    return absl::DataLossError("the producer has room for the tensor, and asks for room again");
+    return absl::DataLossError(
+        "the producer broke the protocol: it asks again for room for a tensor that has room");
   }
   ask->expected.bytes = 0;
   destinations_->Drop(ask);

@@ -135,8 +135,8 @@ StorageRef LandingPool::Make(size_t size_class, uint64_t writer) {
   auto region = nic_->RegisterRegion(memory, bytes, kLocalWrite | kRemoteWrite);
   if (!region.ok()) {
     TRYST_REACHED("sim: a landing is refused registration");
-    TRYST_LOG(Warning) << "the NIC registers no memory of " << bytes
-                       << " bytes for tensors to land in: " << region.status();
+    TRYST_LOG(Warning) << "the NIC cannot register " << bytes
+                       << " bytes of memory for arriving tensors: " << region.status();
     munmap(memory, bytes);
     return StorageRef();
   }

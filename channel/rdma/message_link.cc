@@ -99,16 +99,17 @@ absl::Status MessageLink::Connect(const Hello& peer) {
   peer_ = *parameters;
   if (peer_.slots != options_.slots || peer_.message_bytes != options_.message_bytes) {
     TRYST_REACHED("hostile: hello of other sizes");
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the peer's connection has ", peer_.slots, " slots and messages of ", peer_.message_bytes,
-        " bytes, ours ", options_.slots, " and ", options_.message_bytes,
-        ": set slots and message_bytes alike on both workers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer's connection has ", peer_.slots, " slots and messages of ",
+                     peer_.message_bytes, " bytes, and this worker's has ", options_.slots, " and ",
+                     options_.message_bytes, ": run the same release on both workers"));
   }
   if (peer.queue_pairs.size() != lanes_.size()) {
     TRYST_REACHED("hostile: hello with another number of queue pairs");
     return absl::InvalidArgumentError(
         absl::StrCat("the peer has ", peer.queue_pairs.size(),
-                     " queue pairs for this connection and this worker ", lanes_.size()));
+                     " queue pairs for this connection, and this worker has ", lanes_.size(),
+                     ": run the same release on both workers"));
   }
   peer_.ring_slots = std::min(peer_.ring_slots, options_.ring_slots);
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -216,9 +217,9 @@ void MessageLink::OnTimer() {
   if (broken_) {
     if (!draining_) return;
     TRYST_REACHED("sim: works of a broken queue pair do not come back");
-    TRYST_LOG(Warning)
-        << "writes of a broken connection on " << hub_->nic()->name()
-        << " were not given back by the NIC in time: the queue pair is destroyed all the same";
+    TRYST_LOG(Warning) << hub_->nic()->name()
+                       << " did not end the writes of a broken connection in time: this worker "
+                          "destroys the queue pair all the same";
     lanes_.Destroy();
     FlushSoon();
     return;

@@ -63,7 +63,8 @@ void QueueHub::OnEvent(const NicEvent& event) {
       auto user = users_.find(event.id);
       if (user == users_.end()) return;  // It was removed.
       return user->second->OnQueuePairFatal(absl::UnavailableError(
-          absl::StrCat("NIC ", nic_->name(), " reports that queue pair ", event.id, " is broken")));
+          absl::StrCat("NIC ", nic_->name(), " reports that queue pair ", event.id,
+                       " is broken: its connection will be opened again")));
     }
     case NicEvent::Kind::kCompletionQueueFatal:
     case NicEvent::Kind::kDeviceFatal:

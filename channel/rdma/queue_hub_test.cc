@@ -209,8 +209,10 @@ TEST_F(QueueHubTest, AnEventConcernsOneQueuePairOrAll) {
   EXPECT_THAT(Heard(), IsEmpty());
   event.id = 7;
   hub_->OnEvent(event);
-  EXPECT_THAT(Heard(), ElementsAre(absl::StrCat("7: NIC ", nic_->name(),
-                                                " reports that queue pair 7 is broken")));
+  EXPECT_THAT(Heard(),
+              ElementsAre(absl::StrCat(
+                  "7: NIC ", nic_->name(),
+                  " reports that queue pair 7 is broken: its connection will be opened again")));
   for (const auto kind : {NicEvent::Kind::kCompletionQueueFatal, NicEvent::Kind::kDeviceFatal}) {
     event.kind = kind;
     hub_->OnEvent(event);

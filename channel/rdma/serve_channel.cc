@@ -47,7 +47,7 @@ absl::StatusOr<Hello> ServeChannel::OpenLink(const Hello& hello) {
                      " slots, messages of ", parameters->message_bytes, " bytes and ",
                      hello.queue_pairs.size(), " queue pairs; this worker allows at most ",
                      options_.link.slots, ", ", options_.link.message_bytes, " and ", kMaxLanes,
-                     ": set slots, message_bytes and queue_pairs alike on both"));
+                     ": set queue_pairs alike on both, and run the same release"));
   }
   LinkOptions link_options = options_.link;
   link_options.slots = parameters->slots;

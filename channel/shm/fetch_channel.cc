@@ -11,7 +11,7 @@ using shm_wire::ReplyCell;
 absl::Status ShmFetchChannel::MayFill(const Tensor& destination) const {
   if (!destination.valid() || destination.on_host()) return absl::OkStatus();
   return absl::UnimplementedError(
-      "shared memory does not write device memory: receive into host memory");
+      "a receive over shared memory cannot write device memory: receive into host memory");
 }
 
 void ShmFetchChannel::OnWaits(FetchOp* op) {

@@ -49,7 +49,8 @@ absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
   if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
       sizes.references > options.sizes.references) {
     return absl::DataLossError(
-        "the producer broke the protocol: it made the shared memory larger than it was asked to");
+        "the producer broke the protocol: it made the shared memory larger than this worker had "
+        "asked for");
   }
   auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
                                   /*writable=*/true);

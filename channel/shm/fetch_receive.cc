@@ -86,8 +86,8 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
     case CellType::kParked:
       if (ask->parks != Parks::kAllowed)
         return absl::DataLossError(
-            "the producer broke the protocol: it let a fetch wait without a slot that did not "
-            "allow it");
+            "the producer broke the protocol: it made a fetch wait without a slot, which the fetch "
+            "did not allow");
       return OnWord(ask, FetchEvent::kParked, cell);
     default:
       return absl::DataLossError(

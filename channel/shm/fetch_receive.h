@@ -46,7 +46,7 @@ class ShmReceiver {
   void StopCopy(ShmAsk* ask) { copies_.Remove(ask); }
 
  private:
-  // Bytes of a large tensor that one turn copies; with helpers, who read much at once.
+  // How many bytes of a large tensor one turn copies; with helpers, which copy much at once, more.
   static constexpr uint64_t kTurnBytes = 512 << 10;
   static constexpr uint64_t kHelpedTurnBytes = 16 << 20;
 

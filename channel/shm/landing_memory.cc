@@ -18,7 +18,7 @@ absl::StatusOr<Tensor> AllocateLanding(DType dtype, const TensorShape& shape) {
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for ", DTypeName(dtype), shape.ToString()));
+        absl::StrCat("out of memory for a tensor of ", DTypeName(dtype), shape.ToString()));
   }
   madvise(at, mapped, MADV_HUGEPAGE);  // Without huge pages it works, but slower.
   const uint64_t begin = reinterpret_cast<uintptr_t>(at);

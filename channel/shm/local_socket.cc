@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Connect(const std::str
   if (!fd.valid() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), *length) != 0) {
     if (errno == ECONNREFUSED || errno == ENOENT || errno == EACCES || errno == EPERM) {
       return absl::UnimplementedError(
-          absl::StrCat("its local socket cannot be reached from here, as when the two are in "
-                       "different network namespaces: ",
+          absl::StrCat("the producer's local socket cannot be reached from here, so the two "
+                       "workers may be in different network namespaces: ",
                        strerror(errno)));
     }
     return absl::UnavailableError(

@@ -36,8 +36,8 @@ std::unique_ptr<PeerMemory> PeerMemory::Probe(pid_t pid, uint64_t address, const
   peer->status_ = peer->Read(address, seen.data(), probe_bytes);
   if (peer->status_.ok() && memcmp(seen.data(), probe, probe_bytes) != 0) {
     peer->status_ = absl::UnimplementedError(
-        "the producer's memory cannot be read in place: its process number means another process "
-        "here");
+        "the producer's memory cannot be read in place: its process number is another process's "
+        "here, so it is in another pid namespace");
   }
   return peer;
 }
@@ -58,7 +58,7 @@ absl::Status PeerMemory::Read(uint64_t address, void* to, uint64_t bytes) const 
       if (Gone()) break;
       return absl::PermissionDeniedError(
           absl::StrCat("the producer's memory cannot be read in place: process_vm_readv: ",
-                       got < 0 ? strerror(errno) : "nothing read"));
+                       got < 0 ? strerror(errno) : "it read nothing"));
     }
     done += static_cast<uint64_t>(got);
   }

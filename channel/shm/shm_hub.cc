@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<ShmHub>> ShmHub::Create(Poller* poller, std::shar
   std::unique_ptr<ShmHub> hub(new ShmHub(poller, std::move(arena), std::move(crew)));
   if (!hub->epoll_.valid())
     return absl::UnavailableError(
-        "no file descriptor is left for shared memory: raise the limit of open files (ulimit -n)");
+        "the process has no file descriptor left for shared memory: raise the limit of open files "
+        "(ulimit -n)");
   char random[16];
   FillSecret(random, sizeof(random));
   hub->name_ =
@@ -54,7 +55,7 @@ absl::StatusOr<shm_wire::Invitation> ShmHub::Invite(Host* host) {
                  invited_.end());
   if (invited_.size() >= kMaxInvited) {
     return absl::ResourceExhaustedError(
-        "too many consumers have asked for shared memory and not connected yet: try again");
+        "too many consumers have asked for shared memory and not connected yet: try again later");
   }
   shm_wire::Invitation invitation;
   invitation.socket = name_;
@@ -215,8 +216,9 @@ void ShmHub::OnKnock(Knocking* knocking) {
     if (poller_->now_ns() < invited.until_ns) invited.host->OnGuest(std::move(socket));
     return;
   }
-  TRYST_LOG(Warning) << "a process of this host connected to the local socket for shared memory "
-                        "with a token that this worker has not given out: it is refused";
+  TRYST_LOG(Warning) << "this worker refuses a process of this host, which connected to the local "
+                        "socket for shared memory "
+                        "with a token that this worker has not given out";
 }
 
 }  // namespace tryst

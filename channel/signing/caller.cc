@@ -113,13 +113,14 @@ absl::Status CallSigner::Heed(absl::string_view callee, absl::string_view statem
     // signed by another clock than our own, so the next call is signed by ours.
     if (!absl::IsUnauthenticated(ended) || clocks_.erase(callee) == 0) return ended;
     return absl::UnavailableError(absl::StrCat(
-        ended.message(), "; the call will be signed again, by this worker's own clock"));
+        ended.message(), "; this worker will sign the call again, with its own clock"));
   }
   const int64_t ahead_ms = clock.unix_ms() - now_();
   clocks_[callee] = {ahead_ms, clock.incarnation()};
-  return absl::UnavailableError(absl::StrCat(
-      ended.message(), "; the clock of ", callee, " is ", ahead_ms,
-      " ms ahead of this worker's, so calls to it are signed by its clock from now on"));
+  return absl::UnavailableError(absl::StrCat(ended.message(), "; the clock of ", callee, " is ",
+                                             ahead_ms,
+                                             " ms ahead of this worker's, so this worker signs "
+                                             "further calls to that worker by its clock"));
 }
 
 CallVerifier::CallVerifier(std::string cluster, std::string self, uint64_t incarnation,
@@ -141,7 +142,8 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   }
   if (caller.worker().size() > kMaxWorkerBytes) {
     return absl::UnauthenticatedError(absl::StrCat("the caller's name has ", caller.worker().size(),
-                                                   " bytes: at most ", kMaxWorkerBytes));
+                                                   " bytes, and may have at most ",
+                                                   kMaxWorkerBytes));
   }
   if (!token_.empty()) {
     if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {
@@ -188,7 +190,9 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
                                                     "'; this worker is of '", cluster_, "'"));
   }
   if (caller.worker().empty() || caller.incarnation() == 0) {
-    return absl::UnauthenticatedError("the call does not give its caller's name or incarnation");
+    return absl::UnauthenticatedError(
+        "the call does not give its caller's name or incarnation: the caller is no Tryst worker of "
+        "this release");
   }
   return Caller{caller.cluster(), caller.worker(), caller.incarnation()};
 }

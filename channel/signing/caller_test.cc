@@ -82,7 +82,7 @@ TEST_F(CallerTest, AClockThatNobodyProvesIsNotTaken) {
     status.SetPayload(kClockPayload, absl::Cord(forged));
     EXPECT_TRUE(absl::IsUnauthenticated(signer.Heed(kSelf, first, status))) << i;
   }
-  // By one who holds another token.
+  // A worker with another token refuses the call and does not tell its clock.
   CallVerifier stranger("lab", kSelf, 7, "fedcba9876543210", Now());
   EXPECT_EQ(stranger.Verify(first, "Method", "request").status().GetPayload(kClockPayload),
             absl::nullopt);

@@ -54,9 +54,10 @@ absl::Status Connecting::Start() {
         "(tryst doctor --nccl)");
   }
   if (handle_.kind != device_.kind) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the other rank listens by ", DeviceKindName(handle_.kind), " and ", device_.name,
-        " here is ", DeviceKindName(device_.kind), ": set TRYST_NCCL_NIC alike on every machine"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the other rank listens by ", DeviceKindName(handle_.kind),
+                     ", and this rank has ", device_.name, ", which is ",
+                     DeviceKindName(device_.kind), ": set TRYST_NCCL_NIC alike on every machine"));
   }
   absl::StatusOr<SocketAddress> address = SocketAddress::Parse(
       std::string(handle_.address, strnlen(handle_.address, sizeof(handle_.address))));
@@ -164,9 +165,9 @@ absl::Status Accepting::TakeHello(const std::string& bytes) {
   hello_ = *std::move(hello);
   state_ = State::kOpening;
   if (hello_.kind != device_.kind) {
-    return Refuse(absl::FailedPreconditionError(
-        absl::StrCat(hello_.name.ToString(), " connects by ", DeviceKindName(hello_.kind), " and ",
-                     device_.name, " is ", DeviceKindName(device_.kind))));
+    return Refuse(absl::FailedPreconditionError(absl::StrCat(
+        hello_.name.ToString(), " connects by ", DeviceKindName(hello_.kind), " and ", device_.name,
+        " is ", DeviceKindName(device_.kind), ": set TRYST_NCCL_NIC alike on every machine")));
   }
   comm_ = std::make_unique<RecvComm>(engine_, device_.name, device_.rails, device_.patient(),
                                      device_.reaches_gpus);

@@ -150,7 +150,8 @@ void FindIbvDevices(const Settings& settings, const std::string& control_host,
     const std::string name = absl::StrCat(candidate.device, ":", candidate.port.number);
     absl::Status status = candidate.usable;
     if (status.ok() && !InterfaceMatches(candidate.device, settings.hca)) {
-      status = absl::UnavailableError(absl::StrCat("NCCL_IB_HCA=", settings.hca, " leaves it out"));
+      status = absl::UnavailableError(
+          absl::StrCat("NCCL_IB_HCA=", settings.hca, " leaves this NIC out"));
     }
     if (status.ok()) status = AddIbvDevice(candidate, *rdma, control_host, search);
     explain(absl::StrCat(
@@ -221,14 +222,16 @@ void FindOfiDevices(const std::string& nic, const InterfaceChoice& interfaces,
 
 absl::Status ServesNccl(const NicLimits& limits) {
   if (!limits.ordered) {
-    return absl::UnimplementedError("it does not keep writes in order, which this plugin needs");
+    return absl::UnimplementedError(
+        "the NIC does not keep writes in order, which this plugin needs");
   }
   if (!limits.write_with_immediate) {
-    return absl::UnimplementedError("it has no writes with immediate, which this plugin needs");
+    return absl::UnimplementedError(
+        "the NIC has no writes with immediate, which this plugin needs");
   }
   if (!limits.tells_length) {
     return absl::UnimplementedError(
-        "it does not tell how many bytes have arrived, which NCCL asks for");
+        "the NIC does not tell how many bytes have arrived, which NCCL asks for");
   }
   return absl::OkStatus();
 }

@@ -58,9 +58,9 @@ absl::StatusOr<uint64_t> Flusher::Ended() {
   if (!count.ok()) return count.status();
   for (size_t i = 0; i < *count; ++i) {
     if (done[i].status != CompletionStatus::kOk) {
-      return absl::InternalError(
-          absl::StrCat("the read that makes a NIC's writes to GPU memory visible failed: ",
-                       CompletionStatusName(done[i].status)));
+      return absl::InternalError(absl::StrCat(
+          "a NIC could not flush its writes to GPU memory: the RDMA read that does it ended with ",
+          CompletionStatusName(done[i].status)));
     }
     ++ended_;
   }

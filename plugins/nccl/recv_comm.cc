@@ -64,8 +64,8 @@ void RecvComm::OnImmediate(int lane, uint32_t immediate, uint64_t bytes) {
   } else if (what.kind == Immediate::Kind::kEager && lane == 0) {
     OnEager(what.slot);
   } else {
-    Fail(absl::DataLossError(
-        absl::StrCat(PeerText(), " broke the protocol: it sent what only a receiver sends")));
+    Fail(absl::DataLossError(absl::StrCat(
+        PeerText(), " broke the protocol: it sends, and sent what only a receiver sends")));
   }
 }
 
@@ -96,9 +96,10 @@ void RecvComm::OnEager(uint32_t slot) {
   const uint32_t posted = next_group_ - message.header.groups_known;
   if (slot != eager_came_ % kEagerSlots || eager_held_[slot] ||
       message.header.bytes > eager_bytes_ || posted > kMaxRequests + kEagerSlots + kUnsaidGroups) {
-    Fail(absl::DataLossError(absl::StrCat(PeerText(),
-                                          " broke the protocol: it sent a small message ahead that "
-                                          "is too large or has no free place")));
+    Fail(absl::DataLossError(
+        absl::StrCat(PeerText(),
+                     " broke the protocol: it sent a small message before its receive that is too "
+                     "large, or for which no place is free")));
     return;
   }
   ++eager_came_;
@@ -120,9 +121,9 @@ bool RecvComm::Deliver(const Parked& message, Group* group) {
     receive.met_eager = true;
     const uint64_t bytes = message.header.bytes;
     if (bytes > receive.bytes) {
-      Fail(absl::OutOfRangeError(absl::StrCat("a send of ", bytes, " bytes with tag ", receive.tag,
-                                              " from ", PeerText(),
-                                              " is larger than its receive: ", receive.bytes)));
+      Fail(absl::OutOfRangeError(
+          absl::StrCat("a send of ", bytes, " bytes with tag ", receive.tag, " from ", PeerText(),
+                       " is larger than its receive, which takes ", receive.bytes)));
       return true;
     }
     if (bytes > 0) {
@@ -161,7 +162,7 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
     if (bytes[i] > 0 && (memory[i] == nullptr || !memory[i]->Covers(data[i], bytes[i]))) {
       Fail(absl::InvalidArgumentError(absl::StrCat("a receive of ", bytes[i], " bytes with tag ",
                                                    tags[i],
-                                                   " is given memory that is not registered")));
+                                                   " has memory that NCCL did not register")));
       return FailureResult();
     }
   }

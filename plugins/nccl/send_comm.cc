@@ -55,8 +55,8 @@ void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
   } else if (what.kind == Immediate::Kind::kProbe) {
     CountProven();
   } else {
-    Fail(absl::DataLossError(
-        absl::StrCat(PeerText(), " broke the protocol: it sent what only a sender sends")));
+    Fail(absl::DataLossError(absl::StrCat(
+        PeerText(), " broke the protocol: it receives, and sent what only a sender sends")));
   }
 }
 
@@ -122,10 +122,10 @@ Result SendComm::Send(const void* data, uint64_t bytes, int tag, const Registere
     return FailureResult();
   }
   if (bytes > max_bytes_ || (bytes > 0 && (memory == nullptr || !memory->Covers(data, bytes)))) {
-    Fail(absl::InvalidArgumentError(
-        absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
-                     bytes > max_bytes_ ? " is larger than the device's limit"
-                                        : " comes from memory that is not registered")));
+    Fail(absl::InvalidArgumentError(absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
+                                                 bytes > max_bytes_
+                                                     ? " is larger than the device's limit"
+                                                     : " has memory that NCCL did not register")));
     return FailureResult();
   }
   uint32_t sequence = 0;
@@ -173,9 +173,9 @@ Result SendComm::SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t 
                         bool on_device, SendRequest* request) {
   PieceSource& source = request->source;
   if (source.bytes > to.bytes) {
-    Fail(absl::OutOfRangeError(absl::StrCat("a send of ", source.bytes, " bytes with tag ", to.tag,
-                                            " to ", PeerText(),
-                                            " is larger than its receive: ", to.bytes)));
+    Fail(absl::OutOfRangeError(
+        absl::StrCat("a send of ", source.bytes, " bytes with tag ", to.tag, " to ", PeerText(),
+                     " is larger than its receive, which takes ", to.bytes)));
     return FailureResult();
   }
   groups_[sequence % kMaxRequests].used |= 1u << receive;

@@ -63,7 +63,7 @@ absl::Status ReadToken(const std::string& file, Settings* settings) {
   if (settings->nic == "soft") return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("TRYST_NCCL_TOKEN_FILE is set, and TRYST_NCCL_NIC=", settings->nic,
-                   " cannot encrypt: take soft, or unset one of them"));
+                   " cannot encrypt: set TRYST_NCCL_NIC=soft, or unset one of the two"));
 }
 
 }  // namespace

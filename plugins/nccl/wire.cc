@@ -145,7 +145,8 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view bytes) {
   in.Number(&version);
   if (version != kWireVersion) {
     return absl::DataLossError(absl::StrCat("the other rank's plugin speaks version ", version,
-                                            ", this one ", kWireVersion));
+                                            ", this rank's ", kWireVersion,
+                                            ": load the same one on every rank"));
   }
   in.Bytes(&hello.secret);
   in.Name(&hello.name);
@@ -168,7 +169,8 @@ absl::StatusOr<Welcome> DecodeWelcome(absl::string_view bytes) {
   in.Number(&version);
   if (version != kWireVersion) {
     return absl::DataLossError(absl::StrCat("the other rank's plugin speaks version ", version,
-                                            ", this one ", kWireVersion));
+                                            ", this rank's ", kWireVersion,
+                                            ": load the same one on every rank"));
   }
   in.Text(&welcome.refusal);
   in.Name(&welcome.name);

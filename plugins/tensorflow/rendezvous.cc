@@ -145,8 +145,8 @@ void StepRendezvous::Call::OnReceived(tryst_tensor* received) {
   Tensor tensor;
   bool copied = false;
   if (!Wrap(library_, received, device->GetAllocator(on_host), &tensor, &copied)) {
-    return End(absl::InternalError("Tryst brought bytes that are not a tensor of TensorFlow's"),
-               Tensor(), false);
+    return End(absl::InternalError("Tryst brought a tensor that TensorFlow cannot hold"), Tensor(),
+               false);
   }
   ++counts_->tensors;
   counts_->bytes += static_cast<int64_t>(tensor.TotalBytes());

@@ -239,8 +239,8 @@ PyObject* Receive(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const std::vector<Stream>& streams = call.tensors.streams;
   if (streams.size() > (call.tensors.any_on_host ? 0 : 1)) {
     PyErr_SetString(PyExc_ValueError,
-                    "'into' names memory of several GPUs or streams, and one call can wait for one "
-                    "of them: receive into each in a call of its own");
+                    "'into' has arrays on several GPUs or streams, and one call can wait for one "
+                    "stream alone: receive the arrays of each stream in a call of its own");
     return nullptr;
   }
   Follow(streams.empty() ? nullptr : &streams[0], &options);

@@ -149,9 +149,9 @@ tryst_tensor* OfView(std::unique_ptr<BorrowedBuffer> borrowed, const TypeRow& ro
     tensor = Import(&borrowed->managed);
     to.strides = nullptr;  // They are checked, and no longer needed.
   } else {
-    PyErr_SetString(
-        PyExc_ValueError,
-        "the strides of the array are no multiple of its elements' size: make it contiguous first");
+    PyErr_SetString(PyExc_ValueError,
+                    "the array's strides are no multiples of the size of its elements: make the "
+                    "array contiguous first");
   }
   if (tensor == nullptr) {
     PyBuffer_Release(view);

@@ -102,7 +102,7 @@ void DropOld(PyObject* capsule) {
 tryst_tensor* CopyOf(tryst_tensor* from) {
   if (tryst_tensor_gpu(from) >= 0) {
     PyErr_SetString(PyExc_BufferError,
-                    "a tensor in a GPU's memory is not copied here: use clone() of your library "
+                    "Tryst does not copy tensors in GPU memory: use clone() of your library "
                     "(torch, cupy, jax)");
     return nullptr;
   }
@@ -141,8 +141,8 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     if (same < 0) return nullptr;
     if (same == 0) {
       PyErr_SetString(PyExc_BufferError,
-                      "the tensor is on another device than was asked for, and is not copied "
-                      "there: copy it with your library");
+                      "the tensor is on another device than the call asks for, and Tryst does not "
+                      "copy between devices: copy the tensor with your library (torch, cupy, jax)");
       return nullptr;
     }
   }
@@ -164,8 +164,8 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
   }
   if (tryst_tensor_is_read_only(Get(self))) {
     PyErr_SetString(PyExc_BufferError,
-                    "the tensor is read-only, which DLPack 0.x cannot say: ask with "
-                    "max_version=(1, 0), or use numpy()");
+                    "the tensor is read-only, and DLPack 0.x cannot mark it so: call "
+                    "__dlpack__(max_version=(1, 0)), or use numpy()");
     return nullptr;
   }
   DLManagedTensor* managed;
@@ -230,8 +230,8 @@ PyObject* View(PyObject* self, PyObject* name) {
   const TypeRow* const to = RowOfName(PyBytes_AsString(text.get()));
   const TypeRow* const from = RowOf(tryst_tensor_dtype(Get(self)));
   if (to == nullptr || from == nullptr || (to->bits + 7) / 8 != (from->bits + 7) / 8) {
-    PyErr_Format(PyExc_ValueError, "%U is not a type whose elements have the size of the tensor's",
-                 name);
+    PyErr_Format(PyExc_ValueError,
+                 "%U is not a type with elements of the same size as the tensor's", name);
     return nullptr;
   }
   tryst_tensor* const tensor = ViewAs(Get(self), self, *to);
@@ -275,8 +275,10 @@ PyObject* OfStrings(PyObject*, PyObject* args) {
     sizes.push_back(static_cast<size_t>(size));
   }
   if (elements != static_cast<int64_t>(texts.size())) {
-    PyErr_SetString(PyExc_ValueError,
-                    "the shape has another number of elements than there are strings");
+    PyErr_Format(
+        PyExc_ValueError,
+        "the shape has %lld elements, and %zu strings were given: give one string for each element",
+        static_cast<long long>(elements), texts.size());
     return nullptr;
   }
   tryst_tensor* tensor;

@@ -56,7 +56,8 @@ def _of_numpy(numpy, array):
             raise TypeError("an array of objects can be sent only if all of them are str or bytes")
         return _strings(flat, array.shape)
     if not array.flags.c_contiguous or not array.dtype.isnative:
-        raise ValueError("the array's elements do not lie one behind the other, row by row: send numpy.ascontiguousarray(array)")
+        raise ValueError("the array's elements do not lie row by row, in this machine's byte order: send "
+                         "numpy.ascontiguousarray(array, array.dtype.newbyteorder('='))")
     carrier = _CARRIERS.get(array.dtype.name)
     if carrier is None:
         return Tensor(array)

@@ -476,7 +476,7 @@ class Receive:
 
     def _results(self):
         if self._taken:
-            raise errors.FailedPrecondition("the results were taken already: they can be had once")
+            raise errors.FailedPrecondition("the results of this receive were taken already, and can be taken only once: keep what the first call returned")
         self._taken = True
         operation, self._operation = self._operation, None
         try:

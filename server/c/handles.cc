@@ -35,7 +35,7 @@ char* GiveText(const std::string& text) {
 absl::StatusOr<DType> CheckedType(int dtype) {
   if (dtype < 0 || dtype > 255 || DTypeBytes(static_cast<DType>(dtype)) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(dtype, " is not a type whose elements have a fixed size"));
+        absl::StrCat(dtype, " is no dtype with elements of a fixed size"));
   }
   return static_cast<DType>(dtype);
 }
@@ -48,14 +48,15 @@ std::string Describe(const Tensor& tensor) {
 
 absl::Status Misfit(const TensorKey& key, const Tensor& into, const Tensor& tensor) {
   if (tensor.dtype() != into.dtype() || tensor.shape() != into.shape()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'into' is ", Describe(into), " and the tensor is ", Describe(tensor),
-                     ": receive it again with the right one, or without; key ", key.text()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'into' is ", Describe(into), " and the tensor is ", Describe(tensor),
+        ": receive the tensor again without 'into', or into one of its type and shape; key ",
+        key.text()));
   }
   if (!tensor.on_host() || !into.on_host()) {
     return absl::UnimplementedError(
-        absl::StrCat("the tensor or 'into' is in a device's memory, and one worker sent it to "
-                     "itself: receive it without 'into'; key ",
+        absl::StrCat("the tensor or 'into' is in device memory, and a worker that sends to itself "
+                     "cannot copy there: receive without 'into'; key ",
                      key.text()));
   }
   return absl::OkStatus();
@@ -65,10 +66,10 @@ absl::Status Misfit(const TensorKey& key, const Tensor& into, const Tensor& tens
 absl::Status CheckInto(const tryst_tensor& into, const TensorKey& key) {
   const bool strings = into.tensor.dtype() == DType::kString;
   if (!strings && !into.shared && !into.tensor.read_only()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(strings ? "'into' holds strings, which are received without it; key "
-                           : "'into' is read-only: receive without it, or into a copy; key ",
-                   key.text()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      strings ? "'into' holds strings: receive strings without 'into'; key "
+              : "'into' is read-only: receive without 'into', or into a copy of it; key ",
+      key.text()));
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> tryst_server::Step(int64_t st
   absl::Status usable = Usable();
   if (!usable.ok()) return usable;
   if (server->steps() == nullptr) {
-    return absl::FailedPreconditionError("the server has not started");
+    return absl::FailedPreconditionError("the server has not started: start it first");
   }
   return server->steps()->StartStep(step);
 }

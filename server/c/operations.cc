@@ -44,15 +44,15 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
   if (options == nullptr) return absl::OkStatus();
   if ((options->flags & ~known) != 0 || options->reserved != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the call's options have the flags ", options->flags, ", of which ", known,
-        " are known to this release, and reserved ", options->reserved, ", which must be 0"));
+        "the call's options have the flags ", options->flags, " and reserved ", options->reserved,
+        ": this call knows the flags ", known, " alone, and reserved must be 0"));
   }
   if (options->has_stream == 0) return absl::OkStatus();
   tryst::DeviceEngine* const engine = server->server->gpu(options->gpu);
   if (engine == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("GPU ", options->gpu, " is not one of ", server->server->worker(),
-                     "'s: set gpus to its number (docs/CONFIG.md)"));
+        absl::StrCat(server->server->worker(), " does not use GPU ", options->gpu,
+                     ": add that number to the setting gpus (docs/CONFIG.md)"));
   }
   auto made = tryst::GpuContext::Make(engine, static_cast<tryst::cuda::Stream>(options->stream));
   if (!made.ok()) return made.status();
@@ -129,8 +129,8 @@ tryst_status* tryst_queue_create(tryst_queue** queue) {
   *queue = nullptr;
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) {
-    return Give(absl::ResourceExhaustedError(
-        absl::StrCat("cannot make a queue: no eventfd: ", std::strerror(errno))));
+    return Give(absl::ResourceExhaustedError(absl::StrCat(
+        "cannot make a queue, as the system gives no eventfd: ", std::strerror(errno))));
   }
   *queue = new tryst_queue(fd);
   return nullptr;

@@ -96,8 +96,9 @@ tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const ch
   }
   const auto strings = tensor->tensor.strings();
   if (i >= strings.size()) {
-    return Give(absl::OutOfRangeError(
-        absl::StrCat("there is no string ", i, ": the tensor has ", strings.size())));
+    return Give(absl::OutOfRangeError(absl::StrCat("there is no string ", i,
+                                                   " (counted from 0): the tensor has ",
+                                                   strings.size(), " strings")));
   }
   *text = strings[i].data();
   *size = strings[i].size();
@@ -143,8 +144,9 @@ tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, ::DLManagedTen
   if (tryst_status* const refused = RefuseNull(tensor, managed)) return refused;
   *managed = nullptr;
   if (ReadOnly(tensor)) {
-    return Give(absl::FailedPreconditionError(
-        "the tensor is read-only, which DLPack 0.x cannot say: copy it, or ask for DLPack 1.0"));
+    return Give(
+        absl::FailedPreconditionError("the tensor is read-only, and DLPack 0.x cannot mark it so: "
+                                      "copy the tensor, or call tryst_tensor_to_dlpack()"));
   }
   const auto made = tryst::ToDLPack(tensor->tensor);
   if (!made.ok()) return Give(made.status());

@@ -129,7 +129,8 @@ tryst_status* tryst_server_create(const char* const* settings, size_t count,
   auto config = tryst::LoadConfig({settings, settings + count}, tryst::ProcessEnvironment(), &rest);
   if (!config.ok()) return Give(config.status());
   if (!rest.empty()) {
-    return Give(absl::InvalidArgumentError(absl::StrCat("'", rest[0], "' is not a setting")));
+    return Give(absl::InvalidArgumentError(absl::StrCat(
+        "'", rest[0], "' is not a setting, which looks like --NAME=VALUE (docs/CONFIG.md)")));
   }
   auto built = tryst::ServerBuilder().Build(*config);
   if (!built.ok()) return Give(built.status());
@@ -255,7 +256,7 @@ tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code co
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);
   if (server->server->steps() == nullptr) {
-    return Give(absl::FailedPreconditionError("the server has not started"));
+    return Give(absl::FailedPreconditionError("the server has not started: start it first"));
   }
   server->server->steps()->AbortStep(step, why);
   return nullptr;

@@ -43,8 +43,7 @@ constexpr ExitRow kExitRows[] = {
     {kExitDone, "the command did what it was asked to"},
     {kExitFailed,
      "it failed: a worker did not answer, a file could not be read, `doctor` found a fault, "
-     "`verify` "
-     "found what must not be. Standard error says why"},
+     "`verify` found a broken rule. Standard error says why"},
     {kExitUsage, "the command line or a setting is wrong; nothing was tried"},
     {kExitNothingFound, "`trace` or `verify` found no such operation"},
 };
@@ -90,9 +89,11 @@ absl::Status TakeWords(CommandLine* line) {
     const size_t equals = word.find('=');
     if (words == Words::kEdgeFiles &&
         (equals == 0 || equals == std::string::npos || equals + 1 == word.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", word, "' should be EDGE=FILE.npy, where EDGE is the name by which it is fetched, ",
-          "such as weights=", word));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", word,
+                       "' should be EDGE=FILE.npy, where EDGE is the name by which tryst recv asks "
+                       "for the tensor, ",
+                       "such as weights=", word));
     }
   }
   return absl::OkStatus();
@@ -183,15 +184,15 @@ const std::vector<CommandRow>& CommandRows() {
        Words::kWorkerFirst},
       {"explain", "WORKER [PEER]",
        "shows by which path WORKER reaches each peer, which paths it does not use, and why",
-       "For each path to and from PEER, or all peers: what it is doing, why it is not used, and\n"
-       "what was measured. Also which workers joined, restarted and left, and when.\n",
+       "Shows for each path to and from PEER, or all peers, what it is doing, why it is not used,\n"
+       "and what was measured. It also shows which workers joined, restarted and left, and when.\n",
        1, 2, Words::kWorkerFirst},
       {"waiting", "[WORKER ...]",
        "shows every tensor and operation that waits, for what, and since when",
-       "Each tensor that was sent and not received, each receive without its tensor, and each\n"
-       "fetch and serve under way with what it waits for: a connection, a slot, the producer's\n"
-       "Send, landing room, a copy, an executor. Without WORKER: everybody that --join or\n"
-       "--cluster_spec names. --step=N: of that step alone.\n",
+       "Shows each tensor that was sent and not received, each receive without its tensor, and\n"
+       "each fetch and serve under way with what it waits for: a connection, a slot, the\n"
+       "producer's Send, landing room, a copy, an executor. Without WORKER: every worker that\n"
+       "--join or --cluster_spec names. --step=N: those of that step alone.\n",
        0, kAnyWords, Words::kWorkers},
       {"trace", "[WORKER ...] [TEXT]",
        "shows the history of past operations whose key contains TEXT",
@@ -201,24 +202,27 @@ const std::vector<CommandRow>& CommandRows() {
        "Exit status 3: no such operation is recorded. Quick ones are sampled "
        "(trace_sample_every).\n",
        0, kAnyWords, Words::kWorkersAndText},
-      {"verify", "TRACE ...", "checks whether what was traced, at both ends, may have happened",
-       "TRACE is a file of `tryst trace --out`. What each operation waited for, and how it ended, "
-       "is\n"
-       "held against the tables of states; what its consumer says against what its producer says:\n"
-       "bytes, order, once, accepted when it had come. Says what broke, and when.\n"
-       "Exit status 1: something broke; 3: there was nothing to verify. What a clean answer\n"
+      {"verify", "TRACE ...",
+       "checks that the traced operations of both ends keep the rules of docs/STATES.md",
+       "TRACE is a file of `tryst trace --out`. The command checks what each operation waited\n"
+       "for and how it ended against the tables of states. It also compares what the consumer\n"
+       "and the producer of a tensor say: its bytes, its order, that it came once and was\n"
+       "accepted only after it had come. It says which rule was broken, and when.\n"
+       "Exit status 1: a rule was broken; 3: there was nothing to verify. What a clean answer\n"
        "proves is in docs/STATES.md.\n",
        1, kAnyWords, Words::kOther},
       {"top", "[WORKER ...]",
-       "shows rates, operations under way and delays of each path, live; or of all members",
+       "shows, live, the rates, operations under way and delays of each path of WORKER, or of all "
+       "workers",
        "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
-       "tables follow each other, or with --json lines. --count=N: ends after N of them.\n",
+       "tables follow each other, or with --json lines. --count=N: ends after N tables.\n",
        0, kAnyWords, Words::kWorkers},
       {"page", "[WORKER ... | FILE]",
        "serves a web page about the whole job, at the address --status_listen",
-       "It shows who moves what to whom by which path, steps, slow workers and members, of all\n"
-       "that WORKER or --join knows. --every=TIME: how often each is asked (1s). --out=FILE\n"
-       "records what is shown, and page FILE plays it back. Ends with Ctrl-C.\n",
+       "The page shows who moves what to whom by which path, steps, slow workers and members, for\n"
+       "all workers that WORKER or --join knows. --every=TIME: how often to ask each worker (1s).\n"
+       "--out=FILE records what the page shows, and `tryst page FILE` plays the record back. The\n"
+       "command ends with Ctrl-C.\n",
        0, kAnyWords, Words::kWorkersAndText},
       {"stats", "WORKER", "prints all counters of WORKER", "", 1, 1, Words::kWorkerFirst},
       {"begin", "WORKER", "begins the step --step on WORKER", "", 1, 1, Words::kWorkerFirst},
@@ -228,15 +232,16 @@ const std::vector<CommandRow>& CommandRows() {
        "aborts the step --step on WORKER; what waits there fails with REASON", "", 2, 2,
        Words::kWorkerFirst},
       {"doctor", "[WORKER]",
-       "checks this machine, or also the way to WORKER, and says what to do about faults",
+       "checks this machine, and with WORKER also the way to it, and says what to do about faults",
        "Exit status 1: there is a fault.\n", 0, 1, Words::kWorkerFirst},
       {"bench", "WORKER", "measures how fast tensors come from WORKER, and by which path",
-       "Joins as the worker --job/--task. WORKER sends samples, and every byte is compared: one\n"
-       "at a time for the delay, then up to eight at once for the rate. --json prints one\n"
-       "document. If processors at either end are busy, the figures show that, not the network.\n",
+       "Joins as the worker --job/--task. WORKER sends samples: one at a time to measure the\n"
+       "delay, then up to eight at once to measure the rate. Every byte is compared. --json\n"
+       "prints one document. If processors at either end are busy, the figures show that, not\n"
+       "the network.\n",
        1, 1, Words::kWorkerFirst},
       {"send", "EDGE FILE.npy",
-       "as worker --job/--task, sends a file's tensor to --to and ends when it was received", "", 2,
+       "as worker --job/--task, sends a file's tensor to --to, and ends once it is received", "", 2,
        2, Words::kOther},
       {"recv", "EDGE FILE.npy",
        "as worker --job/--task, receives a tensor from --from and writes it to a file", "", 2, 2,
@@ -267,7 +272,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
   if (!taken.ok()) return taken;
   if (line.words.empty()) {
     if (line.help) return line;
-    return absl::InvalidArgumentError("no command; see tryst --help");
+    return absl::InvalidArgumentError("no command was given: see tryst --help");
   }
   for (const CommandRow& row : CommandRows()) {
     if (line.words[0] == row.name) line.row = &row;

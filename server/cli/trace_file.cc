@@ -36,7 +36,7 @@ absl::StatusOr<WaitsFor> WaitsForOf(absl::string_view name) {
     if (WaitsForName(static_cast<WaitsFor>(i)) == name) return static_cast<WaitsFor>(i);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("'", name, "' is nothing that an operation can wait for"));
+      absl::StrCat("'", name, "' in 'waits' is nothing that an operation can wait for"));
 }
 
 absl::StatusOr<absl::StatusCode> CodeOf(absl::string_view name) {
@@ -50,7 +50,7 @@ absl::StatusOr<absl::StatusCode> CodeOf(absl::string_view name) {
 
 absl::StatusOr<int64_t> NanosOf(double micros) {
   if (!(micros >= 0 && micros <= kMostMicros)) {
-    return absl::InvalidArgumentError("a time in it is negative or too large");
+    return absl::InvalidArgumentError("a time is negative or too large");
   }
   return static_cast<int64_t>(std::llround(micros * 1000));
 }
@@ -60,14 +60,14 @@ absl::Status ReadWaits(absl::string_view waits, int64_t began_ns, TraceSpan* spa
   const std::vector<absl::string_view> words = absl::StrSplit(waits, ' ', absl::SkipEmpty());
   if (words.empty() || words.size() % 2 != 0 || words.size() > 2 * TraceSpan::kStamps) {
     return absl::InvalidArgumentError(
-        "'waits' should be pairs of what was waited for and since when");
+        "'waits' should hold pairs of what the operation waited for and since when");
   }
   for (size_t i = 0; i < words.size(); i += 2) {
     const auto what = WaitsForOf(words[i]);
     if (!what.ok()) return what.status();
     int64_t at_ns = 0;
     if (!absl::SimpleAtoi(words[i + 1], &at_ns) || at_ns < 0) {
-      return absl::InvalidArgumentError("'waits' has a time that is not one");
+      return absl::InvalidArgumentError("a time in 'waits' is not a number from 0 on");
     }
     i == 0 ? span->Begin(*what, began_ns) : span->Enter(*what, began_ns + at_ns);
   }
@@ -96,8 +96,7 @@ class Reader {
   }
 
   absl::StatusOr<std::vector<TraceDump>> Finish() && {
-    if (!ended_)
-      return absl::InvalidArgumentError("its end is missing, so it was not written to the end");
+    if (!ended_) return absl::InvalidArgumentError("the end of the file is missing: trace again");
     std::vector<TraceDump> dumps;
     for (auto& [pid, dump] : dumps_) dumps.push_back(std::move(dump));
     return dumps;
@@ -108,14 +107,15 @@ class Reader {
     const rpc::TraceFileArgs& args = event.args();
     if (args.role() != "fetch" && args.role() != "serve") {
       return absl::InvalidArgumentError(
-          "it was written by a release before tryst verify, which leaves out what is needed");
+          "an older release wrote the trace, and left out what verify needs: trace again with this "
+          "release");
     }
     TraceDump& dump = dumps_[event.pid()];
     const auto began_ns = NanosOf(event.ts());
     const auto took_ns = NanosOf(event.dur());
     TraceRecord record;
     if (!began_ns.ok() || !took_ns.ok())
-      return absl::InvalidArgumentError("a time in it is negative or too large");
+      return absl::InvalidArgumentError("a time is negative or too large");
     absl::Status read = ReadWaits(args.waits(), *began_ns, &record.span);
     if (!read.ok()) return read;
     if (!absl::SimpleHexAtoi(args.id(), &record.id)) {
@@ -154,7 +154,7 @@ class Reader {
       const auto found = end.other_data().find(dump.worker);
       if (found == end.other_data().end()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("it lacks the clock and counts of the worker ", dump.worker));
+            absl::StrCat("the trace lacks the clock and counts of the worker ", dump.worker));
       }
       const rpc::TraceFileWorker& worker = found->second;
       const auto read_ns = NanosOf(worker.read_at());
@@ -185,7 +185,7 @@ absl::StatusOr<std::vector<TraceDump>> ReadTraceFile(std::istream* in) {
   for (int number = 1; std::getline(*in, line); ++number) {
     const absl::Status read = line.size() <= kMostLineBytes
                                   ? reader.Line(line)
-                                  : absl::InvalidArgumentError("it is too long");
+                                  : absl::InvalidArgumentError("the line is too long");
     if (!read.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", read.message()));
     }

@@ -121,10 +121,10 @@ TEST(TraceFileTest, WhatIsReadIsVerified) {
 
 TEST(TraceFileTest, WhatIsNoTraceIsRefused) {
   const std::string text = ChromeTrace(Dumps());
-  EXPECT_THAT(Read("").status().message(), HasSubstr("its end is missing"));
+  EXPECT_THAT(Read("").status().message(), HasSubstr("the end of the file is missing"));
   EXPECT_THAT(Read("# A text.\n").status().message(), HasSubstr("line 1"));
   EXPECT_THAT(Read(text.substr(0, text.find("],"))).status().message(),
-              HasSubstr("its end is missing"));
+              HasSubstr("the end of the file is missing"));
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {"\"role\":\"fetch\"", "\"role\":\"other\""},
            {"slot 0", "slott 0"},

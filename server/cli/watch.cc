@@ -63,7 +63,8 @@ int RunTrace(const CommandLine& line) {
   TraceFilter filter;
   filter.step = line.step.value_or(-1);
   if (asked->rest.size() > 1) {
-    return FailUsage(absl::InvalidArgumentError("one TEXT at most; quote a key that has blanks"));
+    return FailUsage(absl::InvalidArgumentError(
+        "trace takes one TEXT at most: put a key with blanks in quotes"));
   }
   if (!asked->rest.empty()) filter.key_part = asked->rest[0];
   std::vector<TraceDump> dumps;
@@ -91,7 +92,9 @@ int RunTrace(const CommandLine& line) {
     std::ofstream file(line.out);
     file << ChromeTrace(dumps);
     file.close();
-    if (!file) return Fail(absl::UnavailableError(absl::StrCat("cannot write ", line.out)));
+    if (!file)
+      return Fail(absl::UnavailableError(
+          absl::StrCat("cannot write ", line.out, ": is there room, and may you write there?")));
   }
   if (line.json) {
     Show(ChromeTrace(dumps), true);

@@ -43,11 +43,12 @@ Addresses LookUp(const std::string& host, const std::string& port, int flags) {
 
 absl::Status TryListen(const std::string& address) {
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return absl::InvalidArgumentError("it is not host:port");
+  if (colon == std::string::npos) return absl::InvalidArgumentError("the address is not host:port");
   std::string host = address.substr(0, colon);
   if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
   const Addresses found = LookUp(host, address.substr(colon + 1), AI_PASSIVE | AI_NUMERICSERV);
-  if (found == nullptr) return absl::NotFoundError(absl::StrCat("there is no address for ", host));
+  if (found == nullptr)
+    return absl::NotFoundError(absl::StrCat("the host name ", host, " leads to no address"));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus("socket");
   const int on = 1;  // gRPC sets it, too, so a port in TIME_WAIT counts as free.

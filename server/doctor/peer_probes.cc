@@ -21,7 +21,7 @@ namespace {
 absl::Status WaitConnected(int fd, absl::Duration timeout) {
   pollfd waiting = {fd, POLLOUT, 0};
   const int ready = poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-  if (ready == 0) return absl::DeadlineExceededError("it did not answer in time");
+  if (ready == 0) return absl::DeadlineExceededError("the host did not answer in time");
   int error = ready < 0 ? errno : 0;
   socklen_t size = sizeof(error);
   if (error == 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);

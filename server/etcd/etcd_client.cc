@@ -66,7 +66,7 @@ absl::StatusOr<int64_t> EtcdClient::GrantLease(absl::Duration ttl) {
   if (!status.ok()) return FromEtcd(status);
   if (!response.error().empty() || response.id() == 0) {
     return absl::UnavailableError(absl::StrCat(
-        "etcd refuses a lease, by which this worker would be listed: ", response.error()));
+        "etcd refuses the lease under which this worker would register: ", response.error()));
   }
   return response.id();
 }
@@ -174,9 +174,9 @@ absl::Status EtcdClient::Watch(
   watching_.TryCancel();
   const absl::Status status = FromEtcd(stream->Finish());
   if (cancelled) return absl::AbortedError(absl::StrCat("etcd: ", response.cancel_reason()));
-  return status.ok()
-             ? absl::UnavailableError("etcd ended the connection by which it tells of changes")
-             : status;
+  return status.ok() ? absl::UnavailableError(
+                           "etcd closed the connection over which this worker hears of changes")
+                     : status;
 }
 
 }  // namespace tryst

@@ -67,7 +67,7 @@ void EtcdMembers::Run() {
     // Tries each server once before it warns: one server that stops is not worth a warning.
     if (failures == static_cast<int>(options_.access.endpoints.size())) {
       TRYST_LOG(Warning)
-          << "no server of etcd answers; the list of workers stays as it is until one does: "
+          << "no server of etcd answers, and this worker keeps its list of workers until one does: "
           << ended.message();
     }
     next = (next + 1) % options_.access.endpoints.size();
@@ -117,8 +117,8 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     was_superseded = std::exchange(view_.superseded, !ours);
   }
   if (!ours && !was_superseded) {
-    TRYST_LOG(Error) << "another, newer process is registered in etcd under this worker's name, "
-                     << options_.self.worker << ": it takes the name, so stop one of the two";
+    TRYST_LOG(Error) << "a newer process has registered in etcd under the name of this worker, "
+                     << options_.self.worker << ", and others call that one: stop one of the two";
   }
   return absl::OkStatus();
 }
@@ -171,7 +171,7 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
     MutexLock lock(&mu_);
     watching_ = false;
     return absl::UnavailableError(
-        absl::StrCat("no thread can be started to talk to etcd: ", error.what()));
+        absl::StrCat("cannot start a thread that talks to etcd: ", error.what()));
   }
   status = Watch(client);
   client->CancelWatch();
@@ -196,8 +196,8 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
     if (!kept.ok()) return kept.status();
     if (!*kept) {
       lease_ = 0;
-      TRYST_LOG(Warning) << "etcd has dropped this worker from its list (its lease has lapsed): it "
-                            "registers again";
+      TRYST_LOG(Warning)
+          << "etcd has dropped this worker, whose lease has expired: the worker registers again";
     }
     if (!*kept || !listed) {
       absl::Status registered = Register(client);

@@ -59,8 +59,8 @@ void MemberMirror::Put(const Member& member) {
   members_->Set(member.worker, member.address);
   const absl::Status announced = members_->Announce(member);
   if (!announced.ok())
-    TRYST_LOG(Warning) << member.worker
-                       << " as etcd lists it is not accepted: " << announced.message();
+    TRYST_LOG(Warning) << "this worker does not accept " << member.worker
+                       << ", which etcd lists: " << announced.message();
 }
 
 void MemberMirror::Delete(const std::string& worker, int64_t now_ns) {

@@ -38,8 +38,9 @@ absl::StatusOr<std::string> WorkerOfKey(absl::string_view prefix, absl::string_v
   if (absl::ConsumePrefix(&rest, prefix)) worker = absl::StrCat("/", rest);
   const std::string cpu = absl::StrCat(worker, "/device:CPU:0");
   if (worker.empty() || !ParseDeviceName(cpu, &name)) {
-    return absl::InvalidArgumentError(absl::StrCat("etcd's key '", key.substr(0, kMostAddressBytes),
-                                                   "' does not name a worker, and is left out"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("etcd's key '", key.substr(0, kMostAddressBytes),
+                     "' does not name a worker, and this worker ignores it"));
   }
   return worker;
 }

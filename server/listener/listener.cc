@@ -70,7 +70,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   OwnedFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) {
     return absl::UnavailableError(
-        "no file descriptor is left to listen with: raise the limit of open files (ulimit -n)");
+        "the process has no file descriptor left to listen with: raise the limit of open files "
+        "(ulimit -n)");
   }
   return std::unique_ptr<Listener>(
       new Listener(*std::move(listening), limits, std::move(epoll), std::move(wake)));
@@ -206,7 +207,8 @@ void Listener::Accept(int listener) {
 void Listener::Rest() {
   if (rests_until_ns_ == 0) {
     TRYST_LOG(Warning)
-        << "no file descriptor is left for another connection on port " << listening_.port
+        << "the process has no file descriptor left for another connection on port "
+        << listening_.port
         << ": connections wait until one is closed; raise the limit of open files (ulimit -n)";
     MutexLock lock(&mu_);
     table_.Rested();

@@ -41,7 +41,8 @@ int PortOf(const sockaddr_storage& address) {
 
 absl::StatusOr<OwnedFd> ListenAt(const Bound& at) {
   OwnedFd fd(socket(at.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return absl::UnavailableError(absl::StrCat("socket: ", strerror(errno)));
+  if (!fd.valid())
+    return absl::UnavailableError(absl::StrCat("cannot open a socket: ", strerror(errno)));
   const int one = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   if (at.address.ss_family == AF_INET6) {
@@ -66,7 +67,8 @@ absl::StatusOr<std::vector<Bound>> Resolve(std::string host, const std::string& 
   wanted.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), port.c_str(), &wanted, &found);
-  if (error != 0) return absl::UnavailableError(absl::StrCat(host, ": ", gai_strerror(error)));
+  if (error != 0)
+    return absl::UnavailableError(absl::StrCat("cannot look up ", host, ": ", gai_strerror(error)));
   std::vector<Bound> out;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
@@ -93,7 +95,7 @@ absl::StatusOr<ListeningSockets> ListenOn(const std::string& address) {
       if (fd.ok()) out.sockets.push_back(*std::move(fd));
     }
   }
-  absl::Status failed = absl::UnavailableError("the name has no address");
+  absl::Status failed = absl::UnavailableError("the host name leads to no address");
   if (out.sockets.empty()) {
     absl::StatusOr<std::vector<Bound>> bound = Resolve(host, port);
     if (!bound.ok()) return bound.status();

@@ -23,21 +23,22 @@ void ClusterFileWatch::Look() {
   text_ = *std::move(read);
   const absl::StatusOr<ClusterSpec> spec = ClusterFromJson(text_);
   if (!spec.ok()) {
-    TRYST_LOG(Warning) << path_
-                       << " has changed and cannot be used, so the members stay as they are: "
-                       << spec.status().message();
+    TRYST_LOG(Warning)
+        << path_
+        << " has changed and cannot be used, so this worker keeps the members that it knows: "
+        << spec.status().message();
     return;
   }
   std::map<std::string, std::string> now = spec->Workers();
   for (const auto& [worker, address] : now) {
     if (worker != self_ && members_->Set(worker, address)) {
-      TRYST_LOG(Info) << path_ << ": " << worker << " is at " << address;
+      TRYST_LOG(Info) << path_ << " now has " << worker << " at " << address;
     }
   }
   for (const auto& [worker, address] : present_) {
     if (worker == self_ || now.count(worker) != 0) continue;
     members_->Remove(worker);
-    TRYST_LOG(Info) << path_ << ": " << worker << " is no longer in it";
+    TRYST_LOG(Info) << path_ << " no longer has " << worker;
   }
   present_ = std::move(now);
 }

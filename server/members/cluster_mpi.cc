@@ -50,16 +50,17 @@ absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl:
     hosts = *std::move(expanded);
   }
   if (*on_host < 1 || static_cast<size_t>(*size) > hosts.size() * static_cast<size_t>(*on_host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "mpirun started ", *size, " ranks, ", *on_host,
-        " of them here, and resolver=mpi:HOSTS names ", hosts_text.empty() ? 0 : hosts.size(),
-        " hosts: name all of them, in the order of ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("mpirun started ", *size, " ranks, ", *on_host,
+                     " of them on this host, and resolver=mpi:HOSTS names ",
+                     hosts_text.empty() ? 0 : hosts.size(),
+                     " hosts: name every host, in the order of their ranks"));
   }
   if (*rank % *on_host != *index) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", *rank, " is number ", *index, " of the ", *on_host,
-                     " on its host: give each host as many ranks, one behind the other "
-                     "(mpirun --map-by ppr:",
+                     " on its host: give every host the same number of ranks, numbered one after "
+                     "the other (mpirun --map-by ppr:",
                      *on_host, ":node)"));
   }
   std::vector<std::string> addresses;

@@ -34,8 +34,8 @@ absl::StatusOr<std::string> Variable(const Environment& environment,
     const auto it = environment.find(name);
     if (it != environment.end() && !it->second.empty()) return it->second;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "this resolver needs an environment variable that is not set: ", *names.begin()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the resolver needs an environment variable that is not set: ", *names.begin()));
 }
 
 // Parses "ps=1,worker=*": how many tasks each job has, with -1 for '*'.
@@ -47,14 +47,17 @@ absl::StatusOr<std::vector<std::pair<std::string, int>>> ParseJobs(absl::string_
     int count = -1;
     if (!IsJobName(name) || (pair.second != "*" && (!absl::SimpleAtoi(pair.second, &count) ||
                                                     count < 1 || count > 65536))) {
-      return Bad("with this resolver cluster_spec should look like ps=1,worker=3, and is", text);
+      return Bad(
+          "with slurm, mpi and kubernetes cluster_spec should look like ps=1,worker=3, and is",
+          text);
     }
     if (!jobs.empty() && jobs.back().second < 0)
-      return Bad("in cluster_spec only the last job may have *, and it is", text);
+      return Bad("in cluster_spec only the last job may have *, and cluster_spec is", text);
     jobs.emplace_back(std::string(name), count);
   }
   if (jobs.empty())
-    return Bad("with this resolver cluster_spec should look like ps=1,worker=3, and is", text);
+    return Bad("with slurm, mpi and kubernetes cluster_spec should look like ps=1,worker=3, and is",
+               text);
   return jobs;
 }
 
@@ -278,9 +281,9 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
   for (const auto& [job, wanted] : *jobs) {
     const size_t count = wanted < 0 ? addresses.size() - next : static_cast<size_t>(wanted);
     if (count == 0 || next + count > addresses.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "cluster_spec ", jobs_text, " names more tasks than were started, which are ",
-          addresses.size(), ": start more, or name fewer"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cluster_spec ", jobs_text, " names more tasks than the ", addresses.size(),
+                       " that were started: start more, or name fewer"));
     }
     for (size_t task = 0; task < count; ++task, ++next) {
       if (next == rank) {
@@ -292,9 +295,9 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
     }
   }
   if (spec.job.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cluster_spec ", jobs_text,
-                     " names fewer tasks than were started: none is left for rank ", rank));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cluster_spec ", jobs_text,
+        " names fewer tasks than were started: name more, as none is left for rank ", rank));
   }
   return spec;
 }
@@ -316,7 +319,7 @@ absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
   if (hosts->size() != counts->size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("Slurm's variables contradict each other: they name ", hosts->size(),
-                     " nodes, and counts of tasks for ", counts->size()));
+                     " nodes, and numbers of tasks for ", counts->size()));
   }
   std::vector<std::string> addresses;
   for (size_t node = 0; node < hosts->size(); ++node) {
@@ -339,8 +342,9 @@ absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment
   ClusterSpec spec;
   for (const auto& [job, count] : *jobs) {
     if (count < 0)
-      return Bad("with resolver=kubernetes each job in cluster_spec needs a number, and it is",
-                 jobs_text);
+      return Bad(
+          "with resolver=kubernetes each job in cluster_spec needs a number, and cluster_spec is",
+          jobs_text);
     for (int task = 0; task < count; ++task) {
       absl::Status added = AddTask(
           job, task, absl::StrCat("dns:///", job, "-", task, ".", service, ":", port), &spec);

@@ -20,8 +20,9 @@ constexpr size_t kMaxChanges = 256;
 absl::Status CheckWorker(absl::string_view worker) {
   DeviceName name;
   if (worker.size() > kMaxWorkerBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a worker's name of ", worker.size(), " bytes is too long: at most ", kMaxWorkerBytes));
+    return absl::InvalidArgumentError(absl::StrCat("a worker's name of ", worker.size(),
+                                                   " bytes is too long: it may have at most ",
+                                                   kMaxWorkerBytes));
   }
   if (!ParseDeviceName(absl::StrCat(worker, "/device:CPU:0"), &name)) {
     return absl::InvalidArgumentError(
@@ -52,9 +53,9 @@ absl::Status Membership::Announce(const Member& member) {
   absl::Status valid = CheckWorker(member.worker);
   if (!valid.ok()) return valid;
   if (member.address.size() > kMaxAddressBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the address of ", member.worker, " has ",
-                                                   member.address.size(), " bytes: at most ",
-                                                   kMaxAddressBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the address of ", member.worker, " has ", member.address.size(),
+                     " bytes, and may have at most ", kMaxAddressBytes));
   }
   bool moved = false;
   std::string address;
@@ -175,7 +176,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
   std::shared_ptr<grpc::Channel> channel = connect_(std::string(peer), address);
   MutexLock lock(&mu_);
   auto it = members_.find(peer);
-  if (it == members_.end()) return absl::UnavailableError(absl::StrCat(peer, " has left"));
+  if (it == members_.end())
+    return absl::UnavailableError(absl::StrCat(peer, " has left the cluster"));
   // Keep the first channel: another thread may have stored one, or the peer may have moved.
   if (it->second.channel == nullptr && it->second.member.address == address) {
     it->second.channel = channel;

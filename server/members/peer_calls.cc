@@ -259,8 +259,8 @@ absl::StatusOr<uint64_t> PeerCalls::SendSamples(const std::string& peer, int64_t
   absl::Status status = Call(peer, "SendSamples", &rpc::TransportService::Stub::SendSamples,
                              request, timeout, &response);
   if (absl::IsUnimplemented(status)) {
-    return absl::UnimplementedError(
-        absl::StrCat(peer, " runs a release without samples for tryst bench: upgrade it"));
+    return absl::UnimplementedError(absl::StrCat(
+        peer, " runs a release that cannot send samples to tryst bench: upgrade that worker"));
   }
   if (!status.ok()) return status;
   return response.incarnation();
@@ -323,9 +323,9 @@ absl::StatusOr<PeerCalls::ClockReading> PeerCalls::CompareClocks(const std::stri
     if (!heard.ok()) return heard.status();
     const int64_t half_ns = (clock.NowNs() - asked_ns) / 2;
     if (heard->steady_ns == 0)
-      return absl::UnimplementedError(
-          peer +
-          " runs a release that does not tell its clock, which tryst trace needs: upgrade it");
+      return absl::UnimplementedError(peer +
+                                      " runs a release that does not tell its clock, which tryst "
+                                      "trace needs: upgrade that worker");
     if (i > 0 && half_ns >= best.error_ns) continue;
     best = {heard->steady_ns - (asked_ns + half_ns), half_ns};
   }

@@ -45,15 +45,16 @@ absl::StatusOr<std::vector<std::string>> ReadRecording(const std::string& path) 
   const absl::StatusOr<std::string> text = ReadFile(path, kMostRecordedBytes);
   if (!text.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", path, "' is neither a worker nor a recording: ", text.status().message()));
+        "'", path,
+        "' is neither a worker nor a recording that can be read: ", text.status().message()));
   }
   std::vector<std::string> lines = absl::StrSplit(*text, '\n', absl::SkipEmpty());
   // A recorder that was killed leaves the beginning of a document behind.
   if (!lines.empty() && !absl::EndsWith(*text, "\n")) lines.pop_back();
   const bool is_recording = !lines.empty() && std::all_of(lines.begin(), lines.end(), IsDocument);
   if (is_recording) return lines;
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", path, "' is neither a worker nor a recording of tryst page --out=FILE"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", path, "' is neither a worker nor a recording that tryst page --out=FILE wrote"));
 }
 
 int Serve(const CommandLine& line, StatusPageOptions options, StatusPage::PageFn answer,

@@ -55,8 +55,8 @@ absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
 
 absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) const {
   if (key.empty() || key.dst().worker != consumer) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(consumer, " asks for a tensor that is sent to another worker: ", key.text()));
+    return absl::PermissionDeniedError(absl::StrCat(
+        consumer, " asks for a tensor that the producer sends to another worker: ", key.text()));
   }
   if (rules_.empty()) return absl::OkStatus();
   for (const auto& [who, prefix] : rules_) {
@@ -91,7 +91,7 @@ absl::Status ControlList::Check(absl::string_view worker) const {
 
 void GuardedSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
   absl::Status admitted =
-      key.empty() ? absl::InvalidArgumentError("a tensor is asked for with an empty key")
+      key.empty() ? absl::InvalidArgumentError("the request for a tensor has an empty key")
                   : allow_.Check(key.dst().worker, key);
   if (admitted.ok() && source_ == nullptr) {
     admitted = absl::UnavailableError("the producer has not started yet");

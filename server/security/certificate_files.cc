@@ -123,7 +123,7 @@ void CertificateFiles::Look() {
   if (!texts.ok()) {
     const std::string trouble(texts.status().message());
     if (trouble == last_trouble_) return;
-    TRYST_LOG(Warning) << trouble << ": the certificate read before stays in use";
+    TRYST_LOG(Warning) << trouble << ", so this worker keeps the certificate that it read before";
     last_trouble_ = trouble;
     return;
   }

@@ -85,22 +85,23 @@ absl::Status Security::Check(const SecurityOptions& options, absl::string_view a
   if (ways != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(ways,
-                     " ways of security are set, and it must be one: certificate_file, key_file "
-                     "and ca_file; or token_file; or insecure"));
+                     " ways of security are set, and it must be one: set certificate_file, "
+                     "key_file and ca_file; or token_file; or insecure"));
   }
   if (UsesTls(options)) {
     for (const std::string* file :
          {&options.certificate_file, &options.key_file, &options.ca_file}) {
       if (file->empty()) {
         return absl::InvalidArgumentError(
-            "mutual TLS needs all of certificate_file, key_file and ca_file");
+            "mutual TLS needs all of certificate_file, key_file and ca_file: set all three");
       }
     }
     const absl::Status read = ReadCertificates(PathsOf(options)).status();
     if (!read.ok()) return read;
   }
   if (!options.token.empty() && options.token.size() < 16) {
-    return absl::InvalidArgumentError("the token in token_file has fewer than 16 bytes");
+    return absl::InvalidArgumentError(
+        "the token in token_file has fewer than 16 bytes: use a longer one");
   }
   if (options.insecure && !options.insecure_anywhere && !IsLoopback(address)) {
     return absl::InvalidArgumentError(

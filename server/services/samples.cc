@@ -15,13 +15,13 @@ uint8_t ByteAt(uint64_t at) { return static_cast<uint8_t>(at * 131 + (at >> 8));
 absl::Status CheckLimits(int64_t step_id, uint64_t bytes, uint32_t count) {
   if (step_id > kLastSampleStep) {
     return absl::InvalidArgumentError(
-        absl::StrCat("step ", step_id, " may belong to a job: samples of tryst bench use step ",
+        absl::StrCat("step ", step_id, " may belong to a job: tryst bench must use step ",
                      kLastSampleStep, " and below"));
   }
   if (bytes == 0 || bytes > kMostSampleBytes || count == 0 || count > kMostSamples) {
-    return absl::InvalidArgumentError(absl::StrCat("tryst bench may ask for at most ", kMostSamples,
-                                                   " samples of ", kMostSampleBytes,
-                                                   " bytes, and asked for ", count, " of ", bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tryst bench may ask for at most ", kMostSamples, " samples of ",
+                     kMostSampleBytes, " bytes each, and asked for ", count, " of ", bytes));
   }
   return absl::OkStatus();
 }
@@ -60,9 +60,9 @@ absl::Status SampleSender::Send(const std::string& to, int64_t step_id, uint64_t
   {
     MutexLock lock(&mu_);
     if (steps_by_peer_.size() >= kMostSampledPeers && steps_by_peer_.count(to) == 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(worker_, " is already measured by ",
-                                                       steps_by_peer_.size(),
-                                                       " others; try again in a minute"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat(worker_, " is being measured by ", steps_by_peer_.size(),
+                       " other workers already: try again in a minute"));
     }
     before =
         std::exchange(steps_by_peer_[to], Step{step_id, Deadline::After(*clock_, kSampleLife)});

@@ -81,7 +81,7 @@ class TransportServiceImpl final : public TransportService {
     const absl::Status status = request.ParseFromString(call->request())
                                     ? handle(caller, request, &response)
                                     : absl::InvalidArgumentError(absl::StrCat(
-                                          "the request is malformed; it comes from ", method));
+                                          "the caller sent a malformed request: ", method));
     if (status.ok()) Prove(*call, method, &response);
     call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
   }
@@ -113,7 +113,7 @@ class TransportServiceImpl final : public TransportService {
       if (parts_.executor == nullptr) return std::move(work)();
       if (!parts_.executor->TryRun(&work)) {
         call->Answer(ToGrpc(absl::ResourceExhaustedError(
-                         "this worker has too many calls waiting: try again")),
+                         "too many calls wait for this worker: try again later")),
                      "");
       }
     });
@@ -231,7 +231,7 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
   if (!hello.ok()) return hello;
   if (request.peer() != parts_.self.worker) {
     return absl::FailedPreconditionError(absl::StrCat("the call reached ", parts_.self.worker,
-                                                      " and was meant for ", request.peer()));
+                                                      ", and was meant for ", request.peer()));
   }
   if (hello->worker != caller.worker || hello->incarnation != caller.incarnation) {
     return absl::PermissionDeniedError(

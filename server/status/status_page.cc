@@ -61,7 +61,8 @@ absl::StatusOr<Place> ParsePlace(const std::string& listen) {
     place.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("status_listen: '", host, "' is not an IP address"));
+        absl::StrCat("status_listen: '", host,
+                     "' is not an IP address: write it in numbers, as in 127.0.0.1:8080"));
   }
   return place;
 }
@@ -137,8 +138,8 @@ class StatusPageImpl final : public StatusPage {
     if (options_.speaks_tls()) {
       if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
         return absl::UnimplementedError(
-            "status_certificate_file cannot be used: this machine's libmicrohttpd was built "
-            "without TLS");
+            "status_certificate_file cannot be used, as this machine's libmicrohttpd was built "
+            "without TLS: unset it, or install another libmicrohttpd");
       }
       flags |= MHD_USE_TLS;
       tls.push_back(
@@ -263,7 +264,8 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
   const auto place = ParsePlace(options.listen);
   if (!place.ok()) return place.status();
   if (!options.token.empty() && options.token.size() < 16) {
-    return absl::InvalidArgumentError("the token in status_token_file has fewer than 16 bytes");
+    return absl::InvalidArgumentError(
+        "the token in status_token_file has fewer than 16 bytes: use a longer one");
   }
   if (options.certificate.empty() != options.key.empty()) {
     return absl::InvalidArgumentError(
@@ -272,7 +274,7 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
   if (place->is_loopback || !options.token.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the status page on ", options.listen,
-                   " can be reached by others, and shows everybody all keys and peers: listen on "
+                   " can be reached by others, whom it would show all keys and peers: listen on "
                    "127.0.0.1, or set status_token_file"));
 }
 

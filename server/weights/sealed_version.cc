@@ -17,7 +17,9 @@ std::string EncodeSealed(const SealedVersion& version) {
 }
 
 absl::StatusOr<SealedVersion> DecodeSealed(absl::string_view bytes) {
-  const absl::Status wrong = absl::DataLossError("an owner's answer is no sealed version");
+  const absl::Status wrong = absl::DataLossError(
+      "the owner answered with bytes that are no sealed version of weights: run the same release "
+      "on both");
   // A label is the only part without a bound of its own.
   constexpr size_t kMostBytes = (LayoutLimits::kMaxOwners + 64) * Digest::kBytes + (64 << 10);
   rpc::SealedWeights message;
@@ -34,7 +36,8 @@ absl::StatusOr<SealedVersion> DecodeSealed(absl::string_view bytes) {
   version.lists = *lists;
   version.root = root->front();
   if (version.root != RootDigest(version.name, version.lists)) {
-    return absl::DataLossError("the root of a sealed version is not that of its lists");
+    return absl::DataLossError(
+        "the owner sent a sealed version of weights whose root digest does not fit its lists");
   }
   return version;
 }

@@ -23,7 +23,9 @@ absl::StatusOr<Tensor> BytesOf(Received received) {
   if (!received.status.ok()) return received.status;
   if (received.is_dead || received.tensor.dtype() != DType::kUint8 ||
       received.tensor.shape().rank() != 1 || !received.tensor.on_host()) {
-    return absl::DataLossError("an owner of weights has answered with what are no bytes");
+    return absl::DataLossError(
+        "the owner of weights answered with a tensor that is not a row of bytes: run the same "
+        "release on both");
   }
   return std::move(received.tensor);
 }
@@ -51,10 +53,12 @@ void WeightCalls::Forget(const std::string& owner) {
 std::vector<absl::StatusOr<Tensor>> WeightCalls::Ask(absl::Span<const Call> calls,
                                                      absl::Duration timeout) {
   const absl::Time until = absl::Now() + timeout;
-  std::vector<absl::StatusOr<Tensor>> answers(calls.size(), absl::UnknownError("not asked"));
+  std::vector<absl::StatusOr<Tensor>> answers(
+      calls.size(), absl::UnknownError("the owner of weights was not asked"));
   StepRegistry* const steps = server_->steps();
-  auto step = steps != nullptr ? steps->StartStep(kWeightsStep)
-                               : absl::FailedPreconditionError("the server has not started");
+  auto step = steps != nullptr
+                  ? steps->StartStep(kWeightsStep)
+                  : absl::FailedPreconditionError("the server has not started: start it first");
   std::vector<TensorKey> keys;
   std::vector<size_t> places;  // The call of each key.
   for (size_t i = 0; i < calls.size(); ++i) {

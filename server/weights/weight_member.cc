@@ -57,12 +57,14 @@ absl::StatusOr<std::unique_ptr<WeightMember>> WeightMember::Open(Server* server,
   const absl::Status named = CheckSetName(set);
   if (!named.ok()) return named;
   if (owners.empty() || owners.size() > LayoutLimits::kMaxOwners) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a set of ", owners.size(), " owners, and it has from 1 to ", LayoutLimits::kMaxOwners));
+    return absl::InvalidArgumentError(absl::StrCat("a set of weights has 1 to ",
+                                                   LayoutLimits::kMaxOwners, " owners, and ",
+                                                   owners.size(), " were given"));
   }
   if (std::find(owners.begin(), owners.end(), server->worker()) != owners.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(server->worker(), " is an owner of the set ",
-                                                   set, ", and fetches nothing of it"));
+    return absl::InvalidArgumentError(absl::StrCat(server->worker(),
+                                                   " is an owner of the set of weights ", set,
+                                                   ", and an owner fetches none of its own set"));
   }
   return std::unique_ptr<WeightMember>(new WeightMember(server, set, std::move(owners)));
 }
@@ -77,9 +79,10 @@ absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, absl::Duratio
   auto version = DecodeSealed(TextOf(*answer));
   if (!version.ok()) return version;
   if (version->lists.size() != owners_.size() || version->name.number <= number) {
-    return absl::DataLossError(absl::StrCat(
-        owners_[0], " tells of a version ", version->name.number, " of ", version->lists.size(),
-        " owners, where one above ", number, " of ", owners_.size(), " owners was asked for"));
+    return absl::DataLossError(
+        absl::StrCat(owners_[0], " answered with version ", version->name.number, " of ",
+                     version->lists.size(), " owners, but was asked for one above ", number, " of ",
+                     owners_.size(), " owners: do all name the same owners?"));
   }
   return version;
 }
@@ -97,12 +100,17 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
   const auto answer = std::move(calls_.Ask({call}, timeout)[0]);
   if (!answer.ok()) return answer.status();
   if (DigestOf(TextOf(*answer)) != version.name.layouts) {
-    return absl::DataLossError("the layouts that came are not those of the version");
+    return absl::DataLossError(absl::StrCat(owners_[0],
+                                            " sent other layouts of tensors than version ",
+                                            version.name.number, " was sealed with"));
   }
   auto declared = DecodeLayouts(TextOf(*answer));
   if (!declared.ok()) return declared.status();
   if (declared->owners != owners_.size()) {
-    return absl::DataLossError("the layouts are of another number of owners than the set");
+    return absl::DataLossError(absl::StrCat("the layouts of ", owners_[0], " name ",
+                                            declared->owners,
+                                            " owners, and this member was opened with ",
+                                            owners_.size(), ": name the same owners everywhere"));
   }
   auto layouts = std::make_shared<const DeclaredLayouts>(*std::move(declared));
   MutexLock lock(&mu_);
@@ -130,8 +138,9 @@ absl::StatusOr<std::shared_ptr<const WeightMember::OwnersList>> WeightMember::Li
   list->offsets = ListOffsets(layouts.tensors, owner);
   auto digests = DecodeDigests(TextOf(*answer), list->offsets.back());
   if (!digests.ok() || ListDigest(version.name, owner, *digests) != version.lists[owner]) {
-    return absl::DataLossError(
-        absl::StrCat("the list of owner ", owner, " is not the one that was sealed"));
+    return absl::DataLossError(absl::StrCat("owner ", owner,
+                                            " sent other digests of its boxes than version ",
+                                            version.name.number, " was sealed with"));
   }
   list->digests = *std::move(digests);
   MutexLock lock(&mu_);
@@ -150,14 +159,16 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
     const auto number = numbers.find(item.tensor);
     if (number == numbers.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the set has no tensor \"", Printable(item.tensor), "\""));
+          absl::StrCat("the set of weights has no tensor \"", Printable(item.tensor), "\""));
     }
     const TensorLayout& layout = layouts.tensors[number->second];
     if (!item.into.valid() || item.into.dtype() != layout.dtype || !item.into.on_host() ||
         item.into.read_only()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor \"", Printable(item.tensor), "\" goes into host memory of type ",
-          DTypeName(layout.dtype), " that may be written, not ", DTypeName(item.into.dtype())));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", Printable(item.tensor), "\" needs a destination of type ",
+                       DTypeName(layout.dtype),
+                       " in host memory that may be written, and was given one of type ",
+                       DTypeName(item.into.dtype())));
     }
     auto sources = SourcesOf(layout, owners_.size(), item.box);
     if (!sources.ok()) return sources.status();
@@ -183,9 +194,9 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
                                 absl::Duration timeout) {
   const Box& box = part.source.part;
   const uint64_t bytes = static_cast<uint64_t>(box.elements()) * part.element_bytes;
-  const absl::Status wrong = absl::DataLossError(
-      absl::StrCat("what owner ", owner, " sent for ", box.ToString(), " of tensor \"",
-                   Printable(part.item->tensor), "\" is not what was sealed"));
+  const absl::Status wrong = absl::DataLossError(absl::StrCat(
+      "owner ", owner, " sent other bytes for ", box.ToString(), " of tensor \"",
+      Printable(part.item->tensor), "\" than version ", version.name.number, " was sealed with"));
   if (answer.bytes() != bytes + Digest::kBytes) return wrong;
   const char* const data = answer.data_as<char>();
   if (box == part.source.box) {
@@ -211,7 +222,9 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
                                  absl::Duration timeout) {
   const absl::Time until = absl::Now() + timeout;
   if (version.lists.size() != owners_.size()) {
-    return absl::InvalidArgumentError("a version of another set");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the version has ", version.lists.size(), " owners, and this set of weights has ",
+        owners_.size(), ": fetch a version of this set"));
   }
   const auto layouts = Layouts(version, timeout);
   if (!layouts.ok()) return layouts.status();

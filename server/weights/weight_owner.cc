@@ -112,7 +112,9 @@ absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
   auto encoded = EncodeLayouts(layouts, options_.owners.size());
   if (!encoded.ok()) return encoded.status();
   MutexLock lock(&mu_);
-  if (!layouts_.empty()) return absl::AlreadyExistsError("the set's layouts were declared");
+  if (!layouts_.empty())
+    return absl::AlreadyExistsError(
+        "the layouts of this set of weights were declared already: declare them once");
   for (uint32_t tensor = 0; tensor < layouts.size(); ++tensor) {
     for (Box& box : BoxesOf(layouts[tensor], options_.rank)) {
       own_.push_back({tensor, std::move(box)});
@@ -153,14 +155,14 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
     dtype = layouts_[own_[place].tensor].dtype;
     if (number <= highest_sealed_) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
+          "version ", number, " is too low: the highest sealed one is ", highest_sealed_));
     }
     const size_t unsealed =
         std::count_if(versions_.begin(), versions_.end(),
                       [](const auto& version) { return !version.second.sealed; });
     if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(unsealed, " versions are being published: seal or drop one"));
+          absl::StrCat(unsealed, " versions are published and not sealed: seal or drop one"));
     }
     Version& version = versions_[number];
     version.boxes.resize(own_.size());
@@ -169,7 +171,7 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
     if (version.claimed[place]) {
       return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
                                                      Printable(tensor), "\" of version ", number,
-                                                     " was published"));
+                                                     " was published already"));
     }
     version.claimed[place] = true;
   }
@@ -181,9 +183,9 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   };
   if (!bytes.valid() || !bytes.on_host() ||
       (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
-    return unclaim(absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
-                     ", which cannot be made of ", DTypeName(bytes.dtype()), " in host memory")));
+    return unclaim(absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
+        ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory")));
   }
   const absl::Status view = CheckView(box.extent, lies, bytes.shape().elements(), ViewUse::kSource);
   if (!view.ok()) return unclaim(view);
@@ -220,26 +222,29 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
 absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const std::string& label,
                                                        absl::Duration timeout) {
   if (label.size() > kMaxLabelBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a label of ", label.size(), " bytes, and at most ", kMaxLabelBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label has ", label.size(), " bytes, and may have at most ", kMaxLabelBytes));
   }
   std::vector<Ended> ended;
   {
     MutexLock lock(&mu_);
-    if (layouts_.empty()) return absl::FailedPreconditionError("the set has no layouts yet");
+    if (layouts_.empty())
+      return absl::FailedPreconditionError(
+          "this set of weights has no layouts yet: declare them first");
     if (own_.empty() && number > highest_sealed_) versions_[number];  // It has nothing to publish.
     const auto found = versions_.find(number);
     if (found == versions_.end() || found->second.published < own_.size()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "of version ", number, " this owner has published ",
-          found == versions_.end() ? 0 : found->second.published, " of ", own_.size(), " boxes"));
+          "this owner has published ", found == versions_.end() ? 0 : found->second.published,
+          " of its ", own_.size(), " boxes of version ", number,
+          ": publish all of them, then seal"));
     }
     if (number <= highest_sealed_) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
+          "version ", number, " is too low: the highest sealed one is ", highest_sealed_));
     }
     if (found->second.ready) {
-      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed"));
+      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already"));
     }
     found->second.ready = true;
     ended = TakeAnswered();
@@ -279,15 +284,15 @@ absl::StatusOr<SealedVersion> WeightOwner::State::SealAsFirst(uint64_t number,
   for (uint32_t owner = 1; owner < owners; ++owner) {
     const auto& answer = answers[owner - 1];
     if (!answer.ok()) {
-      return absl::AbortedError(absl::StrCat("version ", number, " is dropped: owner ", owner, ", ",
-                                             options_.owners[owner],
-                                             ", is not ready: ", answer.status().ToString()));
+      return absl::AbortedError(absl::StrCat(
+          "version ", number, " was dropped: owner ", owner, ", ", options_.owners[owner],
+          ", was not ready to seal it: ", answer.status().ToString()));
     }
     const size_t boxes = ListOffsets(layouts, owner).back();
     auto digests = DecodeDigests({answer->data_as<char>(), answer->bytes()}, 1 + boxes);
     if (!digests.ok() || digests->front() != sealed.name.layouts) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "version ", number, " is dropped: owner ", owner, ", ", options_.owners[owner],
+          "version ", number, " was dropped: owner ", owner, ", ", options_.owners[owner],
           ", has declared other layouts than ", options_.owners[0]));
     }
     lists[owner].assign(digests->begin() + 1, digests->end());
@@ -332,8 +337,9 @@ absl::Status WeightOwner::State::Keep(const SealedVersion& sealed) {
     if (sealed.name.layouts != layouts_digest_ || sealed.lists.size() != options_.owners.size() ||
         sealed.lists[options_.rank] !=
             ListDigest(sealed.name, options_.rank, found->second.digests)) {
-      return absl::DataLossError(absl::StrCat("the first owner has sealed another version ",
-                                              sealed.name.number, " than this owner published"));
+      return absl::DataLossError(
+          absl::StrCat("the first owner has sealed other layouts or boxes of version ",
+                       sealed.name.number, " than this owner published"));
     }
     found->second.sealed = true;
     found->second.as = sealed;
@@ -375,7 +381,7 @@ void WeightOwner::State::Close() {
   {
     MutexLock lock(&mu_);
     closed_ = absl::AbortedError(
-        absl::StrCat("owner ", options_.rank, " has left the set ", options_.set));
+        absl::StrCat("owner ", options_.rank, " has left the set of weights ", options_.set));
     versions.swap(versions_);
     ended = TakeAnswered();
   }
@@ -403,8 +409,9 @@ absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
   for (const auto& [number, version] : versions_) {
     if (version.sealed) absl::StrAppend(&there, there.empty() ? "" : ", ", number);
   }
-  return absl::NotFoundError(absl::StrCat("version ", ask.number, " of that birth is not at owner ",
-                                          options_.rank, "; there are: ", there));
+  return absl::NotFoundError(
+      absl::StrCat("owner ", options_.rank, " does not hold version ", ask.number,
+                   " as this member knows it; it holds: ", there.empty() ? "none" : there));
 }
 
 bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer) {
@@ -434,7 +441,8 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
         return true;
       }
       if (ask.number > highest_sealed_) return false;
-      *answer = absl::NotFoundError(absl::StrCat("version ", ask.number, " is over"));
+      *answer = absl::NotFoundError(
+          absl::StrCat("version ", ask.number, " is older than those that this owner keeps"));
       return true;
     }
     case WeightAsk::Kind::kNewer:
@@ -444,7 +452,7 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
                     ? BytesTensor(encoded_layouts_)
-                    : absl::NotFoundError("other layouts are declared");
+                    : absl::NotFoundError("this owner has declared other layouts, or none yet");
       return true;
     case WeightAsk::Kind::kList: {
       const auto version = Find(ask);
@@ -454,7 +462,8 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kPart:
       break;  // AnswerPart().
   }
-  *answer = absl::InternalError("a part is answered elsewhere");
+  *answer = absl::InternalError(
+      "a request for a part of weights came the wrong way: this is a bug of Tryst");
   return true;
 }
 
@@ -475,7 +484,8 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
     MutexLock lock(&mu_);
     now = AnswerNow(*ask, &answer);
     if (!now && parked_.size() >= kMaxParked) {
-      answer = absl::ResourceExhaustedError("too many wait for versions of this set");
+      answer = absl::ResourceExhaustedError(
+          "too many members wait for versions of this set of weights: try again later");
       now = true;
     }
   }
@@ -500,14 +510,15 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("owner ", options_.rank, " has no box with ", ask.box.ToString(), " of tensor ",
-                   ask.tensor, ", or that is more than ", kMaxPartBytes, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "owner ", options_.rank, " has no box that contains ", ask.box.ToString(), " of tensor ",
+      ask.tensor, ", or the part has more than ", kMaxPartBytes, " bytes"));
 }
 
 void WeightOwner::State::AnswerPart(const WeightAsk& ask, const RecvArgs& args, DoneFn done) {
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-    return End(args, std::move(done), absl::CancelledError("cancelled"));
+    return End(args, std::move(done),
+               absl::CancelledError("the member cancelled its request to this owner of weights"));
   }
   Tensor box;
   StridedCopy copy;
@@ -540,7 +551,9 @@ void WeightOwner::State::Park(const WeightAsk& ask, const RecvArgs& args, DoneFn
             MutexLock lock(&self->mu_);
             const auto found = self->parked_.find(id);
             if (found == self->parked_.end()) return;
-            ended.emplace_back(std::move(found->second), absl::CancelledError("cancelled"));
+            ended.emplace_back(
+                std::move(found->second),
+                absl::CancelledError("the member cancelled its request to this owner of weights"));
             self->parked_.erase(found);
           }
           ended.front().first.token = Cancellation::kNoToken;  // It runs now.
@@ -553,7 +566,9 @@ void WeightOwner::State::Park(const WeightAsk& ask, const RecvArgs& args, DoneFn
       const auto found = parked_.find(id);
       answered = found == parked_.end();
       if (!answered && token == Cancellation::kNoToken) {
-        ended.emplace_back(std::move(found->second), absl::CancelledError("cancelled"));
+        ended.emplace_back(
+            std::move(found->second),
+            absl::CancelledError("the member cancelled its request to this owner of weights"));
         parked_.erase(found);
       } else if (!answered) {
         found->second.token = token;
@@ -603,16 +618,15 @@ absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
   }
   if (options.owners.empty() || options.owners.size() > LayoutLimits::kMaxOwners ||
       options.rank >= options.owners.size() || options.keep < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " of ", options.owners.size(),
-                     " owners, of whom there "
-                     "may be ",
-                     LayoutLimits::kMaxOwners, "; keep ", options.keep));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the set of weights has ", options.owners.size(), " owners, rank ", options.rank,
+        " and keep ", options.keep, ": there may be 1 to ", LayoutLimits::kMaxOwners,
+        " owners, the rank must be below their number, and keep at least 1"));
   }
   if (options.owners[options.rank] != server->worker()) {
-    return absl::InvalidArgumentError(absl::StrCat("owner ", options.rank, " is to be ",
-                                                   options.owners[options.rank], ", and this is ",
-                                                   server->worker()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("owner ", options.rank, " should be ", options.owners[options.rank],
+                     ", and this worker is ", server->worker(), ": give each owner its own rank"));
   }
   auto state = std::make_shared<State>(server, options);
   server->steps()->SetAnswerer(WeightsPrefix(options.set), state);

@@ -78,8 +78,8 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   kill(ps, SIGKILL);
   waitpid(ps, nullptr, 0);
   {
-    // If only sockets told, the link would seem to have a silent peer, and wait for its patience: a
-    // minute.
+    // The child holds the producer's socket open. Whoever waits for the socket to close waits for
+    // the patience, which is a minute.
     MutexLock lock(&mu);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!over && !changed.WaitUntil(&mu, until)) {

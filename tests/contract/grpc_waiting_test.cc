@@ -325,7 +325,7 @@ TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
   EXPECT_LT(heap_after, heap_waits) << "it is kept";
 }
 
-// As many receives of one key, while the producer has no tensor: only the first is requested.
+// Thousands of receives of one key, while the producer has no tensor: only the first is requested.
 TEST_F(GrpcWaitingTest, ManyReceivesOfOneKeyEndInAnyOrder) {
   Open();
   constexpr int kWaiting = 20'000;

@@ -77,11 +77,11 @@ class ServerStopTest : public testing::TestWithParam<const char*> {
   }
 
   // The consumer asks for `edge`; `done` runs on its poller.
-  void Receive(const std::string& edge, const Args& args, std::function<void(Tensor)> done) {
+  void Receive(const std::string& edge, const RecvArgs& args, std::function<void(Tensor)> done) {
     (*consumer_->steps()->StartStep(1))
-        ->RecvAsync(Key(edge), args,
-                    [done = std::move(done)](absl::Status, const Args&, const Args&, Tensor tensor,
-                                             bool) { done(std::move(tensor)); });
+        ->RecvAsync(Key(edge), args, [done = std::move(done)](Received&& received) {
+          done(std::move(received.tensor));
+        });
   }
   void Bring(const std::string& edge, std::function<void(Tensor)> done) {
     constexpr int64_t kBytes = 1 << 20;
@@ -90,7 +90,7 @@ class ServerStopTest : public testing::TestWithParam<const char*> {
                       : Tensor::Allocate(DType::kUint8, TensorShape({kBytes}));
     ASSERT_TRUE(tensor.ok()) << tensor.status();
     ASSERT_TRUE((*producer_->steps()->StartStep(1))->Send(Key(edge), {}, *tensor, false).ok());
-    Args args;
+    RecvArgs args;
     args.by_reference = true;
     Moment came;
     Receive(edge, args, [&](Tensor got) {

@@ -381,7 +381,7 @@ TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
 
 TEST(Processes, WhatMakesNoSenseIsSaidAtOnce) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--job=ps", "--open_cluster"}, "others cannot connect to 0.0.0.0"},
+      {{"--job=ps", "--open_cluster"}, "other workers cannot connect to 0.0.0.0"},
       {{"--job=ps", "--open_cluster", "--listen=127.0.0.1:0"}, "0 ways of security"},
       {{"--insecure", "--job=ps", "--listen=0.0.0.0:0", "--open_cluster", "--advertise=h:1"},
        "can be reached by other hosts"},

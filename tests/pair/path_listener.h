@@ -35,7 +35,7 @@ class PathListener final : public PathUser {
   void EndAll(const absl::Status& why) {
     for (std::vector<WaitingFetch>* fetches : {&left, &too_large}) {
       for (WaitingFetch& fetch : std::exchange(*fetches, {})) {
-        std::move(fetch.done)(why, Args(), fetch.args, Tensor(), false);
+        std::move(fetch.done)({why});
       }
     }
   }

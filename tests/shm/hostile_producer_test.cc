@@ -163,7 +163,7 @@ class HostileProducerTest : public ::testing::Test {
     Turn();
   }
 
-  // One number of a tensor, of two if no more are said, in the segment.
+  // Writes a number into the segment, and answers that it is one part of a tensor of `numbers`.
   void AnswerPart(const shm_wire::CellHead& request, uint64_t position, uint32_t number,
                   int64_t numbers = 2, uint16_t segment = 0) {
     memcpy(static_cast<uint8_t*>(segment_->data()) + position, &number, sizeof(number));

@@ -1124,11 +1124,11 @@ TEST_F(OwingAloneRdmaProducerTest, WhoNeverDialsEndsWhatWaits) {
 }
 
 TEST_F(OwingAloneRdmaProducerTest, WhoDialsAndIsSilentEndsWhatWaits) {
-  ExpectEnds(Does::kIsSilent, "has not said that it was asked");
+  ExpectEnds(Does::kIsSilent, "has confirmed none of the requests");
 }
 
 TEST_F(OwingAloneRdmaProducerTest, WhoTakesTheAskAndIsSilentAboutItEndsWhatWaits) {
-  ExpectEnds(Does::kAcknowledges, "has not said that it was asked");
+  ExpectEnds(Does::kAcknowledges, "has confirmed none of the requests");
 }
 
 TEST_F(OwingAloneRdmaProducerTest, WhoAnnouncesATensorAndBringsNothingEndsWhatWaits) {

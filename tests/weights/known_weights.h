@@ -15,7 +15,8 @@
 // different processes agree without a word.
 namespace tryst {
 
-// For two owners or more: by a mesh, with empty shards, by boxes, and replicated.
+// A layout of each kind for two owners or more: by a mesh, with empty shards, by boxes, and
+// replicated.
 std::vector<TensorLayout> KnownLayouts(uint32_t owners);
 
 // The box of the tensor, dense, with what the version has in it.

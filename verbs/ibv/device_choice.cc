@@ -40,8 +40,9 @@ class Chooser {
   void AddDevice(ibv_device* device) {
     const std::string name = device->name;
     if (options_.settings.device && *options_.settings.device != name) {
-      Add(DeadCandidate(name, absl::UnavailableError(absl::StrCat("RDMA_DEVICE names another: ",
-                                                                  *options_.settings.device))));
+      Add(DeadCandidate(
+          name, absl::UnavailableError(absl::StrCat(
+                    "the setting RDMA_DEVICE names another device: ", *options_.settings.device))));
       return;
     }
     device_seen_ = true;
@@ -96,8 +97,8 @@ class Chooser {
       candidate.port = ProbePort(calls_, context, number, options_.settings, options_.sysfs_root);
       candidate.usable = candidate.port.usable;
       if (options_.settings.port && *options_.settings.port != number) {
-        candidate.usable = absl::UnavailableError(
-            absl::StrCat("RDMA_DEVICE_PORT names another: ", *options_.settings.port));
+        candidate.usable = absl::UnavailableError(absl::StrCat(
+            "the setting RDMA_DEVICE_PORT names another port: ", *options_.settings.port));
       } else {
         port_seen_ = true;
       }
@@ -117,8 +118,8 @@ class Chooser {
   absl::Status WhyNone() const {
     if (choice_.candidates.empty()) {
       return absl::UnavailableError(
-          "no RDMA device: none in the machine, its driver is not loaded, or /sys/class/infiniband "
-          "and /dev/infiniband are not in the container");
+          "no RDMA device is found: the machine has none, its driver is not loaded, or "
+          "/sys/class/infiniband and /dev/infiniband are not in the container");
     }
     if (options_.settings.device && !device_seen_) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -130,7 +131,7 @@ class Chooser {
     }
     return absl::Status(
         misconfigured ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable,
-        absl::StrCat("no usable RDMA port\n", choice_.Explain()));
+        absl::StrCat("no RDMA port is usable:\n", choice_.Explain()));
   }
 
   const IbvCalls& calls_;

@@ -33,7 +33,7 @@ class SymbolTable {
       *slot = found;
     } else if (status_.ok()) {
       status_ = absl::NotFoundError(absl::StrCat(name_, " lacks the function ", symbol, "@",
-                                                 version, ": it is too old; ", kAdvice));
+                                                 version, ": the library is too old; ", kAdvice));
     }
   }
 

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<CompletionQueue>> IbvCompletionQueue::Create(IbvD
                                                                             uint32_t depth) {
   if (depth == 0 || depth > device->limits().max_completion_depth) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a completion queue of ", depth, " is not possible: ", device->name(),
+        absl::StrCat("a completion queue of ", depth, " entries is not possible: ", device->name(),
                      " allows 1 to ", device->limits().max_completion_depth));
   }
   const IbvCalls& calls = device->calls();
@@ -79,15 +79,16 @@ absl::StatusOr<uint32_t> IbvCompletionQueue::Reserve(uint32_t works) {
   const uint32_t hardware = static_cast<uint32_t>(std::max(queue_->cqe, 0));
   if (works > depth_ - works_ || works_ + works + markers_ + kMarkers > hardware) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a completion queue of ", depth_, " has ", works_,
-                     " entries taken, and no room for another connection with ", works,
-                     " entries: lower max_peers, slots or queue_pairs"));
+        absl::StrCat("a completion queue of ", depth_, " entries has ", works_,
+                     " taken, and no room for another connection, which takes ", works,
+                     ": connect fewer peers (max_peers), or lower queue_pairs"));
   }
   const auto free = std::find(pairs_.begin(), pairs_.end(), nullptr);
   const uint32_t slot = static_cast<uint32_t>(free - pairs_.begin());
   if (slot > IbvQueuePair::kMaxSlot) {
     return absl::ResourceExhaustedError(
-        "a completion queue has no room for another queue pair: too many peers are connected");
+        "a completion queue has no room for another queue pair: connect fewer peers (max_peers), "
+        "or lower queue_pairs");
   }
   if (free == pairs_.end()) pairs_.push_back(nullptr);
   works_ += works;

@@ -72,8 +72,8 @@ absl::Status ChooseMtu(const RdmaSettings& settings, ibv_mtu active, IbvPort* po
   if (!settings.mtu_bytes) return absl::OkStatus();
   if (*settings.mtu_bytes > port->mtu_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("MTU ", *settings.mtu_bytes, " was asked for and the port's active one is ",
-                     port->mtu_bytes, ": raise the network device's MTU, or ask for less"));
+        absl::StrCat("RDMA_QP_MTU is ", *settings.mtu_bytes, ", and the port's active MTU is ",
+                     port->mtu_bytes, ": raise the network device's MTU, or lower RDMA_QP_MTU"));
   }
   port->mtu_bytes = *settings.mtu_bytes;
   return MtuFromBytes(port->mtu_bytes).status();
@@ -114,7 +114,7 @@ IbvPort ProbePort(const IbvCalls& calls, ibv_context* context, uint8_t number,
   port.max_message_bytes = attributes.max_msg_sz;
   port.bits_per_second = Lanes(attributes.active_width) * BitsPerLane(attributes.active_speed);
   if (attributes.state != IBV_PORT_ACTIVE) {
-    port.usable = absl::UnavailableError(absl::StrCat("port is ", StateName(attributes.state)));
+    port.usable = absl::UnavailableError(absl::StrCat("the port is ", StateName(attributes.state)));
   } else {
     port.state = PortState::kActive;
   }

@@ -165,8 +165,8 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
 IbvQueuePair::~IbvQueuePair() {
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok())
-    TRYST_LOG(Error) << status << "; queue pair " << local_.number
-                     << " stays until the process ends";
+    TRYST_LOG(Error) << "queue pair " << local_.number
+                     << " stays until the process ends, as the NIC does not destroy it: " << status;
   completions_->Remove(slot_, local_.number, options_.send_depth + options_.receive_depth);
   device_->OnGone();
 }
@@ -181,9 +181,9 @@ std::string IbvQueuePair::LocalAddress() const { return EncodeQueuePairAddress(l
 
 absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const {
   if (entries.size() > options_.max_entries) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(entries.size(), " pieces of memory in one transfer, and the queue pair takes ",
-                     options_.max_entries));
+    return absl::InvalidArgumentError(absl::StrCat(
+        entries.size(), " pieces of memory are in one transfer, and the queue pair takes ",
+        options_.max_entries));
   }
   const uint64_t most = device_->limits().max_message_bytes;
   *bytes = 0;
@@ -209,8 +209,9 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   if (!work.inline_data) return absl::OkStatus();
   if (work.op == SendOp::kRead) return absl::InvalidArgumentError("an RDMA READ cannot be inline");
   if (bytes > max_inline_bytes_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        bytes, " bytes inline in a transfer, and the queue pair was made for ", max_inline_bytes_));
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes are inline in a transfer, and the queue pair was made for ",
+                     max_inline_bytes_));
   }
   return absl::OkStatus();
 }
@@ -314,12 +315,12 @@ absl::Status IbvQueuePair::OnRefused(int returned, absl::string_view call, size_
   const absl::Status status = FromReturned(returned, call);
   if (posted == 0) return status;
   const absl::Status cause = absl::UnavailableError(absl::StrCat(
-      "the NIC took ", posted, " transfers of several and then refused: ", status.message()));
+      "the NIC took ", posted, " of several transfers, then refused one: ", status.message()));
   StartBreak(cause);
   return cause;
 }
 
-void IbvQueuePair::Break() { StartBreak(absl::CancelledError("closed by its owner")); }
+void IbvQueuePair::Break() { StartBreak(absl::CancelledError("its owner closed the queue pair")); }
 
 void IbvQueuePair::StartBreak(absl::Status cause) {
   if (state_ == QueuePairState::kBroken) return;
@@ -369,9 +370,9 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
   }
   out->id = ledger.id(sequence);
   if (ABSL_PREDICT_FALSE(!ledger.Retire(sequence))) {
-    TRYST_LOG(Error)
-        << "queue pair " << number()
-        << ": the NIC reports the end of a transfer that is not under way; it is ignored";
+    TRYST_LOG(Error) << "queue pair " << number()
+                     << ": the NIC reports the end of a transfer that is not under way, and Tryst "
+                        "ignores the report";
     return false;
   }
   out->status = FromWorkStatus(work.status);

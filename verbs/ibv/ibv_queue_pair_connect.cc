@@ -87,8 +87,8 @@ absl::Status IbvQueuePair::ToReadyToSend(const QueuePairAddress& peer) {
 
 absl::Status IbvQueuePair::Connect(absl::string_view remote_address) {
   if (state_ != QueuePairState::kReset) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("queue pair ", number(), " is ", QueuePairStateName(state())));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "queue pair ", number(), " can be connected once, and is ", QueuePairStateName(state())));
   }
   const absl::StatusOr<QueuePairAddress> peer = DecodeQueuePairAddress(remote_address);
   if (!peer.ok()) return peer.status();

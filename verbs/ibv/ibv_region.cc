@@ -28,10 +28,10 @@ absl::Status WithAdvice(const absl::Status& status, uint64_t bytes) {
 }
 
 absl::Status CheckRange(uint64_t address, uint64_t bytes) {
-  if (bytes == 0) return absl::InvalidArgumentError("memory to be registered has no bytes");
+  if (bytes == 0) return absl::InvalidArgumentError("the memory to register has no bytes");
   if (bytes > std::numeric_limits<uint64_t>::max() - address) {
     return absl::InvalidArgumentError(
-        "memory to be registered reaches over the end of the address space");
+        "the memory to register reaches beyond the end of the address space");
   }
   return absl::OkStatus();
 }
@@ -56,14 +56,14 @@ IbvRegion::IbvRegion(IbvDevice* device, ibv_mr* region, uint64_t address, uint64
 IbvRegion::~IbvRegion() {
   const absl::Status status = FromReturned(device_->calls().dereg_mr(region_), "ibv_dereg_mr");
   if (!status.ok())
-    TRYST_LOG(Error) << status << "; the memory stays registered until the process ends";
+    TRYST_LOG(Error) << "memory stays registered with the NIC until the process ends: " << status;
   device_->OnGone();
 }
 
 absl::StatusOr<std::unique_ptr<Region>> IbvRegion::Register(IbvDevice* device, void* address,
                                                             uint64_t bytes, uint32_t access) {
   const uint64_t base = reinterpret_cast<uintptr_t>(address);
-  if (address == nullptr) return absl::InvalidArgumentError("memory to be registered is at null");
+  if (address == nullptr) return absl::InvalidArgumentError("the memory to register is at null");
   const absl::Status range = CheckRange(base, bytes);
   if (!range.ok()) return range;
   const unsigned rights = VerbsAccess(access, device->limits());
@@ -87,11 +87,10 @@ absl::StatusOr<std::unique_ptr<Region>> IbvRegion::RegisterDmaBuf(IbvDevice* dev
   if (!device->limits().dma_buf) {
     return absl::UnimplementedError(
         absl::StrCat(device->name(),
-                     " cannot register dma-buf: it takes kernel 5.12, libibverbs 1.12 (rdma-core "
-                     "34) and a driver that supports it"));
+                     " cannot register a dma-buf: install kernel 5.12, libibverbs 1.12 (rdma-core "
+                     "34) and a driver that supports it, or later ones"));
   }
-  if (fd < 0)
-    return absl::InvalidArgumentError("a dma-buf to be registered has no file descriptor");
+  if (fd < 0) return absl::InvalidArgumentError("the dma-buf to register has no file descriptor");
   for (uint64_t start : {offset, remote_base}) {
     const absl::Status range = CheckRange(start, bytes);
     if (!range.ok()) return range;

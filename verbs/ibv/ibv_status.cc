@@ -60,7 +60,8 @@ absl::Status FromReturned(int returned, absl::string_view call) {
 
 absl::StatusOr<size_t> FromPolled(int returned) {
   if (returned >= 0) return static_cast<size_t>(returned);
-  return absl::UnavailableError(absl::StrCat("ibv_poll_cq returned ", returned));
+  return absl::UnavailableError(absl::StrCat(
+      "the RDMA device cannot be asked for completions: ibv_poll_cq returned ", returned));
 }
 
 absl::StatusOr<bool> FromEventCall(int returned, absl::string_view call) {

@@ -49,7 +49,7 @@ std::string EncodeQueuePairAddress(const QueuePairAddress& address) {
 }
 
 absl::StatusOr<QueuePairAddress> DecodeQueuePairAddress(absl::string_view bytes) {
-  if (bytes.size() != kAddressBytes) return Wrong(absl::StrCat(bytes.size(), " bytes"));
+  if (bytes.size() != kAddressBytes) return Wrong(absl::StrCat("it has ", bytes.size(), " bytes"));
   if (bytes.substr(0, kAddressMagic.size()) != kAddressMagic)
     return Wrong("it is of another kind or version");
   bytes.remove_prefix(kAddressMagic.size());

@@ -52,13 +52,14 @@ bool IsMtu(uint32_t bytes) {
 absl::Status SetNumber(const Variable& variable, absl::string_view name, const std::string& value,
                        RdmaSettings* settings, std::vector<std::string>* warnings) {
   uint32_t number;
-  if (!absl::SimpleAtoi(value, &number)) return Wrong(name, value, "is not a number");
+  if (!absl::SimpleAtoi(value, &number)) return Wrong(name, value, "the value is not a number");
   if (number < variable.least || number > variable.most) {
-    return Wrong(name, value, absl::StrCat("is not in ", variable.least, "..", variable.most));
+    return Wrong(name, value,
+                 absl::StrCat("the value is not from ", variable.least, " to ", variable.most));
   }
   const absl::string_view documented = variable.name;
   if (documented == "RDMA_QP_MTU" && !IsMtu(number)) {
-    return Wrong(name, value, "is not 256, 512, 1024, 2048 or 4096");
+    return Wrong(name, value, "the value is not 256, 512, 1024, 2048 or 4096");
   }
   if (documented == "RDMA_QP_RETRY_COUNT" && number == 7) {
     warnings->push_back(absl::StrCat(
@@ -85,14 +86,14 @@ absl::StatusOr<RdmaSettings> ParseRdmaSettings(
       if (found == environment.end()) continue;
       if (taken != nullptr && *taken != found->second) {
         return Wrong(name, found->second,
-                     absl::StrCat("contradicts ", taken_name, "=\"", *taken, "\""));
+                     absl::StrCat("the value contradicts ", taken_name, "=\"", *taken, "\""));
       }
       taken = &found->second;
       taken_name = name;
     }
     if (taken == nullptr) continue;
     if (variable.set == nullptr) {
-      if (taken->empty()) return Wrong(taken_name, *taken, "is empty");
+      if (taken->empty()) return Wrong(taken_name, *taken, "the value is empty");
       settings.device = *taken;
       continue;
     }

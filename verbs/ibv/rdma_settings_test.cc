@@ -72,20 +72,23 @@ TEST_F(RdmaSettingsTest, BothSpellingsMeanTheSame) {
 }
 
 TEST_F(RdmaSettingsTest, GarbageNamesTheVariable) {
-  EXPECT_EQ(Failure({{"RDMA_TIMEOUT", "soon"}}), "RDMA_TIMEOUT=\"soon\": is not a number");
-  EXPECT_EQ(Failure({{"RDMA_QP_TIMEOUT", ""}}), "RDMA_QP_TIMEOUT=\"\": is not a number");
-  EXPECT_EQ(Failure({{"RDMA_QP_TIMEOUT", "32"}}), "RDMA_QP_TIMEOUT=\"32\": is not in 1..31");
-  EXPECT_EQ(Failure({{"RDMA_GID_INDEX", "-1"}}), "RDMA_GID_INDEX=\"-1\": is not a number");
+  EXPECT_EQ(Failure({{"RDMA_TIMEOUT", "soon"}}),
+            "RDMA_TIMEOUT=\"soon\": the value is not a number");
+  EXPECT_EQ(Failure({{"RDMA_QP_TIMEOUT", ""}}), "RDMA_QP_TIMEOUT=\"\": the value is not a number");
+  EXPECT_EQ(Failure({{"RDMA_QP_TIMEOUT", "32"}}),
+            "RDMA_QP_TIMEOUT=\"32\": the value is not from 1 to 31");
+  EXPECT_EQ(Failure({{"RDMA_GID_INDEX", "-1"}}),
+            "RDMA_GID_INDEX=\"-1\": the value is not a number");
   EXPECT_EQ(Failure({{"RDMA_GID_INDEX", "99999999999"}}),
-            "RDMA_GID_INDEX=\"99999999999\": is not a number");
+            "RDMA_GID_INDEX=\"99999999999\": the value is not a number");
   EXPECT_EQ(Failure({{"RDMA_MTU", "1500"}}),
-            "RDMA_MTU=\"1500\": is not 256, 512, 1024, 2048 or 4096");
-  EXPECT_EQ(Failure({{"RDMA_DEVICE", ""}}), "RDMA_DEVICE=\"\": is empty");
+            "RDMA_MTU=\"1500\": the value is not 256, 512, 1024, 2048 or 4096");
+  EXPECT_EQ(Failure({{"RDMA_DEVICE", ""}}), "RDMA_DEVICE=\"\": the value is empty");
 }
 
 TEST_F(RdmaSettingsTest, SpellingsThatContradictAreRefusedAndEqualOnesAreNot) {
   EXPECT_EQ(Failure({{"RDMA_QP_SL", "1"}, {"RDMA_SL", "2"}}),
-            "RDMA_SL=\"2\": contradicts RDMA_QP_SL=\"1\"");
+            "RDMA_SL=\"2\": the value contradicts RDMA_QP_SL=\"1\"");
   EXPECT_TRUE(Parse({{"RDMA_QP_SL", "1"}, {"RDMA_SL", "1"}}).ok());
 }
 

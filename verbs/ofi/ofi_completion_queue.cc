@@ -19,8 +19,9 @@ namespace tryst {
 absl::StatusOr<std::unique_ptr<CompletionQueue>> OfiCompletionQueue::Create(OfiDevice* device,
                                                                             uint32_t depth) {
   if (depth == 0 || depth > device->limits().max_completion_depth) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a completion queue of so many entries is not possible: ", depth));
+    return absl::InvalidArgumentError(absl::StrCat("a completion queue of ", depth,
+                                                   " entries is not possible: from 1 to ",
+                                                   device->limits().max_completion_depth, " are"));
   }
   std::unique_ptr<OfiCompletionQueue> queue(new OfiCompletionQueue(device, depth));
   const absl::Status opened = queue->OpenDescriptors();
@@ -34,8 +35,8 @@ absl::Status OfiCompletionQueue::OpenDescriptors() {
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (epoll_ < 0 || wake_ < 0 || timer_ < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no file descriptor is left for a completion queue; raise the limit of open "
-                     "files (ulimit -n): ",
+        absl::StrCat("the process has no file descriptor left for a completion queue: raise the "
+                     "limit of open files (ulimit -n): ",
                      strerror(errno)));
   }
   absl::Status watched = Watch(wake_);
@@ -66,9 +67,10 @@ void OfiCompletionQueue::Unwatch(int descriptor) {
 
 absl::Status OfiCompletionQueue::Add(OfiQueuePair* pair, uint32_t works) {
   if (works > depth_ - reserved_) {
-    return absl::ResourceExhaustedError(absl::StrCat("a completion queue of ", depth_,
-                                                     " has room for ", depth_ - reserved_,
-                                                     " more transfers, not for ", works));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a completion queue of ", depth_, " has room for ", depth_ - reserved_,
+                     " more transfers, and a connection takes ", works,
+                     ": connect fewer peers, or raise max_peers"));
   }
   reserved_ += works;
   if (ready_.size() < reserved_) {
@@ -134,7 +136,7 @@ absl::Status OfiCompletionQueue::Arm() {
   const uint64_t one = 1;
   if (awake && write(wake_, &one, sizeof(one)) != sizeof(one) && errno != EAGAIN) {
     return absl::UnavailableError(
-        absl::StrCat("a sleeping poller cannot be woken (eventfd): ", strerror(errno)));
+        absl::StrCat("cannot wake a sleeping poller (eventfd): ", strerror(errno)));
   }
   itimerspec when = {};
   if (next_ns != std::numeric_limits<int64_t>::max()) {
@@ -143,7 +145,7 @@ absl::Status OfiCompletionQueue::Arm() {
   }
   if (timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("a timer by which a poller wakes cannot be set (timerfd): ", strerror(errno)));
+        absl::StrCat("cannot set the timer that wakes a poller (timerfd): ", strerror(errno)));
   }
   return absl::OkStatus();
 }

@@ -61,7 +61,8 @@ OfiDevice::~OfiDevice() {
 absl::Status OfiDevice::AskFor(const std::string& host, int mr_mode, uint64_t order) {
   fi_info* const hints = calls_.dup_info(nullptr);
   if (hints == nullptr)
-    return absl::ResourceExhaustedError("out of memory for a question to libfabric");
+    return absl::ResourceExhaustedError(
+        "the process has no memory left to ask libfabric for a NIC");
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;

@@ -24,9 +24,9 @@ void CloseObject(Object** object) {
   if (*object == nullptr) return;
   const int closed = fi_close(&std::exchange(*object, nullptr)->fid);
   if (closed != 0)
-    TRYST_LOG(Error)
-        << "libfabric does not close something, which stays until the process ends: error "
-        << -closed;
+    TRYST_LOG(Error) << "libfabric does not close an object of an endpoint, which stays until the "
+                        "process ends: error "
+                     << -closed;
 }
 
 }  // namespace

@@ -42,9 +42,9 @@ class OfiNaps {
 
  private:
   static constexpr int64_t kShare = 64;
-  // Longer than both: bytes have come.
+  // A poll moved bytes if it took longer than this, and than so many polls that find nothing.
   static constexpr int64_t kLongPollNs = 20'000;
-  static constexpr int64_t kLongPoll = 4;  // Times a poll that finds nothing.
+  static constexpr int64_t kLongPoll = 4;
 
   bool came_ = true;
   int64_t quiet_since_ns_ = 0;

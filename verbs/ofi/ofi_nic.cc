@@ -34,7 +34,7 @@ class OfiNic final : public Nic {
   }
   absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
                                                          uint32_t) override {
-    return absl::UnimplementedError("GPU memory cannot be registered with a libfabric NIC");
+    return absl::UnimplementedError("a libfabric NIC cannot register GPU memory");
   }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     return OfiCompletionQueue::Create(device_.get(), depth);
@@ -84,8 +84,8 @@ absl::StatusOr<std::unique_ptr<Nic>> OpenOfiNic(const OfiNicOptions& options) {
   const int events = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (events < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no file descriptor is left for a NIC's events; raise the limit of open files "
-                     "(ulimit -n): ",
+        absl::StrCat("the process has no file descriptor left for a NIC's events: raise the limit "
+                     "of open files (ulimit -n): ",
                      strerror(errno)));
   }
   return std::unique_ptr<Nic>(new OfiNic(*std::move(device), options.host, events));

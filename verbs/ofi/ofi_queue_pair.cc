@@ -110,9 +110,9 @@ absl::Status OfiQueuePair::Connect(absl::string_view remote_address) {
   absl::StatusOr<OfiAddress> peer = DecodeOfiAddress(remote_address);
   if (!peer.ok()) return peer.status();
   if (peer->provider != device_->provider().full_name) {
-    return absl::InvalidArgumentError(absl::StrCat("the peer's libfabric NIC uses ", peer->provider,
-                                                   " and this worker's uses ",
-                                                   device_->provider().full_name));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer's libfabric NIC uses ", peer->provider, " and this worker's uses ",
+                     device_->provider().full_name, ": set nic alike on both workers"));
   }
   const absl::Status set = endpoint_->SetPeer(peer->name);
   if (!set.ok()) return set;

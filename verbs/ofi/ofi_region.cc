@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Region>> OfiRegion::Register(OfiDevice* device, v
   const uint64_t first = reinterpret_cast<uint64_t>(address);
   if (address == nullptr || bytes == 0 || first > std::numeric_limits<uint64_t>::max() - bytes) {
     return absl::InvalidArgumentError(
-        "memory to be registered is null, empty, or reaches over the end of the address space");
+        "the memory to register is null, empty, or reaches beyond the end of the address space");
   }
   std::unique_ptr<OfiRegion> region(new OfiRegion(device, first, bytes));
   const absl::Status registered =
@@ -35,9 +35,10 @@ absl::StatusOr<std::unique_ptr<Region>> OfiRegion::Register(OfiDevice* device, v
   if (!registered.ok()) return registered;
   const uint64_t key = fi_mr_key(region->region_);
   if (key > std::numeric_limits<uint32_t>::max()) {
-    return absl::UnimplementedError(
-        absl::StrCat("libfabric's provider ", device->provider().full_name,
-                     " gave a key of more than 4 bytes, for which messages have no room"));
+    return absl::UnimplementedError(absl::StrCat(
+        "libfabric's provider ", device->provider().full_name,
+        " gave a memory key of more than 4 bytes, and messages have room for 4: use another "
+        "provider, or nic=soft"));
   }
   region->remote_key_ = static_cast<uint32_t>(key);
   absl::StatusOr<uint32_t> local =
@@ -52,7 +53,7 @@ OfiRegion::~OfiRegion() {
   if (region_ == nullptr) return;
   const int closed = fi_close(&region_->fid);
   if (closed != 0) {
-    TRYST_LOG(Error) << "a region of " << bytes_
+    TRYST_LOG(Error) << "a memory region of " << bytes_
                      << " bytes stays registered until the process ends: "
                      << device_->calls().error_text(-closed);
   }

@@ -14,7 +14,8 @@ absl::StatusOr<uint32_t> OfiRegionTable::Add(uint64_t address, uint64_t bytes, u
   MutexLock lock(&mu_);
   if (free_.empty()) {
     if (owned_.size() == kChunks) {
-      return absl::ResourceExhaustedError("more than a million regions on one libfabric NIC");
+      return absl::ResourceExhaustedError(
+          "one libfabric NIC cannot have more than a million memory regions");
     }
     const uint32_t chunk = static_cast<uint32_t>(owned_.size());
     owned_.push_back(std::make_unique<Row[]>(kChunk));

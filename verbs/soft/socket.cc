@@ -52,7 +52,7 @@ void ChooseCongestionControl(const sockaddr_storage& peer, int fd) {
 
 absl::Status BadAddress(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "this is not a socket address (host:port, [v6]:port or unix:NAME): \"", text, "\""));
+      "a socket address should be host:port, [v6]:port or unix:NAME, and is \"", text, "\""));
 }
 
 }  // namespace

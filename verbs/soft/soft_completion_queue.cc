@@ -62,8 +62,8 @@ absl::Status SoftCompletionQueue::Open() {
   timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!opened || !wake_.valid() || !timer_.valid() || bell_->fd() < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no file descriptor is left for a completion queue; raise the limit of open "
-                     "files (ulimit -n): ",
+        absl::StrCat("the process has no file descriptor left for a completion queue: raise the "
+                     "limit of open files (ulimit -n): ",
                      strerror(errno)));
   }
   epoll_.Watch(wake_.get(), EPOLLIN, SoftEpoll::kWakeId, EPOLL_CTL_ADD);
@@ -111,9 +111,9 @@ absl::Status SoftCompletionQueue::Reserve(uint32_t works) {
   do {
     if (works > depth_ - reserved) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("a queue pair with room for ", works,
-                       " transfers does not fit: its completion queue has ", depth_ - reserved,
-                       " of ", depth_, " left"));
+          absl::StrCat("the completion queue has ", depth_ - reserved, " of ", depth_,
+                       " entries left, and another queue pair takes ", works,
+                       ": connect fewer peers, or raise max_peers"));
     }
   } while (!reserved_.compare_exchange_weak(reserved, reserved + works));
   return absl::OkStatus();

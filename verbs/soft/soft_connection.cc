@@ -40,8 +40,8 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   if (!listener.ok()) return listener.status();
   if (peer->tls != (shared_->context->tls != nullptr)) {
     return absl::InvalidArgumentError(
-        "one side uses TLS and the other does not: they set encrypt differently, or somebody "
-        "between them has changed an address");
+        "one worker uses TLS and the other does not: set encrypt alike on both, or find out who "
+        "between them changes an address");
   }
   if (peer->token == shared_->token) {
     return absl::InvalidArgumentError("a queue pair cannot connect to itself");

@@ -31,8 +31,8 @@ class SoftEpoll {
     event.events = events;
     event.data.u64 = id;
     if (epoll_ctl(fd_.get(), operation, fd, &event) != 0) {
-      TRYST_LOG(Error) << "epoll_ctl: " << strerror(errno)
-                       << "; a sleeping poller may notice arriving bytes late";
+      TRYST_LOG(Error) << "a sleeping poller may notice arriving bytes late, as epoll_ctl failed: "
+                       << strerror(errno);
     }
   }
   void Unwatch(int fd) { epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }

@@ -64,13 +64,13 @@ absl::Status CheckOptions(const SoftNicOptions& options) {
   if (listen->is_wildcard() && options.advertised_host.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.listen_address,
-        " is every interface: set advertised_host to the address that peers connect to"));
+        " stands for every interface: set advertised_host to the address that peers connect to"));
   }
   if (options.sockets_per_queue_pair < 1 ||
       options.sockets_per_queue_pair > kMaxSocketsPerQueuePair) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.sockets_per_queue_pair, " sockets are asked for per queue pair, and 1 to ",
-        kMaxSocketsPerQueuePair, " are possible"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a queue pair cannot have ", options.sockets_per_queue_pair,
+                     " sockets: it may have 1 to ", kMaxSocketsPerQueuePair));
   }
   if (options.max_pending_handshakes < 1 || options.limits.max_entries < 1 ||
       options.limits.max_entries > SoftBatch::kMaxPieces / 2) {
@@ -88,8 +88,8 @@ class SoftNicImpl final : public SoftNic {
   absl::Status Open() {
     if (context_.events.fd() < 0) {
       return absl::ResourceExhaustedError(
-          "no file descriptor is left for a NIC's events: raise the limit of open files (ulimit "
-          "-n)");
+          "the process has no file descriptor left for a NIC's events: raise the limit of open "
+          "files (ulimit -n)");
     }
     if (!context_.options.tls) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<SoftTls>> tls = SoftTls::Create();
@@ -111,7 +111,7 @@ class SoftNicImpl final : public SoftNic {
     const uint64_t begin = reinterpret_cast<uint64_t>(address);
     if (address == nullptr || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - begin) {
       return absl::InvalidArgumentError(
-          "memory to be registered is null, empty, or reaches over the end of the address space");
+          "the memory to register is null, empty, or reaches beyond the end of the address space");
     }
     return std::unique_ptr<Region>(new (&context_) SoftRegion(&context_, begin, bytes, access));
   }
@@ -121,9 +121,9 @@ class SoftNicImpl final : public SoftNic {
   }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     if (depth == 0 || depth > limits().max_completion_depth) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a completion queue of ", depth, " entries is asked for, and 1 to ",
-                       limits().max_completion_depth, " are possible"));
+      return absl::InvalidArgumentError(absl::StrCat("a completion queue cannot have ", depth,
+                                                     " entries: it may have 1 to ",
+                                                     limits().max_completion_depth));
     }
     auto queue = SoftCompletionQueue::Create(&context_, depth);
     if (!queue.ok()) return queue.status();
@@ -155,10 +155,11 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftNicImpl::CreateQueuePair(
       options.receive_depth > most.max_receive_depth || options.max_entries > most.max_entries ||
       options.max_inline_bytes > most.max_inline_bytes || options.ack_timeout > 31) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name(), " does not allow a queue pair with ", options.send_depth, " sends, ",
-        options.receive_depth, " receives, ", options.max_entries, " parts of memory a work and ",
-        options.max_inline_bytes, " bytes inline on port ", options.port,
-        ": ask for no more than its limits(), and for one send and one receive at least"));
+        name(), " cannot make a queue pair on port ", options.port, " with ", options.send_depth,
+        " sends, ", options.receive_depth, " receives, ", options.max_entries,
+        " pieces of memory for each work and ", options.max_inline_bytes,
+        " inline bytes: ask for no more than its limits(), and for one send and one receive at "
+        "least"));
   }
   auto* const completions = static_cast<SoftCompletionQueue*>(options.completions);
   const absl::Status reserved = completions->Reserve(options.send_depth + options.receive_depth);

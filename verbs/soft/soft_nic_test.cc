@@ -1091,7 +1091,7 @@ TEST(SoftReceiveRingTest, ReceivesComeInTheirOrderEachWithItsEntries) {
   }
 }
 
-// What is posted above them is refused, so that fewer would be a break for who uses them.
+// The NIC refuses posts above these limits, so that a lower one would break programs.
 TEST(SoftNicLimitsTest, AreAsTheyWere) {
   const NicLimits limits = DefaultSoftNicLimits();
   EXPECT_EQ(limits.max_message_bytes, uint64_t{1} << 30);

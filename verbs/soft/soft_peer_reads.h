@@ -16,7 +16,7 @@ class SoftPeerReads {
 
   bool empty() const { return begin_ == end_; }
   bool full() const { return end_ - begin_ == reads_.size(); }
-  // The oldest is partly answered, and has at least `bytes`.
+  // Whether the oldest READ is partly answered, and asks for at least `bytes` in all.
   bool OldestIsCut(uint64_t bytes) const;
   void Add(const FrameHeader& frame);  // REQUIRES: not full.
   // Puts the next frame of the oldest one's answer, which begins as `header`, into the batch.

@@ -14,9 +14,9 @@ absl::Status SoftReceiveRing::Check(absl::Span<const ReceiveWork> works) const {
   uint64_t total = 0;
   for (const ReceiveWork& work : works) {
     if (work.entries.size() > max_entries_ || !AddUp(work.entries, ~uint64_t{0}, &total)) {
-      return absl::InvalidArgumentError(absl::StrCat(work.entries.size(),
-                                                     " pieces of memory in a receive, and at most ",
-                                                     max_entries_, " were asked for"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          work.entries.size(), " pieces of memory are in a receive, and the queue pair takes ",
+          max_entries_));
     }
   }
   return absl::OkStatus();

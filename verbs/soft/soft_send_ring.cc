@@ -25,19 +25,20 @@ SoftSendRing::SoftSendRing(SoftContext* context, const QueuePairOptions& options
 
 absl::Status SoftSendRing::Check(const SendWork& work) const {
   if (work.entries.size() > max_entries_) {
-    return absl::InvalidArgumentError(absl::StrCat(work.entries.size(),
-                                                   " pieces of memory in a transfer, and at most ",
-                                                   max_entries_, " were asked for"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        work.entries.size(), " pieces of memory are in a transfer, and the queue pair takes ",
+        max_entries_));
   }
   uint64_t total = 0;
   const uint64_t limit = context_->options.limits.max_message_bytes;
   if (!AddUp(work.entries, limit, &total)) {
-    return absl::InvalidArgumentError(absl::StrCat("a transfer of more than ", limit, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a transfer may have at most ", limit, " bytes: send it in pieces"));
   }
   if (work.inline_data && (total > max_inline_bytes_ || work.op == SendOp::kRead)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(total, " bytes inline in a transfer, and at most ", max_inline_bytes_,
-                     " were asked for, and none for a READ"));
+        absl::StrCat(total, " bytes are inline in a transfer, and the queue pair was made for ",
+                     max_inline_bytes_, ", and for none in a READ"));
   }
   if (work.op == SendOp::kRead && context_->options.limits.max_reads_in_flight == 0) {
     return absl::InvalidArgumentError("this NIC has no RDMA READ");

@@ -66,7 +66,9 @@ absl::StatusOr<std::unique_ptr<SoftTls>> SoftTls::Create() {
       SSL_CTX_set_min_proto_version(tls->context_, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_ciphersuites(tls->context_, "TLS_AES_128_GCM_SHA256") != 1 ||
       SSL_CTX_set_num_tickets(tls->context_, 0) != 1) {
-    return absl::InternalError("OpenSSL has no TLS 1.3 with AES-128-GCM");
+    return absl::InternalError(
+        "this OpenSSL lacks TLS 1.3 with AES-128-GCM, which the soft NIC encrypts with: install "
+        "another, or set encrypt=off");
   }
   BIO_meth_set_write(tls->socket_, &SoftTlsSession::WriteToSocket);
   BIO_meth_set_read(tls->socket_, &SoftTlsSession::ReadFromSocket);
