@@ -62,8 +62,9 @@ absl::StatusOr<std::unique_ptr<CudaDriver>> CudaDriver::Load(const std::string& 
 #undef TRYST_FIND
   if (!missing.empty()) {
     dlclose(handle);
-    return absl::UnavailableError(absl::StrCat(library, " lacks the function ", missing,
-                                               ": it is not a CUDA driver, or too old a one"));
+    return absl::UnavailableError(
+        absl::StrCat(library, " lacks the function ", missing,
+                     ": it is no CUDA driver, or too old: install a newer one"));
   }
   cuda::Result started = calls->cuInit(0);
   if (started != cuda::kSuccess) {

@@ -85,9 +85,9 @@ void HeldBytes::Give(int64_t bytes) {
 void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
   for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
     if (node->max_bytes_ != 0 && bytes > node->max_bytes_) {
-      Call(std::move(ready),
-           absl::InvalidArgumentError(absl::StrCat(
-               bytes, " bytes never fit: raise max_held_bytes, which is ", node->max_bytes_)));
+      Call(std::move(ready), absl::InvalidArgumentError(absl::StrCat(
+                                 bytes, " bytes never fit under max_held_bytes, which is ",
+                                 node->max_bytes_, ": raise it, or send less")));
       return;
     }
   }

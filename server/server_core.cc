@@ -373,8 +373,9 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
              !members_.Admits(caller->worker)) {
     // It may have registered a moment ago, so it is told to ask again.
     if (members_.expects_more()) {
-      return absl::UnavailableError(absl::StrCat("this worker does not know ", caller->worker,
-                                                 " yet: announce that worker, and try again"));
+      return absl::UnavailableError(
+          absl::StrCat("this worker does not know ", caller->worker,
+                       " yet: let that worker announce itself (its setting join), and try again"));
     }
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",

@@ -210,7 +210,7 @@ TEST(FetchPlanTest, WhatCannotBeAskedFor) {
   layout.dtype = DType::kInt8;
   layout.shape = {4, 4};
   EXPECT_EQ(SourcesOf(layout, 1, {{0, 3}, {4, 2}}).status().message(),
-            "box [0:4,3:5] of tensor \"w\" is not within [4,4]");
+            "box [0:4,3:5] of tensor \"w\" lies outside its shape [4,4]");
   EXPECT_FALSE(SourcesOf(layout, 1, {{0}, {4}}).ok());
   EXPECT_FALSE(SourcesOf(layout, 1, {{0, INT64_MAX}, {4, INT64_MAX}}).ok());
   layout.shape = *TensorShape::Make({kMaxSources + 1});

@@ -22,9 +22,9 @@ absl::Status CheckMesh(const TensorLayout& layout, uint32_t owners) {
                                       " axes, and may have at most ", TensorShape::kMaxRank));
   }
   if (layout.mesh.size() != layout.placements.size()) {
-    return Wrong(layout,
-                 absl::StrCat("its mesh has ", layout.mesh.size(), " axes and ",
-                              layout.placements.size(), " placements: give one for each axis"));
+    return Wrong(layout, absl::StrCat("its mesh has ", layout.mesh.size(), " axes and ",
+                                      layout.placements.size(),
+                                      " placements: give one placement for each axis"));
   }
   uint64_t positions = 1;
   for (const int64_t axis : layout.mesh) {

@@ -12,7 +12,8 @@ namespace {
 
 absl::Status MayNot(const LogEntry& entry, absl::string_view why) {
   return absl::FailedPreconditionError(
-      absl::StrCat("the entry ", EntryKindName(entry.kind), " of ",
+      absl::StrCat("the entry ", EntryKindName(entry.kind),
+                   entry.kind == EntryKind::kOwners ? " of term " : " of version ",
                    entry.kind == EntryKind::kOwners ? entry.term : entry.version.number, " ", why));
 }
 

@@ -368,7 +368,7 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
 void DeviceSource::AnswerProbe(bool direct, DoneFn done) {
   if (engines_.empty() || closed_) {
     return End(std::move(done),
-               absl::UnimplementedError("the producer has no GPU in use (its setting gpus)"));
+               absl::UnimplementedError("the producer uses no GPU: set gpus there"));
   }
   DeviceEngine* engine = engines_.front();
   Probe& probe = probes_[engine];

@@ -60,9 +60,9 @@ void DeviceViews::Renew() {
     aside_(view->step, TransferKey(view->key, view->transfer, "alive"), Tensor(),
            [text = std::string(view->key.text())](absl::Status kept, const Tensor&) {
              if (kept.ok()) return;
-             TRYST_LOG(Error) << "a received tensor refers to memory of its producer, which the "
-                                 "producer no longer keeps: "
-                              << text << ": " << kept;
+             TRYST_LOG(Error) << "do not trust the received tensor " << text
+                              << ", which lies in memory that its producer no longer keeps: "
+                              << kept;
            });
   }
   if (views_.empty()) return;

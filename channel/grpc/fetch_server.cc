@@ -282,7 +282,7 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   if (std::find(retired.begin(), retired.end(), caller.incarnation) != retired.end()) {
     return absl::AbortedError(
         absl::StrCat(caller.worker, " has restarted: this call is from its earlier process ",
-                     caller.incarnation, ", and it now is ", consumer->incarnation));
+                     caller.incarnation, ", and its process now is ", consumer->incarnation));
   }
   // The consumer has a new incarnation: requests of the old one must not take its tensors.
   std::vector<std::shared_ptr<Entry>> entries;

@@ -98,8 +98,9 @@ void GrpcBootstrap::OnEnded(Call* call) {
     if (!signer_->token().empty() &&
         !SameSecret(call->response.mac(),
                     HelloAnswerMac(signer_->token(), call->statement, call->response.hello()))) {
-      answer = absl::UnauthenticatedError(absl::StrCat("the process that answers as ", call->peer,
-                                                       " does not hold this cluster's token"));
+      answer = absl::UnauthenticatedError(
+          absl::StrCat("the process that answers as ", call->peer,
+                       " does not hold this cluster's token: set token_file alike on both"));
     }
   } else if (call->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     answer = absl::UnavailableError(

@@ -285,7 +285,7 @@ void PeerPaths::OnTooLarge(Way* way, std::vector<WaitingFetch> fetches) {
     TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
                     << " over " << NameOf(ways_[last])
                     << ", because the tensor is larger than landing_bytes of " << NameOf(*way)
-                    << "; `tryst explain` counts further ones, which are not logged";
+                    << "; `tryst explain` counts further such tensors, which are not logged";
   }
   way->passed_on += fetches.size();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();

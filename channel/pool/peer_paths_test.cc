@@ -669,13 +669,12 @@ TEST_F(PeerPathsTest, TheLogTellsOfEachChangeOnce) {
           "I us cannot reach /job:ps/replica:0/task:0 by best: as the script says",
           "I us now reaches /job:ps/replica:0/task:0 by best; earlier it could not: best: as the "
           "script says",
-          "W us changes to second for /job:ps/replica:0/task:0, with 1 fetches, after best failed: "
-          "as the script says",
-          "I us goes back to best for /job:ps/replica:0/task:0, after 20 ms by second",
+          "W us now reaches /job:ps/replica:0/task:0 by second, and moves 1 fetches there, because "
+          "best failed: as the script says",
+          "I us reaches /job:ps/replica:0/task:0 by best again, after 20 ms by second",
           absl::StrCat("I us fetches ", Key("large").text(),
                        " over last, because the tensor is larger than landing_bytes of best; "
-                       "`tryst explain` counts "
-                       "further ones, which are not logged")));
+                       "`tryst explain` counts further such tensors, which are not logged")));
   EXPECT_EQ(Views()[0].note,
             "2 went over last instead: they, or earlier tensors of their key, are larger than "
             "landing_bytes");

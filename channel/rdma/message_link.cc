@@ -249,7 +249,7 @@ void MessageLink::Flush() {
   // The queue pair is broken, but its completions do not say so yet.
   TRYST_REACHED("sim: a broken queue pair takes no works");
   Break(absl::UnavailableError(
-      absl::StrCat(hub_->nic()->name(), " does not take a write for sending: ", posted.message())));
+      absl::StrCat(hub_->nic()->name(), " refuses to send a write: ", posted.message())));
 }
 
 void MessageLink::OnStall() {
@@ -320,7 +320,8 @@ absl::Status MessageLink::OnMessage(uint32_t sequence) {
   if (!ordered()) return TakeUnordered(sequence);
   if (sequence != (consumed_ & wire::kSequenceMask)) {
     TRYST_REACHED("hostile: message out of turn");
-    return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where ",
+    return absl::DataLossError(absl::StrCat("message ", sequence,
+                                            " of the peer arrived where message ",
                                             consumed_ & wire::kSequenceMask, " was due"));
   }
   return TakeMessage();
@@ -331,9 +332,9 @@ absl::Status MessageLink::TakeUnordered(uint32_t sequence) {
   const uint32_t ahead = (sequence - consumed_) & wire::kSequenceMask;
   if (ahead >= peer_.ring_slots || early_.has((consumed_ + ahead) % peer_.ring_slots)) {
     TRYST_REACHED("hostile: unordered message that is not due");
-    return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where one of the ",
-                                            peer_.ring_slots, " from ",
-                                            consumed_ & wire::kSequenceMask, " was due"));
+    return absl::DataLossError(
+        absl::StrCat("message ", sequence, " of the peer arrived where one of ", peer_.ring_slots,
+                     " messages from ", consumed_ & wire::kSequenceMask, " on was due"));
   }
   if (ahead > 0) TRYST_REACHED("unordered: a message overtakes another");
   early_.Add((consumed_ + ahead) % peer_.ring_slots);
@@ -349,9 +350,10 @@ absl::Status MessageLink::TakeUnordered(uint32_t sequence) {
 void MessageLink::OnMessageLost() {
   if (broken_) return;
   TRYST_REACHED("unordered: a message got lost");
-  Break(absl::DataLossError(absl::StrCat("message ", consumed_ & wire::kSequenceMask,
-                                         " got lost: those behind it have waited for ",
-                                         EarlyMessages::kPatienceNs / 1'000'000, " ms")));
+  Break(
+      absl::DataLossError(absl::StrCat("message ", consumed_ & wire::kSequenceMask,
+                                       " of the peer got lost: messages after it have waited for ",
+                                       EarlyMessages::kPatienceNs / 1'000'000, " ms")));
 }
 
 absl::Status MessageLink::TakeMessage() {

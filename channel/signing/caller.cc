@@ -147,9 +147,9 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   }
   if (!token_.empty()) {
     if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {
-      return absl::UnauthenticatedError(absl::StrCat("the caller, which says it is ",
-                                                     caller.worker(),
-                                                     ", does not hold this cluster's token"));
+      return absl::UnauthenticatedError(
+          absl::StrCat("the caller, which says it is ", caller.worker(),
+                       ", does not hold this cluster's token: set token_file alike on both"));
     }
     // Otherwise an eavesdropper could send the call to another worker.
     if (caller.callee() != self_) {
@@ -187,7 +187,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   }
   if (caller.cluster() != cluster_) {
     return absl::PermissionDeniedError(absl::StrCat("the caller is of cluster '", caller.cluster(),
-                                                    "'; this worker is of '", cluster_, "'"));
+                                                    "', and this worker is of '", cluster_, "'"));
   }
   if (caller.worker().empty() || caller.incarnation() == 0) {
     return absl::UnauthenticatedError(
@@ -218,7 +218,7 @@ absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence
     }
     if (seen_.size() >= kMaxSeen) {
       return absl::ResourceExhaustedError(
-          "too many different workers have called this one within two minutes: try again later");
+          "too many different workers have called this worker within two minutes: try again later");
     }
   }
   Seen& seen = seen_[id];

@@ -352,7 +352,8 @@ TEST(Settings, OneOfAnEarlierReleaseIsRefusedWithWhatToDo) {
   tryst_status* status = tryst_server_create(settings, 3, &server);
   EXPECT_EQ(server, nullptr);
   const std::string message = tryst_status_message(status);
-  EXPECT_NE(message.find("no setting 'keep_for' any more. It is 2 min"), std::string::npos)
+  EXPECT_NE(message.find("no setting 'keep_for' any more. Tensors are kept for 2 min"),
+            std::string::npos)
       << message;
   EXPECT_EQ(Code(status), TRYST_INVALID_ARGUMENT);
 }

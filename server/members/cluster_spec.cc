@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<std::pair<std::string, int>>> ParseJobs(absl::string_
 absl::Status AddTask(absl::string_view job, int task, absl::string_view address,
                      ClusterSpec* spec) {
   if (!IsJobName(job))
-    return Bad("a job's name has letters, digits, '_', '-' and '.', and this one is", job);
+    return Bad("a job's name may have letters, digits, '_', '-' and '.', and this name is", job);
   if (task < 0) return Bad("a task's number is negative in job", job);
   if (address.empty()) return Bad("a task has no address in job", job);
   if (!spec->jobs[std::string(job)].emplace(task, std::string(address)).second) {

@@ -57,9 +57,10 @@ absl::Status CheckProof(const std::string& token, const std::string& peer,
     bare.clear_mac();
     if (!SameSecret(response.mac(),
                     AnswerMac(token, method, statement, bare.SerializeAsString()))) {
-      return absl::UnauthenticatedError(absl::StrCat(
-          "the process that answers as ", peer,
-          " does not hold this cluster's token, or runs a release that cannot prove that it does"));
+      return absl::UnauthenticatedError(
+          absl::StrCat("the process that answers as ", peer,
+                       " does not hold this cluster's token, or runs a release that cannot prove "
+                       "that it does: set token_file alike on both, or upgrade that worker"));
     }
   }
   return absl::OkStatus();

@@ -94,7 +94,7 @@ void GuardedSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& 
       key.empty() ? absl::InvalidArgumentError("the request for a tensor has an empty key")
                   : allow_.Check(key.dst().worker, key);
   if (admitted.ok() && source_ == nullptr) {
-    admitted = absl::UnavailableError("the producer has not started yet");
+    admitted = absl::UnavailableError("the producer has not started yet: try again");
   }
   if (admitted.ok()) return source_->Take(step_id, key, args, std::move(done));
   FailReceive(std::move(admitted), args.executor, std::move(done));

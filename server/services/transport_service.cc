@@ -230,8 +230,9 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
   absl::StatusOr<tryst::Hello> hello = HelloFromProto(request);
   if (!hello.ok()) return hello;
   if (request.peer() != parts_.self.worker) {
-    return absl::FailedPreconditionError(absl::StrCat("the call reached ", parts_.self.worker,
-                                                      ", and was meant for ", request.peer()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the call reached ", parts_.self.worker, ", and was meant for ",
+                     request.peer(), ": its caller has a wrong address for that worker"));
   }
   if (hello->worker != caller.worker || hello->incarnation != caller.incarnation) {
     return absl::PermissionDeniedError(

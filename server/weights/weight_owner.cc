@@ -478,7 +478,8 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
         });
     return;
   }
-  absl::StatusOr<Tensor> answer = absl::UnknownError("");
+  absl::StatusOr<Tensor> answer =
+      absl::UnknownError("the request was not answered: this is a bug of Tryst");
   bool now = false;
   {
     MutexLock lock(&mu_);
@@ -589,7 +590,8 @@ void WeightOwner::State::Park(const WeightAsk& ask, const RecvArgs& args, DoneFn
 std::vector<WeightOwner::State::Ended> WeightOwner::State::TakeAnswered() {
   std::vector<Ended> ended;
   for (auto parked = parked_.begin(); parked != parked_.end();) {
-    absl::StatusOr<Tensor> answer = absl::UnknownError("");
+    absl::StatusOr<Tensor> answer =
+        absl::UnknownError("the request was not answered: this is a bug of Tryst");
     if (!AnswerNow(parked->second.ask, &answer)) {
       ++parked;
       continue;

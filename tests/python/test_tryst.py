@@ -274,7 +274,7 @@ class Waiting(TwoServers):
         self.assertGreater(len(self.worker.stats()), 5)
         self.assertEqual(self.worker.setting("job"), "worker")
         self.assertRaises(KeyError, self.worker.setting, "nothing")
-        with self.assertRaisesRegex(tryst.InvalidArgument, "no setting 'keep_for' any more. It is 2 min"):
+        with self.assertRaisesRegex(tryst.InvalidArgument, "no setting 'keep_for' any more. Tensors are kept for 2 min"):
             tryst.Server(job="old", keep_for="20s", **SETTINGS)
         self.assertIn("/job:ps", self.worker.explain("/job:ps/task:0"))
 

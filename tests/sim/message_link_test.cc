@@ -265,7 +265,7 @@ TEST_F(UnorderedLinkTest, AMessageThatComesTwiceIsNotTaken) {
   Connect();
   Say(kEpoch, 1, 0, 0);
   Say(kEpoch, 1, 0, 0);
-  ExpectBroken("message 1 arrived where one of the 4 from 0 was due");
+  ExpectBroken("message 1 of the peer arrived where one of 4 messages from 0 on was due");
   EXPECT_TRUE(owner_.records.empty());
 }
 
@@ -276,14 +276,14 @@ TEST_F(UnorderedLinkTest, AMessageThatNeverComesIsMissedInTime) {
   EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
   world_.RunFor(11'000'000'000);
   Settle();
-  ExpectBroken("message 0 got lost");
+  ExpectBroken("message 0 of the peer got lost");
   EXPECT_TRUE(owner_.records.empty());
 }
 
 TEST_F(UnorderedLinkTest, AMessageBeyondTheRingIsNotTaken) {
   Connect();
   Say(kEpoch, 4, 0, 0);
-  ExpectBroken("message 4 arrived where");
+  ExpectBroken("message 4 of the peer arrived where");
 }
 
 TEST_F(UnorderedLinkTest, ATensorImmediateMayBeOnItsWayStill) {
@@ -345,7 +345,7 @@ TEST_F(MessageLinkTest, AMessageOfAnOlderEpochIsNotTaken) {
 TEST_F(MessageLinkTest, AMessageOutOfTurnIsNotTaken) {
   Connect();
   Say(kEpoch, 1, 0, 0);
-  ExpectBroken("message 1 arrived where 0 was due");
+  ExpectBroken("message 1 of the peer arrived where message 0 was due");
   EXPECT_TRUE(owner_.records.empty());
 }
 
@@ -353,7 +353,7 @@ TEST_F(MessageLinkTest, AMessageThatComesAgainIsNotTaken) {
   Connect();
   Say(kEpoch, 0, 0, 0);
   Say(kEpoch, 0, 0, 0);
-  ExpectBroken("message 0 arrived where 1 was due");
+  ExpectBroken("message 0 of the peer arrived where message 1 was due");
   EXPECT_EQ(owner_.records.size(), 1u);
 }
 

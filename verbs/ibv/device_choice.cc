@@ -173,7 +173,7 @@ IbvChoice ChooseIbvPort(const IbvCalls& calls, const IbvChoiceOptions& options) 
   if (!list.ok()) {
     IbvChoice none;
     none.status = absl::UnavailableError(
-        absl::StrCat("RDMA devices cannot be listed: ", list.status().message()));
+        absl::StrCat("cannot list the RDMA devices: ", list.status().message()));
     return none;
   }
   Chooser chooser(calls, options);

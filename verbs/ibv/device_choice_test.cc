@@ -102,7 +102,8 @@ TEST_F(DeviceChoiceTest, DeviceAndPortCanBeNamed) {
   options_.settings.device = "a";
   options_.settings.port = 2;
   EXPECT_EQ(Chosen(), "a:2");
-  EXPECT_THAT(Choose().Explain(), HasSubstr("b: rejected: RDMA_DEVICE names another: a"));
+  EXPECT_THAT(Choose().Explain(),
+              HasSubstr("b: rejected: the setting RDMA_DEVICE names another device: a"));
 }
 
 TEST_F(DeviceChoiceTest, ANameThatIsNotThereIsTheUsersMistake) {

@@ -233,8 +233,9 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
 
 absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
   if (ABSL_PREDICT_FALSE(state_ != QueuePairState::kReady)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "queue pair ", number(), " is ", QueuePairStateName(state()), " ", cause_.message()));
+    return absl::FailedPreconditionError(absl::StrCat("queue pair ", number(), " is ",
+                                                      QueuePairStateName(state()),
+                                                      cause_.ok() ? "" : ": ", cause_.message()));
   }
   if (works.empty()) return absl::OkStatus();
   if (works.size() > send_room()) {
@@ -273,8 +274,9 @@ void IbvQueuePair::FillBatch(absl::Span<const SendWork> works) {
 
 absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
   if (ABSL_PREDICT_FALSE(state_ == QueuePairState::kBroken)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "queue pair ", number(), " is ", QueuePairStateName(state()), " ", cause_.message()));
+    return absl::FailedPreconditionError(absl::StrCat("queue pair ", number(), " is ",
+                                                      QueuePairStateName(state()),
+                                                      cause_.ok() ? "" : ": ", cause_.message()));
   }
   if (works.empty()) return absl::OkStatus();
   if (works.size() > receives_.room()) {

@@ -89,7 +89,8 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes, absl::str
   sealing.Add(sealed.data(), address.token.size(), address.token.data());
   if (!sealing.EndOpen(reinterpret_cast<const uint8_t*>(sealed.data()) + address.token.size())) {
     return absl::InvalidArgumentError(
-        "the peer's address of a soft NIC was not made with this cluster's token");
+        "the peer's address of a soft NIC was not made with this cluster's token: set token_file "
+        "alike on both");
   }
   return address;
 }
