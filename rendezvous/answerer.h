@@ -6,6 +6,11 @@
 
 namespace tryst {
 
+// Whether the key's edge is kept for answerers: nothing is sent under it.
+inline bool IsAnswered(const TensorKey& key) {
+  return !key.edge().empty() && key.edge().front() == '|';
+}
+
 // Makes the tensors of some names when peers take them. No send is needed, any number of takes get
 // one each, and one that is given back is dropped: who wants it asks again. The names are edges
 // that begin with '|', which are kept for answerers. Thread-safe.

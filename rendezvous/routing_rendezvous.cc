@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "rendezvous/all_run.h"
+#include "rendezvous/answerer.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
 #include "rendezvous/match_core.h"
@@ -89,7 +90,12 @@ bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
 
 absl::Status RoutingRendezvous::CheckSend(const TensorKey& key) const {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
-  if (ProducedHere(key)) return absl::OkStatus();
+  if (ProducedHere(key) && !IsAnswered(key)) return absl::OkStatus();
+  if (ProducedHere(key)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Nothing is sent under a name that begins with '|', such as ", key.edge(),
+                     ": these are for what this worker answers by itself"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("Invalid rendezvous key (source is not ", worker_, "): ", key.text()));
 }
@@ -124,7 +130,8 @@ absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor
 
 absl::Status RoutingRendezvous::Send(const TensorKey& key, const SendArgs& args, Tensor tensor,
                                      bool is_dead) {
-  if (key.empty() || !ProducedHere(key) || tensor.shape().rank() > TensorShape::kMaxRank) {
+  if (key.empty() || !ProducedHere(key) || IsAnswered(key) ||
+      tensor.shape().rank() > TensorShape::kMaxRank) {
     absl::Status status = CheckSend(key);
     if (status.ok()) status = PackForPeer(key, &tensor);
     if (!status.ok()) return status;

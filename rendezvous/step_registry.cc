@@ -14,12 +14,6 @@
 namespace tryst {
 namespace {
 
-constexpr char kAnswered = '|';  // Edges that begin with it are for answerers.
-
-bool IsAnswered(const TensorKey& key) {
-  return !key.edge().empty() && key.edge().front() == kAnswered;
-}
-
 std::vector<std::pair<std::string, uint64_t>> SortedDevices(const StepRegistry::Options& options) {
   std::vector<std::pair<std::string, uint64_t>> devices(options.incarnations.begin(),
                                                         options.incarnations.end());
@@ -257,7 +251,7 @@ std::shared_ptr<RoutingRendezvous> StepRegistry::Find(int64_t step_id) const {
 }
 
 void StepRegistry::SetAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer) {
-  TRYST_CHECK(prefix.size() > 1 && prefix.front() == kAnswered && prefix.back() == kAnswered);
+  TRYST_CHECK(prefix.size() > 1 && prefix.front() == '|' && prefix.back() == '|');
   MutexLock lock(&mu_);
   std::swap(answerers_[prefix], answerer);  // The former one goes when the lock has gone.
   if (answerers_[prefix] == nullptr) answerers_.erase(prefix);

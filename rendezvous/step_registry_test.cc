@@ -106,8 +106,12 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   auto step = *registry->StartStep(7);
   registry->GiveBack(7, OutKey("|set|a"), *again);
   EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 3);
-  // What is sent under such a name is not in its way, and is not dropped.
-  ASSERT_TRUE(SendNumber(step.get(), OutKey("|set|b"), 9).ok());
+  // Nothing is sent under such a name.
+  const absl::Status refused = SendNumber(step.get(), OutKey("|set|b"), 9);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("begins with '|'"), absl::string_view::npos) << refused;
+  SendItem items[] = {{OutKey("a"), Number(1), false}, {OutKey("|b"), Number(2), false}};
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), {}).code(), absl::StatusCode::kInvalidArgument);
   TensorSource::Place place;
   Received taken;
   TensorKey named = OutKey("|set|b");
