@@ -16,6 +16,8 @@ int64_t ReadNs(clockid_t clock) {
 
 int64_t SteadyClock::NowNs() const { return ReadNs(CLOCK_MONOTONIC); }
 
+int64_t BootClock::NowNs() const { return ReadNs(CLOCK_BOOTTIME); }
+
 int64_t SteadyClock::CoarseNowNs() const { return ReadNs(CLOCK_MONOTONIC_COARSE); }
 
 Deadline Deadline::After(const Clock& clock, absl::Duration timeout) {

@@ -26,6 +26,13 @@ class SteadyClock final : public Clock {
   int64_t CoarseNowNs() const override;
 };
 
+// CLOCK_BOOTTIME: goes on while the machine is suspended. For what must be over after a time, such
+// as a right that others believe has ended.
+class BootClock final : public Clock {
+ public:
+  int64_t NowNs() const override;
+};
+
 // A moment on a Clock after which nobody waits any more. The default is never.
 class Deadline {
  public:

@@ -257,6 +257,15 @@ void StepRegistry::SetAnswerer(const std::string& prefix, std::shared_ptr<Answer
   if (answerers_[prefix] == nullptr) answerers_.erase(prefix);
 }
 
+void StepRegistry::RemoveAnswerer(const std::string& prefix, const Answerer* answerer) {
+  std::shared_ptr<Answerer> gone;  // It goes when the lock has gone.
+  MutexLock lock(&mu_);
+  const auto found = answerers_.find(prefix);
+  if (found == answerers_.end() || found->second.get() != answerer) return;
+  gone = std::move(found->second);
+  answerers_.erase(found);
+}
+
 absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::string_view edge) {
   if (!closed_.ok()) return closed_;
   for (const auto& [prefix, answerer] : answerers_) {
