@@ -27,7 +27,7 @@ plain      | always | 22 | -      | .                                           
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
 guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
 previous   | 0      | 12 | -      | //tests/versions:peer tests/versions                                      | test --previous
-engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
+engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer //tests/weights:log_appender tests/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED

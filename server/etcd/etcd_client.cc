@@ -66,7 +66,7 @@ absl::StatusOr<int64_t> EtcdClient::GrantLease(absl::Duration ttl) {
   if (!status.ok()) return FromEtcd(status);
   if (!response.error().empty() || response.id() == 0) {
     return absl::UnavailableError(absl::StrCat(
-        "etcd refuses the lease under which this worker would register: ", response.error()));
+        "etcd refuses a lease, which a worker needs to be listed or to lead: ", response.error()));
   }
   return response.id();
 }
@@ -127,14 +127,21 @@ absl::StatusOr<bool> EtcdClient::PutUnlessOthers(const std::string& key, const s
     put->set_key(key);
     put->set_value(value);
     put->set_lease(lease);
-    etcdserverpb::TxnResponse response;
-    grpc::ClientContext context;
-    Prepare(&context);
-    const grpc::Status status = kv_->Txn(&context, request, &response);
-    if (!status.ok()) return FromEtcd(status);
-    if (response.succeeded()) return true;
+    const auto response = Transact(request);
+    if (!response.ok()) return response.status();
+    if (response->succeeded()) return true;
   }
   return false;
+}
+
+absl::StatusOr<etcdserverpb::TxnResponse> EtcdClient::Transact(
+    const etcdserverpb::TxnRequest& request) {
+  etcdserverpb::TxnResponse response;
+  grpc::ClientContext context;
+  Prepare(&context);
+  const grpc::Status status = kv_->Txn(&context, request, &response);
+  if (!status.ok()) return FromEtcd(status);
+  return response;
 }
 
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdClient::Range(const std::string& key,

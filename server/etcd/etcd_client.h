@@ -44,6 +44,7 @@ class EtcdClient {
   // Writes the key, unless it exists with another value; false: it does.
   absl::StatusOr<bool> PutUnlessOthers(const std::string& key, const std::string& value,
                                        int64_t lease);
+  absl::StatusOr<etcdserverpb::TxnResponse> Transact(const etcdserverpb::TxnRequest& request);
   // Up to `most` entries from `key` up to, but not including, `end`.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const std::string& key, const std::string& end,
                                                     int64_t most);

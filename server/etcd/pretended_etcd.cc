@@ -27,12 +27,8 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
   grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
                      etcdserverpb::RangeResponse* response) override {
     MutexLock lock(&etcd_->mu_);
-    response->mutable_header()->set_revision(etcd_->revision_);
-    const auto end = etcd_->keys_.lower_bound(request->range_end());
-    for (auto at = etcd_->keys_.lower_bound(request->key()); at != end; ++at) {
-      *response->add_kvs() = at->second;
-    }
-    response->set_count(response->kvs_size());
+    if (!etcd_->answers_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
+    RangeHere(*request, response);
     return grpc::Status::OK;
   }
   grpc::Status Put(grpc::ServerContext*, const etcdserverpb::PutRequest* request,
@@ -43,17 +39,39 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
   grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
                    etcdserverpb::TxnResponse* response) override {
     MutexLock lock(&etcd_->mu_);
+    if (!etcd_->answers_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
     bool all = true;
     for (const etcdserverpb::Compare& compare : request->compare()) all &= Holds(compare);
     response->set_succeeded(all);
     for (const etcdserverpb::RequestOp& op : all ? request->success() : request->failure()) {
+      etcdserverpb::ResponseOp* said = response->add_responses();
+      if (op.has_request_range()) {
+        RangeHere(op.request_range(), said->mutable_response_range());
+        continue;
+      }
+      said->mutable_response_put();
       const grpc::Status put = PutHere(op.request_put());
       if (!put.ok()) return put;
+    }
+    if (std::exchange(etcd_->lose_answer_, false)) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the answer was lost");
     }
     return grpc::Status::OK;
   }
 
  private:
+  // A request without an end is for one key.
+  void RangeHere(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse* response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(etcd_->mu_) {
+    response->mutable_header()->set_revision(etcd_->revision_);
+    const std::string end =
+        request.range_end().empty() ? request.key() + '\0' : request.range_end();
+    const auto last = etcd_->keys_.lower_bound(end);
+    for (auto at = etcd_->keys_.lower_bound(request.key()); at != last; ++at) {
+      *response->add_kvs() = at->second;
+    }
+    response->set_count(response->kvs_size());
+  }
   bool Holds(const etcdserverpb::Compare& compare) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(etcd_->mu_) {
     const auto found = etcd_->keys_.find(compare.key());
     const bool is_there = found != etcd_->keys_.end();
@@ -204,6 +222,28 @@ uint64_t PretendedEtcd::expired() const {
 void PretendedEtcd::Put(const std::string& key, const std::string& value) {
   MutexLock lock(&mu_);
   Set(key, value, 0);
+}
+
+std::map<std::string, std::string> PretendedEtcd::All() const {
+  MutexLock lock(&mu_);
+  std::map<std::string, std::string> all;
+  for (const auto& [key, value] : keys_) all[key] = value.value();
+  return all;
+}
+
+void PretendedEtcd::Erase(const std::string& key) {
+  MutexLock lock(&mu_);
+  keys_.erase(key);
+}
+
+void PretendedEtcd::SetAnswers(bool answers) {
+  MutexLock lock(&mu_);
+  answers_ = answers;
+}
+
+void PretendedEtcd::LoseNextAnswer() {
+  MutexLock lock(&mu_);
+  lose_answer_ = true;
 }
 
 void PretendedEtcd::LoseLease(int64_t lease) {

@@ -32,6 +32,10 @@ class PretendedEtcd {
   uint64_t expired() const;                       // Leases that nobody renewed in time.
   void Put(const std::string& key, const std::string& value);
   void LoseLease(int64_t lease);  // As if it had expired.
+  std::map<std::string, std::string> All() const;
+  void Erase(const std::string& key);  // Watches are not told.
+  void SetAnswers(bool answers);       // False: reads and transactions fail.
+  void LoseNextAnswer();               // Does the next transaction, and says that it failed.
 
  private:
   class Keys;
@@ -58,6 +62,8 @@ class PretendedEtcd {
   int64_t next_lease_ ABSL_GUARDED_BY(mu_) = 1000;
   uint64_t renewals_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t expired_ ABSL_GUARDED_BY(mu_) = 0;
+  bool answers_ ABSL_GUARDED_BY(mu_) = true;
+  bool lose_answer_ ABSL_GUARDED_BY(mu_) = false;
 
   std::unique_ptr<Keys> keys_service_;
   std::unique_ptr<Leases> leases_service_;

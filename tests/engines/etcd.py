@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """--resolver=etcd:... against three real etcd-servers, each on a host of its own that can be cut off.
 
-  etcd.py PEER TRYST [--rounds=N]    PEER is //tests/versions:peer; needs root, Debian's etcd-server and
-                                     etcd-client; N times a leader is killed or a server cut off (4)
+  etcd.py PEER APPENDER [--rounds=N]   //tests/versions:peer, //tests/weights:log_appender; needs root, Debian's
+                                       etcd-server and etcd-client; N times a leader is killed or a server cut off (4)
 
-Tensors travel all the while: no fetch may fail for what happens to etcd.
+Tensors travel all the while: no fetch may fail for what happens to etcd. The log of a set of weights there stays one log.
 """
 import json
 import os
@@ -281,6 +281,58 @@ class EtcdTest(unittest.TestCase):
         self.assertLess(max(known), KNOWN_WITHIN_S)
 
 
+    def test_the_log_of_weights_is_one_log(self):
+        """Two want to lead it, while servers and leaders die."""
+        seconds = 6 * ROUNDS
+        outs = [os.path.join(self.folder, "log%d" % i) for i in range(4)]
+        appenders = {}
+
+        def start(i):
+            with open(outs[i], "a") as out:
+                appenders[i] = subprocess.Popen([APPENDER, self.etcd.endpoints(), "weights", str(seconds)], stdout=out)
+            self.addCleanup(appenders[i].wait)
+            self.addCleanup(appenders[i].kill)
+
+        start(0)
+        start(1)
+        for i in range(ROUNDS):
+            leader = self.etcd.await_leader()
+            hit = leader if i % 2 == 0 else NAMES[i // 2 % 3]
+            (self.etcd.kill if i % 2 == 0 else self.etcd.cut)(hit)
+            self.etcd.await_leader([name for name in NAMES if name != hit])
+            time.sleep(2)
+            if i % 2 == 0:
+                self.etcd.start(hit)
+            else:
+                self.etcd.cut(hit, off=False)
+                if i // 2 < 2:  # One of the two dies in the middle of what it does, and another begins.
+                    appenders[i // 2].kill()
+                    start(2 + i // 2)
+            time.sleep(1)
+        for appender in appenders.values():
+            appender.wait()
+        at, lives, leads, mine = {}, set(), set(), {}
+        for out in outs:
+            with open(out) as lines:
+                for line in lines:
+                    if not line.endswith("\n"):
+                        continue  # It was killed while it wrote this.
+                    what, *words = line.split()
+                    lives.add(words[0])
+                    if what == "leads":
+                        leads.add(words[1])
+                        continue
+                    index, value = int(words[1]), words[2]
+                    self.assertEqual(at.setdefault(index, value), value, "entry %d is two: %s, %s" % (index, out, line))
+                    if what == "appended":
+                        self.assertEqual(mine.setdefault(value, index), index, "appended twice: " + line)
+        print("%d entries of one log, by %d leases; %d answers were heard" % (max(at) + 1, len(leads), len(mine)), file=sys.stderr)
+        self.assertEqual(len(lives), 1, "another log began, and etcd lost nothing")
+        self.assertGreater(len(leads), 1)
+        self.assertGreater(len(mine), 20 * ROUNDS)
+        self.assertEqual(sorted(at), list(range(max(at) + 1)), "a gap")
+
+
 class SecureEtcdTest(unittest.TestCase):
     """One server, which wants a certificate and a user's password."""
 
@@ -360,7 +412,7 @@ if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     if not words:
         sys.exit(__doc__)
-    PROGRAM = os.path.abspath(words[0])
+    PROGRAM, APPENDER = map(os.path.abspath, words[:2])
     ROUNDS = int(([4] + re.findall(r"--rounds=(\d+)", " ".join(sys.argv)))[-1])
     why = missing() or namespace.enter()
     if why:

@@ -26,7 +26,7 @@ for name in $which; do
   case $name in
     slurm) programs=("$bin/examples/parameter_server/parameter_server" "$bin/server/trystd") ;;
     mpirun) programs=("$bin/examples/parameter_server/parameter_server") ;;
-    etcd) programs=("$bin/tests/versions/peer" "$bin/server/tryst") ;;
+    etcd) programs=("$bin/tests/versions/peer" "$bin/tests/weights/log_appender") ;;
     kubernetes) programs=("$bin/tests/versions/peer" "$bin/server/trystd" "$bin/server/tryst") ;;
   esac
   echo "=== $name"

@@ -122,6 +122,7 @@ ONLY_TESTS_YET = {
     "plugins/tensorflow:links": "likewise",
     "weights:data": "by way of server/weights",
     "weights:log": "the server that connects owners, members and leaders is to use it",
+    "server/weights:etcd_decider": "the server that connects owners, members and leaders is to use it",
     "server/weights:weights": "the C and the Python interface are to bring it to users",
     "verbs:registration_cache": "what registers the caller's memory is to use it",
 }
