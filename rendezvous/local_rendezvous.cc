@@ -11,7 +11,7 @@ LocalRendezvous::LocalRendezvous(const Options& options, Alarms* alarms,
     : core_(new MatchCore(options, alarms, std::move(process))) {}
 
 LocalRendezvous::~LocalRendezvous() {
-  core_->StartAbort(absl::CancelledError("LocalRendezvous deleted"));
+  core_->StartAbort(absl::CancelledError("the rendezvous was destroyed while this receive waited"));
   core_->Unref();
 }
 
