@@ -160,7 +160,7 @@ TEST_F(LocalRendezvousTest, DestructionEndsWhatWaits) {
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("d"), 1).ok());
   rendezvous.reset();
   EXPECT_EQ(waiting->code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(waiting->status.message(), "LocalRendezvous deleted");
+  EXPECT_EQ(waiting->status.message(), "the rendezvous was destroyed while this receive waited");
   EXPECT_EQ(batch->code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(alarms.size(), 0u) << "its alarms are gone with it";
 }

@@ -32,7 +32,7 @@ class MatchCore {
 
   // For the one who made it and goes: aborts with kCancelled.
   void Leave() {
-    StartAbort(absl::CancelledError("LocalRendezvous deleted"));
+    StartAbort(absl::CancelledError("the rendezvous was destroyed while this receive waited"));
     Unref();
   }
 

@@ -34,8 +34,8 @@ absl::Status LinkMemory::Open(Nic* nic, const LinkOptions& options) {
   void* memory =
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for a ring of ", options.ring_slots, " messages"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the process has no memory left for a ring of ", options.ring_slots, " messages"));
   }
   memory_ = static_cast<uint8_t*>(memory);
   ack_in_ = memory_;
