@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/printable.h"
+#include "weights/questions.h"
 
 namespace tryst {
 namespace {
@@ -26,6 +28,7 @@ constexpr KindName kKindNames[] = {
     {WeightAsk::Kind::kReady, "ready", 1}, {WeightAsk::Kind::kSealed, "sealed", 1},
     {WeightAsk::Kind::kNewer, "newer", 1}, {WeightAsk::Kind::kLayouts, "layouts", 1},
     {WeightAsk::Kind::kList, "list", 1},   {WeightAsk::Kind::kPart, "part", 3},
+    {WeightAsk::Kind::kNews, "news", 1},   {WeightAsk::Kind::kQuestion, "question", 1},
 };
 
 // Digits alone, where SimpleAtoi() would take a sign and spaces.
@@ -35,13 +38,16 @@ bool ReadDecimal(absl::string_view text, T* number) {
          absl::SimpleAtoi(text, number);
 }
 
+bool ReadHex(absl::string_view text, uint64_t* number) {
+  return text.size() == 16 && std::all_of(text.begin(), text.end(), absl::ascii_isxdigit) &&
+         absl::SimpleHexAtoi(text, number);
+}
+
 // "105.00f3...": a number and a birth.
 bool ReadVersion(absl::string_view text, WeightAsk* ask) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('.', 1));
-  return ReadDecimal(parts.first, &ask->number) && parts.second.size() == 16 &&
-         std::all_of(parts.second.begin(), parts.second.end(), absl::ascii_isxdigit) &&
-         absl::SimpleHexAtoi(parts.second, &ask->birth);
+  return ReadDecimal(parts.first, &ask->number) && ReadHex(parts.second, &ask->birth);
 }
 
 bool ReadBox(absl::string_view text, Box* box) {
@@ -74,6 +80,15 @@ bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
     case WeightAsk::Kind::kPart:
       return ReadVersion(words[1], ask) && ReadDecimal(words[2], &ask->tensor) &&
              ReadBox(words[3], &ask->box);
+    case WeightAsk::Kind::kNews:
+      return ReadHex(words[1], &ask->incarnation);
+    case WeightAsk::Kind::kQuestion:
+      if (words[1].size() % 2 != 0 || words[1].size() > 2 * kMaxQuestionBytes ||
+          !std::all_of(words[1].begin(), words[1].end(), absl::ascii_isxdigit)) {
+        return false;
+      }
+      ask->question = absl::HexStringToBytes(words[1]);
+      return true;
   }
   return false;
 }
@@ -112,6 +127,12 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
     case WeightAsk::Kind::kList:
     case WeightAsk::Kind::kPart:
       absl::StrAppend(&edge, ask.number, ".", absl::Hex(ask.birth, absl::kZeroPad16));
+      break;
+    case WeightAsk::Kind::kNews:
+      absl::StrAppend(&edge, absl::Hex(ask.incarnation, absl::kZeroPad16));
+      break;
+    case WeightAsk::Kind::kQuestion:
+      absl::StrAppend(&edge, absl::BytesToHexString(ask.question));
       break;
   }
   if (ask.kind != WeightAsk::Kind::kPart) return edge;

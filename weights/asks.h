@@ -13,22 +13,29 @@
 
 // What members and owners ask an owner, as the edge of a key: "|weights|SET|" and one of
 //   ready|NUMBER                has this owner published all of the version? Its digests
-//   sealed|NUMBER               the version, when the first owner has sealed it
+//   sealed|NUMBER               the version, when the first owner has put it together
 //   newer|NUMBER                the newest sealed version, when it is above the number
 //   layouts|DIGEST              what was declared
 //   list|NUMBER.BIRTH           the owner's list of digests
 //   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...   bytes of one of its boxes, and their digest
-// Numbers are decimal, births and digests hexadecimal; a tensor is its place in the declaration.
+// and the first of them, which keeps the log:
+//   question|QUESTION           EncodeAnswer() to an EncodeQuestion(), at once
+//   news|INCARNATION            EncodeAnswer() when there is something to tell without a question;
+//                               nothing: there was, and it is to ask
+// Numbers are decimal, births, digests, incarnations and questions hexadecimal; a tensor is its
+// place in the declaration.
 namespace tryst {
 
 struct WeightAsk {
-  enum class Kind { kReady, kSealed, kNewer, kLayouts, kList, kPart };
+  enum class Kind { kReady, kSealed, kNewer, kLayouts, kList, kPart, kQuestion, kNews };
   Kind kind = Kind::kNewer;
   uint64_t number = 0;
-  uint64_t birth = 0;   // kList, kPart.
-  std::string digest;   // kLayouts, as Digest::ToString().
-  uint32_t tensor = 0;  // kPart.
-  Box box;              // kPart; whether it is within a tensor is not known yet.
+  uint64_t birth = 0;        // kList, kPart.
+  std::string digest;        // kLayouts, as Digest::ToString().
+  uint32_t tensor = 0;       // kPart.
+  Box box;                   // kPart; whether it is within a tensor is not known yet.
+  std::string question;      // kQuestion, as EncodeQuestion() has it.
+  uint64_t incarnation = 0;  // kNews.
 };
 
 // Letters, digits, '_', '-', '.' and '/', up to 128 of them. kInvalidArgument.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "weights/questions.h"
 
 namespace tryst {
 namespace {
@@ -42,15 +43,41 @@ TEST(AsksTest, WhatIsAskedComesBack) {
   ask.kind = WeightAsk::Kind::kLayouts;
   ask.digest = Digest{1, 2}.ToString();
   EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->digest, ask.digest);
+  ask.kind = WeightAsk::Kind::kNews;
+  ask.incarnation = 0xa7;
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|news|00000000000000a7");
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->incarnation, 0xa7u);
+  ask.kind = WeightAsk::Kind::kQuestion;
+  ask.question = std::string("\0\xff;|", 4);
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|question|00ff3b7c");
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->question, ask.question);
 }
 
 TEST(AsksTest, OtherEdgesAreRefused) {
   const std::string part = "part|105.00000000000000f3|7|";
-  for (const std::string edge :
-       {"", "ready", "ready|", "ready|x", "ready|1|2", "ready|-1", "ready| 1", "ready|+1",
-        "ready|18446744073709551616", "other|1", "list|1", "list|1.f3", "list|1.00000000000000g3",
-        "list|1.00000000000000f3|", "part|1.00000000000000f3|7",
-        "part|1.00000000000000f3|4294967296|"}) {
+  for (const std::string edge : {"",
+                                 "ready",
+                                 "ready|",
+                                 "ready|x",
+                                 "ready|1|2",
+                                 "ready|-1",
+                                 "ready| 1",
+                                 "ready|+1",
+                                 "ready|18446744073709551616",
+                                 "other|1",
+                                 "list|1",
+                                 "list|1.f3",
+                                 "list|1.00000000000000g3",
+                                 "list|1.00000000000000f3|",
+                                 "part|1.00000000000000f3|7",
+                                 "part|1.00000000000000f3|4294967296|",
+                                 "news|",
+                                 "news|1",
+                                 "news|00000000000000ag",
+                                 "question",
+                                 "question|0",
+                                 "question|0g",
+                                 "question|00|00"}) {
     EXPECT_FALSE(ParseEdge("s", "|weights|s|" + edge).ok()) << edge;
   }
   for (const std::string box : {"1", "1+", "+1", "-1+2", "1+-2", "1+2,", "1+9223372036854775808",
@@ -59,6 +86,9 @@ TEST(AsksTest, OtherEdgesAreRefused) {
   }
   EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2")).ok());
   EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2")).ok());
+  const std::string longest(2 * kMaxQuestionBytes, '0');
+  EXPECT_TRUE(ParseEdge("s", "|weights|s|question|" + longest).ok());
+  EXPECT_FALSE(ParseEdge("s", "|weights|s|question|" + longest + "00").ok());
 }
 
 TEST(AsksTest, SetsHavePlainNames) {

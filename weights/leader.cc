@@ -213,8 +213,11 @@ void WeightLeader::OnQuestion(const Question& question, int64_t now_ns) {
   // A joiner has to have applied the log.
   more = more ||
          (question.length != peer.last.length && !log_.state().HasMember(question.incarnation));
+  const bool switched = question.serving != peer.last.serving;
   peer.last = question;
   peer.heard_ns = now_ns;
+  // Whoever waits for the activation hears of its end.
+  if (switched && Settled()) tell_ = true;
   BeginWhatIsWished(question, now_ns);
   if (more || tell_) Advance(now_ns);
   Answer answer = MakeAnswer(question);
@@ -245,15 +248,18 @@ Answer WeightLeader::MakeAnswer(const Question& question) const {
     answer.hold = activation_ == Activation::kHolding ||
                   (activation_ == Activation::kChoosing && mode_ == ActivateMode::kBarrier);
   }
-  if (question.owner && log_.state().active.version.number != 0 && !log_.state().members.empty()) {
-    bool all = true;
-    for (const uint64_t member : log_.state().members) {
-      const Peer* peer = FindPeer(member);
-      all = all && peer != nullptr && Serves(peer->last, log_.state().active.version);
-    }
-    if (all) answer.settled = log_.state().active.version.number;
-  }
+  if (question.owner && Settled()) answer.settled = log_.state().active.version.number;
   return answer;
+}
+
+// Whether every member serves the active version.
+bool WeightLeader::Settled() const {
+  const LogState& state = log_.state();
+  return state.active.version.number != 0 && !state.members.empty() &&
+         std::all_of(state.members.begin(), state.members.end(), [&](uint64_t member) {
+           const Peer* peer = FindPeer(member);
+           return peer != nullptr && Serves(peer->last, state.active.version);
+         });
 }
 
 void WeightLeader::TellAll() {
@@ -369,18 +375,18 @@ bool WeightLeader::SealReady(int64_t now_ns) {
   }
   for (auto& [number, digests] : ready) {
     if (digests.size() != state.owners.size()) continue;
-    const absl::StatusOr<WeightRoot> root = covers_->Judge(state.term, number, digests);
-    if (!root.ok() && root.status().code() == absl::StatusCode::kUnavailable) continue;
-    if (!root.ok()) return Drop(number, now_ns);
+    const absl::StatusOr<Covers::Sealed> sealed = covers_->Judge(state.term, number, digests);
+    if (!sealed.ok() && sealed.status().code() == absl::StatusCode::kUnavailable) continue;
+    if (!sealed.ok()) return Drop(number, now_ns);
     if (state.open.size() >= kMaxOpenVersions) {
       const bool busy = state.open[0].version == version_;
       return Drop(state.open[busy ? 1 : 0].version.number, now_ns);
     }
     LogEntry entry;
     entry.kind = EntryKind::kSealed;
-    entry.version = {number, random_() | 1};
+    entry.version = {number, sealed->birth};
     entry.term = state.term;
-    entry.root = *root;
+    entry.root = sealed->root;
     entry.digests = std::move(digests);
     Append(std::move(entry), now_ns);
     return true;

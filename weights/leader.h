@@ -19,11 +19,14 @@ namespace tryst {
 class Covers {
  public:
   virtual ~Covers() = default;
+  struct Sealed {
+    uint64_t birth = 0;  // Random, and not 0.
+    WeightRoot root = {};
+  };
   // By the digests of all owners' lists: the boxes cover each tensor, and replicas are equal.
-  // Returns the root. kUnavailable: it does not know yet, and is asked again; any other status
-  // drops it.
-  virtual absl::StatusOr<WeightRoot> Judge(uint64_t term, uint64_t number,
-                                           const std::vector<WeightRoot>& digests) = 0;
+  // kUnavailable: it does not know yet, and is asked again; any other status drops it.
+  virtual absl::StatusOr<Sealed> Judge(uint64_t term, uint64_t number,
+                                       const std::vector<WeightRoot>& digests) = 0;
 };
 
 // Runs the protocol of one set while it holds the lease; any worker of the set may have one of
@@ -37,14 +40,9 @@ class WeightLeader {
     int64_t resume_ns = int64_t{60} * 1000000000;  // For an activation that a former leader began.
   };
   using SayFn = std::function<void(const Answer&)>;
-  // `random` draws births; `covers` and `decider` answer never inside a call of theirs.
-  WeightLeader(const Options& options, Decider* decider, Covers* covers, SayFn say,
-               std::function<uint64_t()> random)
-      : options_(options),
-        decider_(decider),
-        covers_(covers),
-        say_(std::move(say)),
-        random_(std::move(random)) {}
+  // `decider` answers never inside a call of its own.
+  WeightLeader(const Options& options, Decider* decider, Covers* covers, SayFn say)
+      : options_(options), decider_(decider), covers_(covers), say_(std::move(say)) {}
 
   // Returns when to be called again.
   int64_t Advance(int64_t now_ns);
@@ -106,6 +104,7 @@ class WeightLeader {
   bool NobodyServes(int64_t now_ns) const;
   bool MayPermit(const Question& question, int64_t now_ns) const;
   Answer MakeAnswer(const Question& question) const;
+  bool Settled() const;
   void TellAll();
   void Forget(int64_t now_ns);
 
@@ -113,7 +112,6 @@ class WeightLeader {
   Decider* const decider_;
   Covers* const covers_;
   const SayFn say_;
-  const std::function<uint64_t()> random_;
 
   Phase phase_ = Phase::kFollows;
   uint64_t calls_ = 0;

@@ -24,8 +24,8 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
   void KeepLease(uint64_t call, uint64_t lease) override {
     calls_.push_back({call, store_.KeepLease(lease, now_ns_)});
   }
-  absl::StatusOr<WeightRoot> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
-    return WeightRoot{};
+  absl::StatusOr<Sealed> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
+    return Sealed{1, {}};
   }
 
   // Every answer of the decider comes now.
@@ -95,8 +95,7 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
   std::vector<std::pair<uint64_t, DeciderAnswer>> calls_;
   std::vector<Answer> said_;
   WeightLeader leader_{WeightLeader::Options(), this, this,
-                       [this](const Answer& answer) { said_.push_back(answer); },
-                       [] { return uint64_t{99}; }};
+                       [this](const Answer& answer) { said_.push_back(answer); }};
   uint64_t lease_ = 0, length_ = 0, question_ = 0;
   StageState state_ = StageState::kNone;
 };
@@ -151,6 +150,24 @@ TEST_F(LeaderTest, WhoHoldsHasNoPermitAndIsWaitedFor) {
   EXPECT_EQ(active(), 1) << "it has not said that it holds";
   Asks(StageState::kHeld, false);
   EXPECT_EQ(active(), 2);
+}
+
+TEST_F(LeaderTest, OwnersHearAtOnceThatAllHaveSwitched) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Question owner;
+  owner.incarnation = kOwner;
+  owner.question = 1;
+  owner.owner = true;
+  leader_.OnQuestion(owner, now_ns_);
+  Answers();
+  EXPECT_EQ(said_.back().settled, 0u) << "the member has said nothing yet";
+  said_.clear();
+  Asks(StageState::kNone, false);
+  bool told = false;
+  for (const Answer& answer : said_) told = told || answer.settled == 1;
+  EXPECT_TRUE(told);
 }
 
 TEST_F(LeaderTest, AFleetThatStartsTakesFewEntries) {

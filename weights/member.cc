@@ -6,12 +6,12 @@
 
 namespace tryst {
 
-int64_t WeightMember::Advance(int64_t now_ns) {
+int64_t GroupMember::Advance(int64_t now_ns) {
   if (now_ns >= next_ns_) AskNow(now_ns);
   return next_ns_;
 }
 
-void WeightMember::AskNow(int64_t now_ns) {
+void GroupMember::AskNow(int64_t now_ns) {
   Question question;
   question.incarnation = incarnation_;
   question.question = ++question_;
@@ -28,7 +28,7 @@ void WeightMember::AskNow(int64_t now_ns) {
 }
 
 // Whether the answer is about a log that counts; another than the one before is begun anew.
-bool WeightMember::TakeLog(const Answer& answer) {
+bool GroupMember::TakeLog(const Answer& answer) {
   if (answer.log == log_) return true;
   // Only the newest question tells who leads now.
   if (answer.question != question_ || answer.log == 0) return false;
@@ -40,7 +40,7 @@ bool WeightMember::TakeLog(const Answer& answer) {
   return true;
 }
 
-void WeightMember::OnAnswer(const Answer& answer, int64_t now_ns) {
+void GroupMember::OnAnswer(const Answer& answer, int64_t now_ns) {
   const uint64_t former = log_;
   if (answer.incarnation != incarnation_ || !TakeLog(answer)) return;
   const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
@@ -61,7 +61,7 @@ void WeightMember::OnAnswer(const Answer& answer, int64_t now_ns) {
 }
 
 // What the log says of what is served and of what is staged.
-void WeightMember::OnLog(int64_t now_ns) {
+void GroupMember::OnLog(int64_t now_ns) {
   const WeightVersion& active = state_.active.version;
   if (serving_ != active || !state_.HasMember(incarnation_)) permit_->End();
   if (stage_.number != 0 && stage_ == active) On(StageEvent::kChosen, stage_, now_ns);
@@ -73,17 +73,17 @@ void WeightMember::OnLog(int64_t now_ns) {
   }
 }
 
-bool WeightMember::Undecided(const WeightVersion& version) const {
+bool GroupMember::Undecided(const WeightVersion& version) const {
   const LogEntry* open = state_.FindOpen(version.number);
   return open != nullptr && open->version == version;
 }
 
-const LogEntry* WeightMember::Find(const WeightVersion& version) const {
+const LogEntry* GroupMember::Find(const WeightVersion& version) const {
   if (state_.active.version == version) return &state_.active;
   return state_.FindOpen(version.number);
 }
 
-void WeightMember::TakePermit(const Answer& answer) {
+void GroupMember::TakePermit(const Answer& answer) {
   if (!answer.permit || answer.question + kQuestions <= question_ || answer.question > question_ ||
       answer.question == 0) {
     return;
@@ -99,7 +99,7 @@ void WeightMember::TakePermit(const Answer& answer) {
   permit_->Give(serving_.number, asked_ns_[answer.question % kQuestions] + times_.permit_ns);
 }
 
-void WeightMember::On(StageEvent event, const WeightVersion& version, int64_t now_ns) {
+void GroupMember::On(StageEvent event, const WeightVersion& version, int64_t now_ns) {
   if (event != StageEvent::kWanted && version != stage_) return;
   const StageRow& row = FindStageRow(stage_state_, event);
   if (!row.exists) return;
@@ -108,7 +108,7 @@ void WeightMember::On(StageEvent event, const WeightVersion& version, int64_t no
   Do(row.action, now_ns);
 }
 
-void WeightMember::Do(StageAction action, int64_t now_ns) {
+void GroupMember::Do(StageAction action, int64_t now_ns) {
   const WeightVersion stage = stage_;
   switch (action) {
     case StageAction::kNothing:
@@ -144,7 +144,7 @@ void WeightMember::Do(StageAction action, int64_t now_ns) {
   }
 }
 
-void WeightMember::Staged(const WeightVersion& version, bool whole, int64_t now_ns) {
+void GroupMember::Staged(const WeightVersion& version, bool whole, int64_t now_ns) {
   if (version != stage_) return;
   On(whole ? StageEvent::kStaged : StageEvent::kNotStaged, version, now_ns);
   // It may have been chosen meanwhile, without this member.
@@ -153,11 +153,11 @@ void WeightMember::Staged(const WeightVersion& version, bool whole, int64_t now_
   }
 }
 
-void WeightMember::Quiet(const WeightVersion& version, int64_t now_ns) {
+void GroupMember::Quiet(const WeightVersion& version, int64_t now_ns) {
   On(StageEvent::kQuiet, version, now_ns);
 }
 
-void WeightMember::Switched(const WeightVersion& version, int64_t now_ns) {
+void GroupMember::Switched(const WeightVersion& version, int64_t now_ns) {
   On(StageEvent::kSwitched, version, now_ns);
 }
 

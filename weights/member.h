@@ -13,7 +13,7 @@ namespace tryst {
 // One member of a set: it applies the log, stages, holds and switches as the leader asks and the
 // log says, and keeps its permit. One thread calls it; `permit` may be asked by any. It never
 // waits.
-class WeightMember {
+class GroupMember {
  public:
   // What it has others do. None calls back into the member.
   class Port {
@@ -26,12 +26,13 @@ class WeightMember {
     virtual void Switch(const WeightVersion& version) = 0;  // Serve the stage; then Switched().
     virtual void Drop(const WeightVersion& version) = 0;    // The stage is wanted no more.
   };
-  WeightMember(uint64_t incarnation, const GroupTimes& times, Port* port, Permit* permit)
+  GroupMember(uint64_t incarnation, const GroupTimes& times, Port* port, Permit* permit)
       : incarnation_(incarnation), times_(times), port_(port), permit_(permit) {}
 
   // Asks the leader when a question is due: three in the time of a permit. Returns when to call it
   // again.
   int64_t Advance(int64_t now_ns);
+  void AskSoon() { next_ns_ = 0; }  // By the next Advance().
   void OnAnswer(const Answer& answer, int64_t now_ns);
   // The engine reports what Port asked it for. A report of another version came late, and is
   // ignored.

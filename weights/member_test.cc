@@ -24,7 +24,7 @@ LogEntry Entry(EntryKind kind, WeightVersion version, std::vector<uint64_t> inca
   return entry;
 }
 
-class MemberTest : public ::testing::Test, public WeightMember::Port {
+class MemberTest : public ::testing::Test, public GroupMember::Port {
  protected:
   void Ask(const Question& question) override { asked_ = question; }
   void Stage(const LogEntry& version) override { Did("stage", version.version); }
@@ -84,7 +84,7 @@ class MemberTest : public ::testing::Test, public WeightMember::Port {
 
   TurnedClock clock_;
   Permit permit_{false};
-  WeightMember member_{kSelf, GroupTimes(), this, &permit_};
+  GroupMember member_{kSelf, GroupTimes(), this, &permit_};
   WeightLog log_;
   Question asked_;
   std::string did_;

@@ -9,19 +9,19 @@
 
 namespace tryst {
 
-WeightOwner::~WeightOwner() {
+GroupOwner::~GroupOwner() {
   while (!seals_.empty()) {
     EndSeal(seals_.begin()->first, absl::CancelledError("this owner left the set of weights"));
   }
   if (activated_) EndActivate(absl::CancelledError("this owner left the set of weights"));
 }
 
-bool WeightOwner::in_term() const {
+bool GroupOwner::in_term() const {
   return self_.rank < state_.owners.size() && state_.owners[self_.rank] == self_.incarnation;
 }
 
-void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns,
-                       SealDone done) {
+void GroupOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns,
+                      SealDone done) {
   if (number <= floor_) {
     done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ", floor_,
                                                " is sealed or dropped already")));
@@ -36,10 +36,15 @@ void WeightOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadli
   }
 }
 
-void WeightOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done) {
+void GroupOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done) {
   if (activated_) {
     done(absl::FailedPreconditionError(absl::StrCat(
         "version ", wish_.number, " is still being activated: wait until that has ended")));
+    return;
+  }
+  const bool there = state_.FindOpen(number) != nullptr || state_.active.version.number == number;
+  if (number <= state_.floor && !there) {
+    done(absl::AbortedError(absl::StrCat("version ", number, " was dropped, or is over")));
     return;
   }
   wish_ = {number, mode, 0};
@@ -48,13 +53,24 @@ void WeightOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_
   next_ns_ = 0;
 }
 
-int64_t WeightOwner::Advance(int64_t now_ns) {
+void GroupOwner::Withdraw(uint64_t number) {
+  if (seals_.count(number) == 0) return;
+  EndSeal(number, absl::CancelledError("nobody waits for the seal any more"));
+  next_ns_ = 0;
+}
+
+void GroupOwner::WithdrawActivate() {
+  if (!activated_) return;
+  EndActivate(absl::CancelledError("nobody waits for the activation any more"));
+}
+
+int64_t GroupOwner::Advance(int64_t now_ns) {
   Expire(now_ns);
   if (now_ns >= next_ns_) AskNow(now_ns);
   return next_ns_;
 }
 
-void WeightOwner::Expire(int64_t now_ns) {
+void GroupOwner::Expire(int64_t now_ns) {
   std::vector<uint64_t> late;
   for (const auto& seal : seals_) {
     if (now_ns >= seal.second.deadline_ns) late.push_back(seal.first);
@@ -69,7 +85,7 @@ void WeightOwner::Expire(int64_t now_ns) {
   }
 }
 
-void WeightOwner::AskNow(int64_t now_ns) {
+void GroupOwner::AskNow(int64_t now_ns) {
   Question question;
   question.incarnation = self_.incarnation;
   question.question = ++question_;
@@ -78,7 +94,8 @@ void WeightOwner::AskNow(int64_t now_ns) {
   question.floor = floor_;
   if (activated_) {
     question.wish = wish_;
-    question.wish.timeout_ns = wish_deadline_ns_ - now_ns;
+    question.wish.timeout_ns =
+        std::min(std::max<int64_t>(wish_deadline_ns_ - now_ns, 0), kMaxWishNs);
   }
   question.owner = !superseded_;
   question.term = state_.term;
@@ -92,17 +109,17 @@ void WeightOwner::AskNow(int64_t now_ns) {
   ask_(question);
 }
 
-void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
+void GroupOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
   if (answer.incarnation != self_.incarnation || answer.log == 0) return;
   if (answer.log != log_) {
     if (answer.question != question_) return;
+    // What was ready was so in a term of the log that is lost, if there was one.
+    while (log_ != 0 && !seals_.empty()) {
+      EndSeal(seals_.begin()->first, absl::AbortedError("the log of the set of weights was lost: seal the version again"));
+    }
     log_ = answer.log;
     state_ = LogState();
-    // What was ready was so in a term of the log that is lost.
-    while (!seals_.empty()) {
-      EndSeal(seals_.begin()->first,
-              absl::AbortedError("the log of the set of weights was lost: seal the version again"));
-    }
+    next_ns_ = 0;  // It is an owner once the leader has heard that it knows this log.
   }
   const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
   if (!moved.ok()) {
@@ -119,7 +136,7 @@ void WeightOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
   if (answer.length > state_.length) AskNow(now_ns);
 }
 
-void WeightOwner::OnLog() {
+void GroupOwner::OnLog() {
   std::vector<uint64_t> numbers;
   for (const auto& seal : seals_) numbers.push_back(seal.first);
   for (const uint64_t number : numbers) {
@@ -130,7 +147,7 @@ void WeightOwner::OnLog() {
   CheckActivate(0);
 }
 
-void WeightOwner::CheckSeal(uint64_t number, Sealing* sealing) {
+void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
   if (sealing->term == 0 && in_term()) {
     sealing->term = state_.term;
     next_ns_ = 0;
@@ -156,7 +173,7 @@ void WeightOwner::CheckSeal(uint64_t number, Sealing* sealing) {
   }
 }
 
-void WeightOwner::CheckActivate(uint64_t settled) {
+void GroupOwner::CheckActivate(uint64_t settled) {
   if (!activated_) return;
   const uint64_t number = wish_.number;
   if (settled >= number) {
@@ -168,13 +185,13 @@ void WeightOwner::CheckActivate(uint64_t settled) {
   }
 }
 
-void WeightOwner::EndSeal(uint64_t number, absl::StatusOr<LogEntry> result) {
+void GroupOwner::EndSeal(uint64_t number, absl::StatusOr<LogEntry> result) {
   SealDone done = std::move(seals_[number].done);
   seals_.erase(number);
   done(std::move(result));
 }
 
-void WeightOwner::EndActivate(absl::Status status) {
+void GroupOwner::EndActivate(absl::Status status) {
   Done done = std::move(activated_);
   activated_ = nullptr;
   wish_ = {};

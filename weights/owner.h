@@ -15,7 +15,7 @@ namespace tryst {
 // One owner of a set: it declares itself, says READY, and learns from the log what became of a
 // version. Every `done` runs once, inside a call of this object: the one that it was given to where
 // that is refused, else a later one, at the latest the destructor. None may destroy it. One thread.
-class WeightOwner {
+class GroupOwner {
  public:
   using SealDone = absl::AnyInvocable<void(absl::StatusOr<LogEntry>)>;  // The SEALED entry.
   using Done = absl::AnyInvocable<void(absl::Status)>;
@@ -27,9 +27,9 @@ class WeightOwner {
     uint32_t owners = 0;
     WeightRoot layout = {};
   };
-  WeightOwner(const Self& self, const GroupTimes& times, AskFn ask)
+  GroupOwner(const Self& self, const GroupTimes& times, AskFn ask)
       : self_(self), times_(times), ask_(std::move(ask)) {}
-  ~WeightOwner();  // What is under way ends with kCancelled.
+  ~GroupOwner();  // What is under way ends with kCancelled.
 
   // All boxes of the version are published. kAborted: another term began, or it was dropped;
   // kAlreadyExists names the highest sealed number; kResourceExhausted: kMaxReady are under way.
@@ -37,7 +37,13 @@ class WeightOwner {
   // Done when all members serve it. kAborted: dropped. One at a time: kFailedPrecondition.
   void Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done);
 
-  int64_t Advance(int64_t now_ns);  // As WeightMember's.
+  // Whoever waits for it no longer does; `done` gets kCancelled. An activation may still come
+  // about.
+  void Withdraw(uint64_t number);
+  void WithdrawActivate();
+
+  int64_t Advance(int64_t now_ns);  // As GroupMember's.
+  void AskSoon() { next_ns_ = 0; }
   void OnAnswer(const Answer& answer, int64_t now_ns);
 
   const LogState& state() const { return state_; }

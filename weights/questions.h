@@ -1,9 +1,13 @@
 #ifndef TRYST_WEIGHTS_QUESTIONS_H_
 #define TRYST_WEIGHTS_QUESTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "weights/log.h"
 
 // All that members and owners say to a leader, and all that it says to them. A question tells the
@@ -20,10 +24,11 @@ struct OwnerReady {
 };
 inline constexpr size_t kMaxReady = 4;  // By one owner at one time.
 
+inline constexpr int64_t kMaxWishNs = int64_t{30} * 24 * 3600 * 1'000'000'000;
 struct Wish {
   uint64_t number = 0;  // 0: none.
   ActivateMode mode = ActivateMode::kRolling;
-  int64_t timeout_ns = 0;
+  int64_t timeout_ns = 0;  // From 0 to kMaxWishNs.
 };
 
 struct Question {
@@ -61,6 +66,16 @@ struct Answer {
   bool permit = false;   // For the version that is active at `length`.
   uint64_t settled = 0;  // Every member serves the active version, and this is its number.
 };
+
+// As they travel. The longest answer has a state and as many of the longest entries as fit in one.
+inline constexpr size_t kMaxQuestionBytes = 512;
+inline constexpr size_t kMaxAnswerBytes =
+    kEntryOverhead + kMaxStateBytes + kEntriesInAnswer * (kMaxEntryBytes + 8);
+std::string EncodeQuestion(const Question& question);
+std::string EncodeAnswer(const Answer& answer);
+// Read what a stranger sent. kInvalidArgument: it is longer than that, or no question (answer).
+absl::StatusOr<Question> DecodeQuestion(absl::string_view bytes);
+absl::StatusOr<Answer> DecodeAnswer(absl::string_view bytes);
 
 // Times by which leaders, members and the decider agree.
 struct GroupTimes {

@@ -178,6 +178,126 @@ tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const i
  * that serves; without GPUs it does nothing. */
 size_t tryst_server_release_gpu_memory(tryst_server* server);
 
+/* ---- Weights: sharded tensors that get versions ---- */
+
+/* Owners publish and seal versions of the tensors of a set; members fetch boxes of them, and serve
+ * the version that all of them agree on (docs/WEIGHTS.md). Calls that say `timeout_ms` wait on the
+ * caller's thread: below 0 without limit. They end with TRYST_CANCELLED when their cancellation,
+ * which may be null, is cancelled. */
+typedef struct tryst_cancellation tryst_cancellation;
+tryst_status* tryst_cancellation_create(tryst_cancellation** cancellation);
+void tryst_cancellation_cancel(tryst_cancellation* cancellation); /* For good; from any thread. */
+void tryst_cancellation_free(tryst_cancellation* cancellation);   /* No call uses it any more. */
+
+typedef struct tryst_weights tryst_weights;                 /* One end of a set. Thread-safe. */
+typedef struct tryst_weights_version tryst_weights_version; /* Constant. */
+
+/* `owners` are workers' names, by rank. Settings are "role=owner", "member" or "observer"; of an
+ * owner "rank=", "keep=" (versions, 2) and "min_members=" (1, of the first owner); of a member
+ * "on_headless=stop" or "keep"; and "permit_ms=" (1000), the same for all. The server serves, and
+ * outlives it. */
+tryst_status* tryst_weights_open(tryst_server* server, const char* set, const char* const* owners,
+                                 size_t owner_count, const char* const* settings, size_t count,
+                                 tryst_weights** weights);
+/* No call uses it any more. */
+void tryst_weights_free(tryst_weights* weights);
+char* tryst_weights_explain(tryst_weights* weights);
+
+typedef struct {
+  uint32_t owner;
+  const int64_t* begin; /* As many as the tensor has dimensions. */
+  const int64_t* extent;
+} tryst_weights_box;
+/* Who owns what of a tensor. Owner `owners[i]` (without owners: i) is the i-th of a mesh, outer
+ * axis first, along each axis of which the tensor is split in the dimension `placements[axis]`, as
+ * torch.chunk does, or replicated where that is -1. Or `boxes` say it, and the rest is empty. */
+typedef struct {
+  const char* name;
+  int32_t dtype;
+  const int64_t* dims;
+  size_t rank;
+  const uint32_t* owners;
+  size_t owner_count;
+  const int64_t* mesh;
+  const int32_t* placements;
+  size_t mesh_rank;
+  const tryst_weights_box* boxes;
+  size_t box_count;
+} tryst_weights_layout;
+
+/* The boxes of one owner: begin and extent of each, one after the other, up to `max` numbers in
+ * `numbers`. `count` is how many boxes there are. */
+tryst_status* tryst_weights_boxes(const tryst_weights_layout* layout, uint32_t owners,
+                                  uint32_t owner, int64_t* numbers, size_t max, size_t* count);
+tryst_status* tryst_weights_declare(tryst_weights* weights, const tryst_weights_layout* layouts,
+                                    size_t count);
+
+/* A box of a tensor, and where it lies in the memory of `tensor`, whose shape does not count: its
+ * first element at `offset`, each next one of dimension i `strides[i]` elements further. */
+typedef struct {
+  const char* name;
+  const int64_t* begin;
+  const int64_t* extent;
+  size_t rank;
+  const tryst_tensor* tensor;
+  int64_t offset;
+  const int64_t* strides;
+} tryst_weights_item;
+
+/* Copies it; a cast where its type is another one of floats. */
+tryst_status* tryst_weights_publish(tryst_weights* weights, uint64_t number,
+                                    const tryst_weights_item* item);
+tryst_status* tryst_weights_seal(tryst_weights* weights, uint64_t number, const char* label,
+                                 int64_t timeout_ms, tryst_cancellation* cancellation);
+void tryst_weights_drop(tryst_weights* weights, uint64_t number); /* One that is not sealed. */
+enum { TRYST_WEIGHTS_ROLLING = 0, TRYST_WEIGHTS_BARRIER = 1 };
+tryst_status* tryst_weights_activate(tryst_weights* weights, uint64_t number, int32_t mode,
+                                     int64_t timeout_ms, tryst_cancellation* cancellation);
+
+enum {
+  TRYST_WEIGHTS_NUMBER = 0, /* The version of that number, */
+  TRYST_WEIGHTS_NEWER = 1,  /* the newest sealed one above it, as soon as there is one, */
+  TRYST_WEIGHTS_ACTIVE = 2  /* or the active one. */
+};
+tryst_status* tryst_weights_find(tryst_weights* weights, int32_t how, uint64_t number,
+                                 int64_t timeout_ms, tryst_cancellation* cancellation,
+                                 tryst_weights_version** version);
+/* {"number":5,"label":"step 5","root":"...","tensors":[{"name":"w","dtype":"float","shape":[4]}]}
+ */
+tryst_status* tryst_weights_describe(tryst_weights* weights, const tryst_weights_version* version,
+                                     int64_t timeout_ms, tryst_cancellation* cancellation,
+                                     char** json);
+void tryst_weights_version_free(tryst_weights_version* version);
+/* Fills all items with that version's bytes, each checked by a digest. */
+tryst_status* tryst_weights_fetch(tryst_weights* weights, const tryst_weights_version* version,
+                                  const tryst_weights_item* items, size_t count, int64_t timeout_ms,
+                                  tryst_cancellation* cancellation);
+/* The same of the version that TRYST_WEIGHTS_PREPARE names. */
+tryst_status* tryst_weights_stage(tryst_weights* weights, uint64_t number,
+                                  const tryst_weights_item* items, size_t count, int64_t timeout_ms,
+                                  tryst_cancellation* cancellation);
+
+enum {
+  TRYST_WEIGHTS_SEALED = 0,    /* There is a newer version. */
+  TRYST_WEIGHTS_PREPARE = 1,   /* Stage it, then vote. */
+  TRYST_WEIGHTS_HOLD = 2,      /* Start nothing new; when nothing runs, answer that. */
+  TRYST_WEIGHTS_ACTIVATED = 3, /* Serve it from now on, then answer that. */
+  TRYST_WEIGHTS_DROPPED = 4,   /* The stage is wanted no more. */
+  TRYST_WEIGHTS_HEADLESS = 5   /* The permit has run out. */
+};
+tryst_status* tryst_weights_next_event(tryst_weights* weights, int64_t timeout_ms,
+                                       tryst_cancellation* cancellation, int32_t* kind,
+                                       uint64_t* number);
+enum {
+  TRYST_WEIGHTS_STAGED = 0,
+  TRYST_WEIGHTS_NOT_STAGED = 1,
+  TRYST_WEIGHTS_HELD = 2,
+  TRYST_WEIGHTS_SWITCHED = 3
+};
+tryst_status* tryst_weights_answer(tryst_weights* weights, uint64_t number, int32_t what);
+/* 1: `number` may be served; 2: it is kept without a permit; 0: nothing may be served. */
+int tryst_weights_serve(const tryst_weights* weights, uint64_t* number);
+
 /* ---- What a server shows ---- */
 
 char* tryst_server_explain_json(tryst_server* server, const char* peer); /* docs/CLI.md: explain */

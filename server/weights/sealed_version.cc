@@ -1,9 +1,18 @@
 #include "server/weights/sealed_version.h"
 
+#include <algorithm>
+
 #include "proto/weights.pb.h"
 #include "weights/layout.h"
 
 namespace tryst {
+
+WeightRoot RootOf(const Digest& digest) {
+  const std::string bytes = EncodeDigests({digest});
+  WeightRoot root;
+  std::copy(bytes.begin(), bytes.end(), root.begin());
+  return root;
+}
 
 std::string EncodeSealed(const SealedVersion& version) {
   rpc::SealedWeights message;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "weights/digests.h"
+#include "weights/log.h"
 
 namespace tryst {
 
@@ -17,6 +18,9 @@ struct SealedVersion {
   std::vector<Digest> lists;  // By owner.
   Digest root;
 };
+
+// A digest as the log has it.
+WeightRoot RootOf(const Digest& digest);
 
 std::string EncodeSealed(const SealedVersion& version);
 // kDataLoss: this is no version, or its root is not that of its lists.

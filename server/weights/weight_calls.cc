@@ -1,14 +1,14 @@
 #include "server/weights/weight_calls.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "base/clock.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
 #include "rendezvous/rendezvous.h"
-#include "rendezvous/tensor_key.h"
 #include "server/members/peer_calls.h"
 
 namespace tryst {
@@ -18,89 +18,120 @@ namespace {
 // own end needs one that nobody cleans up.
 constexpr int64_t kWeightsStep = INT64_MIN + 45;
 constexpr char kDevice[] = "/device:CPU:0";
+constexpr absl::Duration kCancelCheck = absl::Milliseconds(250);
 
-absl::StatusOr<Tensor> BytesOf(Received received) {
-  if (!received.status.ok()) return received.status;
-  if (received.is_dead || received.tensor.dtype() != DType::kUint8 ||
-      received.tensor.shape().rank() != 1 || !received.tensor.on_host()) {
-    return absl::DataLossError(
-        "the owner of weights answered with a tensor that is not a row of bytes: run the same "
-        "release on both");
+absl::StatusOr<Tensor> BytesOf(absl::Status status, Tensor tensor, bool is_dead) {
+  if (!status.ok()) return status;
+  if (is_dead || tensor.dtype() != DType::kUint8 || tensor.shape().rank() != 1 ||
+      !tensor.on_host()) {
+    return absl::DataLossError("an owner of weights has answered with what are no bytes");
   }
-  return std::move(received.tensor);
+  return tensor;
 }
 
 }  // namespace
 
-absl::StatusOr<uint64_t> WeightCalls::IncarnationOf(const std::string& owner,
-                                                    absl::Duration timeout) {
-  {
-    MutexLock lock(&mu_);
-    const auto found = incarnations_.find(owner);
-    if (found != incarnations_.end()) return found->second;
+// The incarnations of owners.
+class WeightCalls::Known {
+ public:
+  absl::StatusOr<uint64_t> Find(Server* server, const std::string& owner,
+                                const Patience& patience) {
+    {
+      MutexLock lock(&mu_);
+      const auto found = incarnations_.find(owner);
+      if (found != incarnations_.end()) return found->second;
+    }
+    for (;;) {
+      const absl::Duration left = patience.left();
+      const auto heard = server->calls()->Ping(owner, std::min(left, kCancelCheck));
+      if (heard.ok()) {
+        MutexLock lock(&mu_);
+        return incarnations_[owner] = heard->self.incarnation;
+      }
+      const bool may_come =
+          absl::IsDeadlineExceeded(heard.status()) || absl::IsUnavailable(heard.status());
+      if (patience.cancelled()) return absl::CancelledError("cancelled");
+      if (!may_come || left <= kCancelCheck) return heard.status();
+    }
   }
-  const auto heard = server_->calls()->Ping(owner, timeout);
-  if (!heard.ok()) return heard.status();
-  MutexLock lock(&mu_);
-  return incarnations_[owner] = heard->self.incarnation;
+  void Forget(const std::string& owner) {
+    MutexLock lock(&mu_);
+    incarnations_.erase(owner);
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);
+};
+
+WeightCalls::WeightCalls(Server* server, std::string set)
+    : server_(server), set_(std::move(set)), known_(std::make_shared<Known>()) {}
+
+absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& patience) {
+  const auto incarnation = known_->Find(server_, call.owner, patience);
+  if (!incarnation.ok()) return incarnation.status();
+  return TensorKey::Parse(absl::StrFormat(
+      "%s%s;%016x;%s%s;%s;0:%d", call.owner, kDevice, *incarnation, server_->worker(), kDevice,
+      EdgeOf(set_, call.ask), asked_.fetch_add(1, std::memory_order_relaxed)));
 }
 
-void WeightCalls::Forget(const std::string& owner) {
-  MutexLock lock(&mu_);
-  incarnations_.erase(owner);
+void WeightCalls::Start(const Call& call, const Patience& patience, AnswerFn done) {
+  StepRegistry* const steps = server_->steps();
+  auto step = steps != nullptr ? steps->StartStep(kWeightsStep)
+                               : absl::FailedPreconditionError("the server has not started");
+  if (!step.ok()) return std::move(done)(step.status());
+  const auto key = KeyOf(call, patience);
+  if (!key.ok()) return std::move(done)(key.status());
+  Args args;
+  args.executor = server_->executor();
+  args.deadline = patience.deadline;
+  args.cancellation = patience.cancellation;
+  args.by_reference = true;
+  (*step)->RecvAsync(
+      *key, args,
+      [known = known_, owner = call.owner, done = std::move(done)](
+          absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) mutable {
+        // It may have restarted: its next incarnation is asked for anew.
+        if (absl::IsAborted(status) || absl::IsUnavailable(status) ||
+            absl::IsDeadlineExceeded(status)) {
+          known->Forget(owner);
+        }
+        std::move(done)(BytesOf(std::move(status), std::move(tensor), is_dead));
+      });
 }
 
 std::vector<absl::StatusOr<Tensor>> WeightCalls::Ask(absl::Span<const Call> calls,
-                                                     absl::Duration timeout) {
-  const absl::Time until = absl::Now() + timeout;
-  std::vector<absl::StatusOr<Tensor>> answers(
-      calls.size(), absl::UnknownError("the owner of weights was not asked"));
-  StepRegistry* const steps = server_->steps();
-  auto step = steps != nullptr
-                  ? steps->StartStep(kWeightsStep)
-                  : absl::FailedPreconditionError("the server has not started: start it first");
-  std::vector<TensorKey> keys;
-  std::vector<size_t> places;  // The call of each key.
+                                                     const Patience& patience) {
+  auto answers = AskOnce(calls, patience);
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (!step.ok()) {
-      answers[i] = step.status();
-      continue;
-    }
-    const auto incarnation = IncarnationOf(calls[i].owner, until - absl::Now());
-    if (!incarnation.ok()) {
-      answers[i] = incarnation.status();
-      continue;
-    }
-    auto key = TensorKey::Parse(absl::StrFormat(
-        "%s%s;%016x;%s%s;%s;0:%d", calls[i].owner, kDevice, *incarnation, server_->worker(),
-        kDevice, EdgeOf(set_, calls[i].ask), asked_.fetch_add(1, std::memory_order_relaxed)));
-    if (!key.ok()) {
-      answers[i] = key.status();
-      continue;
-    }
-    keys.push_back(*std::move(key));
-    places.push_back(i);
-  }
-  if (keys.empty()) return answers;
-  RecvArgs args;
-  args.executor = server_->executor();
-  args.deadline = Deadline::After(SteadyClock(), until - absl::Now());
-  args.by_reference = true;
-  absl::Notification ended;
-  (*step)->RecvManyAsync(keys, args, [&](const absl::Status&, absl::Span<Received> results) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      answers[places[i]] = BytesOf(std::move(results[i]));
-    }
-    ended.Notify();
-  });
-  ended.WaitForNotification();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    // It may have restarted: its next incarnation is asked for anew.
-    if (absl::IsAborted(answers[i].status()) || absl::IsUnavailable(answers[i].status())) {
-      Forget(calls[i].owner);
-    }
+    // Perhaps the owner's former life was asked.
+    if (!absl::IsAborted(answers[i].status())) continue;
+    auto again = std::move(AskOnce(calls.subspan(i, 1), patience)[0]);
+    if (again.ok()) answers[i] = std::move(again);
   }
   return answers;
+}
+
+std::vector<absl::StatusOr<Tensor>> WeightCalls::AskOnce(absl::Span<const Call> calls,
+                                                         const Patience& patience) {
+  struct Answers {
+    explicit Answers(size_t count) : came(count, absl::UnknownError("")), left(count) {}
+    Mutex mu;
+    CondVar changed;
+    std::vector<absl::StatusOr<Tensor>> came ABSL_GUARDED_BY(mu);
+    size_t left ABSL_GUARDED_BY(mu);
+  };
+  const auto answers = std::make_shared<Answers>(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Start(calls[i], patience, [answers, i](absl::StatusOr<Tensor> answer) {
+      MutexLock lock(&answers->mu);
+      answers->came[i] = std::move(answer);
+      if (--answers->left == 0) answers->changed.NotifyAll();
+    });
+  }
+  MutexLock lock(&answers->mu);
+  while (answers->left > 0) answers->changed.Wait(&answers->mu);
+  return std::move(answers->came);
 }
 
 }  // namespace tryst

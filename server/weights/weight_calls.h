@@ -3,17 +3,18 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/mutex.h"
 #include "rendezvous/tensor.h"
+#include "rendezvous/tensor_key.h"
 #include "server/server.h"
+#include "server/weights/patience.h"
 #include "weights/asks.h"
 
 namespace tryst {
@@ -21,26 +22,32 @@ namespace tryst {
 // Asks owners of a set, over whatever path leads to them. Thread-safe. The server outlives it.
 class WeightCalls {
  public:
-  WeightCalls(Server* server, std::string set) : server_(server), set_(std::move(set)) {}
+  WeightCalls(Server* server, std::string set);
 
   struct Call {
     std::string owner;  // A worker's name, not this one's.
     WeightAsk ask;
   };
-  // One answer for each call, which waits for all of them on this thread. An answer is bytes
-  // (kUint8), perhaps a view of the owner's memory that is only to be read. kDeadlineExceeded:
-  // `timeout` is over. kUnavailable: the owner cannot be reached, or has not opened the set.
-  std::vector<absl::StatusOr<Tensor>> Ask(absl::Span<const Call> calls, absl::Duration timeout);
+  // An answer is bytes (kUint8), perhaps a view of the owner's memory that is only to be read.
+  // kDeadlineExceeded, kCancelled: the patience is over. kUnavailable: the owner cannot be reached,
+  // or has not opened the set.
+  using AnswerFn = absl::AnyInvocable<void(absl::StatusOr<Tensor>) &&>;
+  // `done` runs once, on the server's executor or in here, perhaps after this object is gone. Who
+  // the owner is may have to be found out first, which waits on this thread.
+  void Start(const Call& call, const Patience& patience, AnswerFn done);
+  // One answer for each call, which waits for all of them on this thread.
+  std::vector<absl::StatusOr<Tensor>> Ask(absl::Span<const Call> calls, const Patience& patience);
 
  private:
-  absl::StatusOr<uint64_t> IncarnationOf(const std::string& owner, absl::Duration timeout);
-  void Forget(const std::string& owner);
+  class Known;
+  std::vector<absl::StatusOr<Tensor>> AskOnce(absl::Span<const Call> calls,
+                                              const Patience& patience);
+  absl::StatusOr<TensorKey> KeyOf(const Call& call, const Patience& patience);
 
   Server* const server_;
   const std::string set_;
+  const std::shared_ptr<Known> known_;
   std::atomic<uint64_t> asked_{0};  // Makes each key another one.
-  Mutex mu_;
-  std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

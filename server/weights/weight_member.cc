@@ -1,13 +1,16 @@
 #include "server/weights/weight_member.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/printable.h"
 #include "weights/boxes.h"
 #include "weights/digests.h"
+#include "weights/stage_table.h"
 
 namespace tryst {
 namespace {
@@ -51,44 +54,296 @@ struct WeightMember::Part {
   size_t failed = 0;
 };
 
-absl::StatusOr<std::unique_ptr<WeightMember>> WeightMember::Open(Server* server,
-                                                                 const std::string& set,
-                                                                 std::vector<std::string> owners) {
-  const absl::Status named = CheckSetName(set);
-  if (!named.ok()) return named;
-  if (owners.empty() || owners.size() > LayoutLimits::kMaxOwners) {
-    return absl::InvalidArgumentError(absl::StrCat("a set of weights has 1 to ",
-                                                   LayoutLimits::kMaxOwners, " owners, and ",
-                                                   owners.size(), " were given"));
-  }
-  if (std::find(owners.begin(), owners.end(), server->worker()) != owners.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(server->worker(),
-                                                   " is an owner of the set of weights ", set,
-                                                   ", and an owner fetches none of its own set"));
-  }
-  return std::unique_ptr<WeightMember>(new WeightMember(server, set, std::move(owners)));
+// Answers to the parts of one fetch. They may come when it has ended.
+struct WeightMember::Came {
+  Mutex mu;
+  CondVar changed;
+  std::deque<std::pair<Part*, absl::StatusOr<Tensor>>> answers ABSL_GUARDED_BY(mu);
+};
+
+const char* WeightEventName(WeightEvent::Kind kind) {
+  constexpr const char* kNames[] = {"sealed", "prepare", "hold", "active", "dropped", "headless"};
+  static_assert(std::size(kNames) == static_cast<size_t>(WeightEvent::Kind::kHeadless) + 1,
+                "one is missing");
+  return kNames[static_cast<size_t>(kind)];
 }
 
-absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<WeightMember>> WeightMember::Open(
+    Server* server, const WeightMemberOptions& options) {
+  const absl::Status named = CheckSetName(options.set);
+  if (!named.ok()) return named;
+  const std::vector<std::string>& owners = options.owners;
+  if (owners.empty() || owners.size() > LayoutLimits::kMaxOwners) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a set of ", owners.size(), " owners, and it has from 1 to ", LayoutLimits::kMaxOwners));
+  }
+  if (std::find(owners.begin(), owners.end(), server->worker()) != owners.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(server->worker(), " is an owner of the set ",
+                                                   options.set, ", and fetches nothing of it"));
+  }
+  return std::unique_ptr<WeightMember>(new WeightMember(server, options));
+}
+
+WeightMember::WeightMember(Server* server, const WeightMemberOptions& options)
+    : options_(options),
+      incarnation_(absl::Uniform<uint64_t>(absl::BitGen()) | 1),
+      calls_(server, options.set),
+      permit_(options.keeps_knowingly),
+      group_(incarnation_, options.times, this, &permit_) {
+  if (options.observes) return;
+  LeaderLink::Parts link;
+  link.server = server;
+  link.set = options.set;
+  link.leader = options.owners[0];
+  link.incarnation = incarnation_;
+  link.patience_ns = options.times.permit_ns;
+  link.turn = [this](const LeaderLink::Heard& heard, std::vector<Question>* questions) {
+    return Turn(heard, questions);
+  };
+  link_ = std::make_unique<LeaderLink>(std::move(link));
+}
+
+WeightMember::~WeightMember() {
+  link_.reset();
+  MutexLock lock(&group_mu_);
+  permit_.End();
+}
+
+// ---- The group ----
+
+int64_t WeightMember::Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions) {
+  MutexLock lock(&group_mu_);
+  const int64_t now_ns = clock_.NowNs();
+  const uint64_t active = group_.state().active.version.number;
+  for (const Answer& answer : heard.answers) group_.OnAnswer(answer, now_ns);
+  if (heard.ask_soon) group_.AskSoon();
+  const int64_t next_ns = group_.Advance(now_ns);
+  TellNews(now_ns);
+  if (group_.state().active.version.number != active) changed_.NotifyAll();
+  questions->swap(questions_);
+  questions_.clear();
+  return next_ns;
+}
+
+void WeightMember::TellNews(int64_t now_ns) {
+  const LogState& state = group_.state();
+  const uint64_t newest =
+      state.open.empty() ? state.active.version.number : state.open.back().version.number;
+  if (newest > newest_) {
+    newest_ = newest;
+    Push(WeightEvent::Kind::kSealed, newest);
+  }
+  const int64_t until_ns = permit_.until_ns();
+  if (until_ns != 0 && now_ns >= until_ns && until_ns != headless_ns_) {
+    headless_ns_ = until_ns;
+    Push(WeightEvent::Kind::kHeadless, group_.serving().number);
+  }
+}
+
+void WeightMember::Push(WeightEvent::Kind kind, uint64_t number) {
+  // What nobody has taken and a later one says as well goes.
+  events_.erase(std::remove_if(events_.begin(), events_.end(),
+                               [kind](const WeightEvent& event) { return event.kind == kind; }),
+                events_.end());
+  // A version is sealed before it is anything else, although one answer may tell of both.
+  auto at = events_.end();
+  if (kind == WeightEvent::Kind::kSealed) {
+    at = std::find_if(events_.begin(), events_.end(),
+                      [number](const WeightEvent& event) { return event.number >= number; });
+  }
+  events_.insert(at, {kind, number});
+  changed_.NotifyAll();
+}
+
+void WeightMember::Ask(const Question& question) { questions_.push_back(question); }
+
+void WeightMember::Stage(const LogEntry& version) {
+  Push(WeightEvent::Kind::kPrepare, version.version.number);
+}
+
+void WeightMember::Hold(const WeightVersion& version) {
+  Push(WeightEvent::Kind::kHold, version.number);
+}
+
+void WeightMember::Switch(const WeightVersion& version) {
+  Push(WeightEvent::Kind::kActive, version.number);
+}
+
+void WeightMember::Drop(const WeightVersion& version) {
+  // Who has not heard that it is wanted need not hear that it is not.
+  const auto prepare = std::find_if(events_.begin(), events_.end(), [&](const WeightEvent& event) {
+    return event.kind == WeightEvent::Kind::kPrepare && event.number == version.number;
+  });
+  if (prepare != events_.end()) {
+    events_.erase(prepare);
+    return;
+  }
+  Push(WeightEvent::Kind::kDropped, version.number);
+}
+
+absl::Status WeightMember::Observes() const {
+  if (link_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this worker observes the set ", options_.set, " and serves nothing of it"));
+}
+
+absl::StatusOr<WeightEvent> WeightMember::NextEvent(const Patience& patience) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  const WakesOnCancel wakes(patience, &group_mu_, &changed_);
+  MutexLock lock(&group_mu_);
+  while (events_.empty()) {
+    const absl::Status over = patience.Check("waiting for an event");
+    if (!over.ok()) return over;
+    changed_.WaitUntil(&group_mu_, patience.WakeAt());
+  }
+  const WeightEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+absl::StatusOr<WeightVersion> WeightMember::StageOf(uint64_t number) const {
+  const WeightVersion& stage = group_.stage();
+  if (stage.number == number && number != 0) return stage;
+  return absl::FailedPreconditionError(
+      stage.number == 0
+          ? absl::StrCat("version ", number, " is not staged: nothing is")
+          : absl::StrCat("version ", number, " is not staged: version ", stage.number, " is"));
+}
+
+absl::Status WeightMember::Vote(uint64_t number, const absl::Status& staged) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  {
+    MutexLock lock(&group_mu_);
+    const auto stage = StageOf(number);
+    if (!stage.ok()) return stage.status();
+    group_.Staged(*stage, staged.ok(), clock_.NowNs());
+  }
+  link_->Wake();
+  return absl::OkStatus();
+}
+
+absl::Status WeightMember::Held(uint64_t number) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  {
+    MutexLock lock(&group_mu_);
+    const auto stage = StageOf(number);
+    if (!stage.ok()) return stage.status();
+    group_.Quiet(*stage, clock_.NowNs());
+  }
+  link_->Wake();
+  return absl::OkStatus();
+}
+
+absl::Status WeightMember::Switched(uint64_t number) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  {
+    MutexLock lock(&group_mu_);
+    const auto stage = StageOf(number);
+    if (!stage.ok()) return stage.status();
+    group_.Switched(*stage, clock_.NowNs());
+  }
+  link_->Wake();
+  return absl::OkStatus();
+}
+
+std::string WeightMember::Explain() const {
+  std::string text = absl::StrCat("set ", options_.set, ": ");
+  if (link_ == nullptr) return absl::StrCat(text, "observes");
+  {
+    MutexLock lock(&group_mu_);
+    const LogState& state = group_.state();
+    absl::StrAppend(&text, state.HasMember(incarnation_) ? "member of " : "not a member yet of ",
+                    state.members.size(), "; version ", state.active.version.number, " is active, ",
+                    group_.serving().number, " is served here");
+    if (group_.stage().number != 0) {
+      absl::StrAppend(&text, "; version ", group_.stage().number, " ",
+                      StageStateName(group_.stage_state()));
+    }
+  }
+  const int64_t until_ns = permit_.until_ns();
+  absl::StrAppend(&text, until_ns == 0               ? "; no permit"
+                         : clock_.NowNs() < until_ns ? "; has a permit"
+                                                     : "; the permit has run out");
+  const absl::Status trouble = link_->trouble();
+  if (trouble.ok()) return text;
+  return absl::StrCat(text, "; the leader does not answer: ", trouble.ToString());
+}
+
+absl::Status WeightMember::Stage(uint64_t number, absl::Span<const Item> items,
+                                 const Patience& patience) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  LogEntry entry;
+  {
+    MutexLock lock(&group_mu_);
+    const auto stage = StageOf(number);
+    if (!stage.ok()) return stage.status();
+    const LogState& state = group_.state();
+    const LogEntry* const open = state.FindOpen(number);
+    entry = open != nullptr ? *open : state.active;
+    if (entry.version != *stage) {
+      return absl::AbortedError(absl::StrCat("version ", number, " is wanted no more"));
+    }
+  }
+  const auto version = Find(number, patience);
+  if (!version.ok()) return version.status();
+  if (version->name.birth != entry.version.birth || RootOf(version->root) != entry.root) {
+    return absl::DataLossError(
+        absl::StrCat("version ", number, " is another one than the set's log has sealed"));
+  }
+  return Fetch(*version, items, patience);
+}
+
+absl::StatusOr<SealedVersion> WeightMember::Active(const Patience& patience) {
+  if (const absl::Status observes = Observes(); !observes.ok()) return observes;
+  uint64_t number = 0;
+  {
+    const WakesOnCancel wakes(patience, &group_mu_, &changed_);
+    MutexLock lock(&group_mu_);
+    while ((number = group_.state().active.version.number) == 0) {
+      const absl::Status over = patience.Check("waiting for a version to be active");
+      if (!over.ok()) return over;
+      changed_.WaitUntil(&group_mu_, patience.WakeAt());
+    }
+  }
+  return Find(number, patience);
+}
+
+// ---- The data ----
+
+absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience& patience) {
+  WeightAsk ask;
+  ask.kind = WeightAsk::Kind::kSealed;
+  ask.number = number;
+  const WeightCalls::Call call{owners_[0], ask};
+  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
+  if (!answer.ok()) return answer.status();
+  auto version = DecodeSealed(TextOf(*answer));
+  if (!version.ok()) return version;
+  if (version->lists.size() != owners_.size() || version->name.number != number) {
+    return absl::DataLossError(absl::StrCat(owners_[0], " tells of another version than ", number));
+  }
+  return version;
+}
+
+absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, const Patience& patience) {
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kNewer;
   ask.number = number;
   const WeightCalls::Call call{owners_[0], ask};
-  const auto answer = std::move(calls_.Ask({call}, timeout)[0]);
+  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
   auto version = DecodeSealed(TextOf(*answer));
   if (!version.ok()) return version;
   if (version->lists.size() != owners_.size() || version->name.number <= number) {
-    return absl::DataLossError(
-        absl::StrCat(owners_[0], " answered with version ", version->name.number, " of ",
-                     version->lists.size(), " owners, but was asked for one above ", number, " of ",
-                     owners_.size(), " owners: do all name the same owners?"));
+    return absl::DataLossError(absl::StrCat(
+        owners_[0], " tells of a version ", version->name.number, " of ", version->lists.size(),
+        " owners, where one above ", number, " of ", owners_.size(), " owners was asked for"));
   }
   return version;
 }
 
 absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
-    const SealedVersion& version, absl::Duration timeout) {
+    const SealedVersion& version, const Patience& patience) {
   {
     MutexLock lock(&mu_);
     if (layouts_ != nullptr && layouts_digest_ == version.name.layouts) return layouts_;
@@ -97,20 +352,15 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
   ask.kind = WeightAsk::Kind::kLayouts;
   ask.digest = version.name.layouts.ToString();
   const WeightCalls::Call call{owners_[0], ask};
-  const auto answer = std::move(calls_.Ask({call}, timeout)[0]);
+  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
   if (DigestOf(TextOf(*answer)) != version.name.layouts) {
-    return absl::DataLossError(absl::StrCat(owners_[0],
-                                            " sent other layouts of tensors than version ",
-                                            version.name.number, " was sealed with"));
+    return absl::DataLossError("the layouts that came are not those of the version");
   }
   auto declared = DecodeLayouts(TextOf(*answer));
   if (!declared.ok()) return declared.status();
   if (declared->owners != owners_.size()) {
-    return absl::DataLossError(absl::StrCat("the layouts of ", owners_[0], " name ",
-                                            declared->owners,
-                                            " owners, and this member was opened with ",
-                                            owners_.size(), ": name the same owners everywhere"));
+    return absl::DataLossError("the layouts are of another number of owners than the set");
   }
   auto layouts = std::make_shared<const DeclaredLayouts>(*std::move(declared));
   MutexLock lock(&mu_);
@@ -121,7 +371,7 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
 
 absl::StatusOr<std::shared_ptr<const WeightMember::OwnersList>> WeightMember::ListOf(
     const SealedVersion& version, const DeclaredLayouts& layouts, uint32_t owner,
-    absl::Duration timeout) {
+    const Patience& patience) {
   {
     MutexLock lock(&mu_);
     const auto found = lists_.find(owner);
@@ -132,15 +382,14 @@ absl::StatusOr<std::shared_ptr<const WeightMember::OwnersList>> WeightMember::Li
   ask.number = version.name.number;
   ask.birth = version.name.birth;
   const WeightCalls::Call call{owners_[owner], ask};
-  const auto answer = std::move(calls_.Ask({call}, timeout)[0]);
+  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
   auto list = std::make_shared<OwnersList>();
   list->offsets = ListOffsets(layouts.tensors, owner);
   auto digests = DecodeDigests(TextOf(*answer), list->offsets.back());
   if (!digests.ok() || ListDigest(version.name, owner, *digests) != version.lists[owner]) {
-    return absl::DataLossError(absl::StrCat("owner ", owner,
-                                            " sent other digests of its boxes than version ",
-                                            version.name.number, " was sealed with"));
+    return absl::DataLossError(
+        absl::StrCat("the list of owner ", owner, " is not the one that was sealed"));
   }
   list->digests = *std::move(digests);
   MutexLock lock(&mu_);
@@ -159,16 +408,14 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
     const auto number = numbers.find(item.tensor);
     if (number == numbers.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the set of weights has no tensor \"", Printable(item.tensor), "\""));
+          absl::StrCat("the set has no tensor \"", Printable(item.tensor), "\""));
     }
     const TensorLayout& layout = layouts.tensors[number->second];
     if (!item.into.valid() || item.into.dtype() != layout.dtype || !item.into.on_host() ||
         item.into.read_only()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", Printable(item.tensor), "\" needs a destination of type ",
-                       DTypeName(layout.dtype),
-                       " in host memory that may be written, and was given one of type ",
-                       DTypeName(item.into.dtype())));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor \"", Printable(item.tensor), "\" goes into host memory of type ",
+          DTypeName(layout.dtype), " that may be written, not ", DTypeName(item.into.dtype())));
     }
     auto sources = SourcesOf(layout, owners_.size(), item.box);
     if (!sources.ok()) return sources.status();
@@ -191,16 +438,16 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
 
 absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayouts& layouts,
                                 const Part& part, uint32_t owner, const Tensor& answer,
-                                absl::Duration timeout) {
+                                const Patience& patience) {
   const Box& box = part.source.part;
   const uint64_t bytes = static_cast<uint64_t>(box.elements()) * part.element_bytes;
-  const absl::Status wrong = absl::DataLossError(absl::StrCat(
-      "owner ", owner, " sent other bytes for ", box.ToString(), " of tensor \"",
-      Printable(part.item->tensor), "\" than version ", version.name.number, " was sealed with"));
+  const absl::Status wrong = absl::DataLossError(
+      absl::StrCat("what owner ", owner, " sent for ", box.ToString(), " of tensor \"",
+                   Printable(part.item->tensor), "\" is not what was sealed"));
   if (answer.bytes() != bytes + Digest::kBytes) return wrong;
   const char* const data = answer.data_as<char>();
   if (box == part.source.box) {
-    const auto list = ListOf(version, layouts, owner, timeout);
+    const auto list = ListOf(version, layouts, owner, patience);
     if (!list.ok()) return list.status();
     const TensorLayout& layout = layouts.tensors[part.tensor];
     const std::vector<Box> boxes = BoxesOf(layout, owner);
@@ -219,48 +466,61 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
 }
 
 absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const Item> items,
-                                 absl::Duration timeout) {
-  const absl::Time until = absl::Now() + timeout;
+                                 const Patience& patience) {
   if (version.lists.size() != owners_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the version has ", version.lists.size(), " owners, and this set of weights has ",
-        owners_.size(), ": fetch a version of this set"));
+    return absl::InvalidArgumentError("a version of another set");
   }
-  const auto layouts = Layouts(version, timeout);
+  const auto layouts = Layouts(version, patience);
   if (!layouts.ok()) return layouts.status();
   auto parts = Plan(**layouts, items);
   if (!parts.ok()) return parts.status();
   std::vector<Part*> left;  // The last one is asked for first.
   for (auto part = parts->rbegin(); part != parts->rend(); ++part) left.push_back(&*part);
-  while (!left.empty()) {
-    const size_t count = std::min(left.size(), kAsksAtOnce);
-    const std::vector<Part*> asked(left.end() - count, left.end());
-    left.resize(left.size() - count);
-    std::vector<WeightCalls::Call> calls;
-    for (const Part* part : asked) {
+  const auto came = std::make_shared<Came>();
+  Cancellation asks;  // Whatever ends this call ends what it has asked for.
+  Patience of_asks(patience.left(), &asks);
+  const WakesOnCancel wakes(patience, &came->mu, &came->changed);
+  size_t out = 0;
+  while (!left.empty() || out > 0) {
+    while (!left.empty() && out < kAsksAtOnce) {
+      Part* const part = left.back();
+      left.pop_back();
+      ++out;
       WeightAsk ask;
       ask.kind = WeightAsk::Kind::kPart;
       ask.number = version.name.number;
       ask.birth = version.name.birth;
       ask.tensor = part->tensor;
       ask.box = part->source.part;
-      calls.push_back({owners_[part->source.owners[part->next_owner]], ask});
+      calls_.Start({owners_[part->source.owners[part->next_owner]], ask}, of_asks,
+                   [came, part](absl::StatusOr<Tensor> answer) {
+                     MutexLock lock(&came->mu);
+                     came->answers.emplace_back(part, std::move(answer));
+                     came->changed.NotifyAll();
+                   });
     }
-    const auto answers = calls_.Ask(calls, until - absl::Now());
-    for (size_t i = 0; i < count; ++i) {
-      Part* const part = asked[i];
-      const uint32_t owner = part->source.owners[part->next_owner];
-      const absl::Status landed =
-          answers[i].ok() ? Land(version, **layouts, *part, owner, *answers[i], until - absl::Now())
-                          : answers[i].status();
-      if (landed.ok()) continue;
-      if (!AnotherMayHave(landed) || ++part->failed == part->source.owners.size() ||
-          absl::Now() >= until) {
-        return landed;
-      }
-      part->next_owner = (part->next_owner + 1) % part->source.owners.size();
-      left.push_back(part);
+    std::pair<Part*, absl::StatusOr<Tensor>> one(nullptr, absl::UnknownError(""));
+    {
+      MutexLock lock(&came->mu);
+      while (came->answers.empty() && !patience.cancelled()) came->changed.Wait(&came->mu);
+      if (patience.cancelled()) return absl::CancelledError("the fetch was cancelled");
+      one = std::move(came->answers.front());
+      came->answers.pop_front();
     }
+    --out;
+    Part* const part = one.first;
+    const uint32_t owner = part->source.owners[part->next_owner];
+    const absl::Status landed = one.second.ok()
+                                    ? Land(version, **layouts, *part, owner, *one.second, patience)
+                                    : one.second.status();
+    if (landed.ok()) continue;
+    // Each is asked twice: what fails first may be that it has restarted since it was last asked.
+    if (!AnotherMayHave(landed) || ++part->failed == 2 * part->source.owners.size() ||
+        patience.left() == absl::ZeroDuration()) {
+      return landed;
+    }
+    part->next_owner = (part->next_owner + 1) % part->source.owners.size();
+    left.push_back(part);
   }
   return absl::OkStatus();
 }

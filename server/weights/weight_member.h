@@ -2,6 +2,7 @@
 #define TRYST_SERVER_WEIGHTS_WEIGHT_MEMBER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,33 +11,82 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "server/server.h"
+#include "server/weights/leader_link.h"
+#include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
 #include "server/weights/weight_calls.h"
 #include "weights/fetch_plan.h"
 #include "weights/layout.h"
 #include "weights/layout_wire.h"
+#include "weights/member.h"
+#include "weights/permit.h"
+#include "weights/questions.h"
 
 namespace tryst {
 
+struct WeightMemberOptions {
+  std::string set;
+  std::vector<std::string> owners;  // Workers' names, by rank.
+  // Only learns of versions and fetches them: no activation waits for it, and it serves nothing.
+  bool observes = false;
+  // Without a permit it may go on with what it serves, and knows that it is not confirmed.
+  bool keeps_knowingly = false;
+  GroupTimes times;  // All owners and members have the same.
+};
+
+// What a member hears, in the order in which the log brings it about.
+struct WeightEvent {
+  enum class Kind {
+    kSealed,    // There is a newer version. Several may be told as one.
+    kPrepare,   // Stage it beside what is served, then Vote().
+    kHold,      // Start nothing new with what is served; when nothing runs, Held().
+    kActive,    // Serve it from now on, then Switched().
+    kDropped,   // The stage is wanted no more; whoever held goes on with what is served.
+    kHeadless,  // The permit has run out: nobody who decides is heard.
+  };
+  Kind kind = Kind::kSealed;
+  uint64_t number = 0;
+};
+const char* WeightEventName(WeightEvent::Kind kind);
+
 // A consumer's end of a set: learns of sealed versions and fetches boxes of them into its own
-// memory. Its calls wait on the caller's thread, and not on one that delivers for others.
-// Thread-safe. The server outlives it.
-class WeightMember {
+// memory. Unless it observes, it is also a member of the group that serves one version: it stages,
+// votes, holds and switches as the set's log says, and has a permit to serve while the leader
+// answers it. Its calls wait on the caller's thread, and not on one that delivers for others.
+// Thread-safe. The server outlives it. It has one thread of its own.
+class WeightMember : private GroupMember::Port {
  public:
-  // `owners`: workers' names, by rank. kInvalidArgument.
-  static absl::StatusOr<std::unique_ptr<WeightMember>> Open(Server* server, const std::string& set,
-                                                            std::vector<std::string> owners);
+  // kInvalidArgument.
+  static absl::StatusOr<std::unique_ptr<WeightMember>> Open(Server* server,
+                                                            const WeightMemberOptions& options);
+  ~WeightMember() override;  // It leaves the group, which notices by its silence.
 
   // The newest sealed version above `number`, as soon as there is one. kDeadlineExceeded,
-  // kUnavailable: the first owner cannot be reached, or has not opened the set.
-  absl::StatusOr<SealedVersion> Newer(uint64_t number, absl::Duration timeout);
+  // kCancelled. kUnavailable: the first owner cannot be reached, or has not opened the set.
+  absl::StatusOr<SealedVersion> Newer(uint64_t number, const Patience& patience);
+  // The version of that number. kNotFound: it is over. kAborted: it was dropped.
+  absl::StatusOr<SealedVersion> Find(uint64_t number, const Patience& patience);
+  // The active version, as soon as the log of this member has one. kFailedPrecondition: it
+  // observes.
+  absl::StatusOr<SealedVersion> Active(const Patience& patience);
   // What is declared, by whose digest the version names it.
   absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> Layouts(const SealedVersion& version,
-                                                                 absl::Duration timeout);
+                                                                 const Patience& patience);
+
+  // What follows is not for those that observe: kFailedPrecondition.
+  absl::StatusOr<WeightEvent> NextEvent(const Patience& patience);
+  // Answers to events. What names another version than the one that is staged came late, and
+  // changes nothing: kFailedPrecondition says so.
+  // OK: all of it is there, and every digest was right. Else the version is dropped for all.
+  absl::Status Vote(uint64_t number, const absl::Status& staged);
+  absl::Status Held(uint64_t number);
+  absl::Status Switched(uint64_t number);
+  // Number 0: nothing may be served now. Costs three loads and the clock.
+  Serving Serve() const { return permit_.Serve(clock_); }
+  std::string Explain() const;
 
   struct Item {
     std::string tensor;
@@ -47,29 +97,60 @@ class WeightMember {
   // Fetches all items, each of the owners that have it; where one cannot be reached, of another
   // that has the same box. Every whole box is checked against the version's root, every part of one
   // against a digest that its owner sends along. On an error some of `into` may have been written,
-  // with bytes of this version alone. kInvalidArgument: no such tensor, box or view. kNotFound: the
-  // version is over. kDataLoss: bytes are not those that were sealed.
+  // with bytes of this version alone, and none is written any more. kInvalidArgument: no such
+  // tensor, box or view. kNotFound: the version is over. kDataLoss: bytes are not those that were
+  // sealed. kResourceExhausted: this worker asks an owner for too much at once.
   absl::Status Fetch(const SealedVersion& version, absl::Span<const Item> items,
-                     absl::Duration timeout);
+                     const Patience& patience);
+  // Fetch() of the version that kPrepare has named, as the log names it.
+  absl::Status Stage(uint64_t number, absl::Span<const Item> items, const Patience& patience);
 
  private:
   struct Part;
+  struct Came;
   struct OwnersList {
     std::vector<size_t> offsets;  // ListOffsets().
     std::vector<Digest> digests;
   };
-  WeightMember(Server* server, const std::string& set, std::vector<std::string> owners)
-      : owners_(std::move(owners)), calls_(server, set) {}
+  WeightMember(Server* server, const WeightMemberOptions& options);
+  // GroupMember::Port, under group_mu_.
+  void Ask(const Question& question) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void Stage(const LogEntry& version) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void Hold(const WeightVersion& version) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void Switch(const WeightVersion& version) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void Drop(const WeightVersion& version) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void Push(WeightEvent::Kind kind, uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  void TellNews(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
+  int64_t Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions);
+  absl::Status Observes() const;
+  // The stage, if it is of that number.
+  absl::StatusOr<WeightVersion> StageOf(uint64_t number) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
   absl::StatusOr<std::shared_ptr<const OwnersList>> ListOf(const SealedVersion& version,
                                                            const DeclaredLayouts& layouts,
-                                                           uint32_t owner, absl::Duration timeout);
+                                                           uint32_t owner,
+                                                           const Patience& patience);
   absl::StatusOr<std::vector<Part>> Plan(const DeclaredLayouts& layouts,
                                          absl::Span<const Item> items) const;
   absl::Status Land(const SealedVersion& version, const DeclaredLayouts& layouts, const Part& part,
-                    uint32_t owner, const Tensor& answer, absl::Duration timeout);
+                    uint32_t owner, const Tensor& answer, const Patience& patience);
 
-  const std::vector<std::string> owners_;
+  const WeightMemberOptions options_;
+  const std::vector<std::string>& owners_ = options_.owners;
+  const uint64_t incarnation_;  // Each opening of the set has another.
+  const SteadyClock clock_;
   WeightCalls calls_;
+  Permit permit_;
+
+  mutable Mutex group_mu_;
+  CondVar changed_;  // An event, or another active version.
+  GroupMember group_ ABSL_GUARDED_BY(group_mu_);
+  std::vector<Question> questions_ ABSL_GUARDED_BY(group_mu_);  // To be sent.
+  // One of a kind at most, but for those of a stage that was dropped and the one after it.
+  std::deque<WeightEvent> events_ ABSL_GUARDED_BY(group_mu_);
+  uint64_t newest_ ABSL_GUARDED_BY(group_mu_) = 0;  // That kSealed was told of.
+  int64_t headless_ns_ ABSL_GUARDED_BY(group_mu_) =
+      0;  // The end of the permit that kHeadless was told of.
   Mutex mu_;
   // The latest ones.
   Digest layouts_digest_ ABSL_GUARDED_BY(mu_);
@@ -77,6 +158,8 @@ class WeightMember {
   Digest lists_of_ ABSL_GUARDED_BY(mu_);  // The root of the version that the lists are of.
   absl::flat_hash_map<uint32_t, std::shared_ptr<const OwnersList>> lists_
       ABSL_GUARDED_BY(mu_);  // By owner.
+  std::unique_ptr<LeaderLink>
+      link_;  // Null: it observes. The last one: its thread uses the others.
 };
 
 }  // namespace tryst

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,6 +12,8 @@
 #include "base/mutex.h"
 #include "base/printable.h"
 #include "rendezvous/answerer.h"
+#include "server/weights/owner_group.h"
+#include "server/weights/parked_asks.h"
 #include "server/weights/weight_calls.h"
 #include "weights/asks.h"
 #include "weights/boxes.h"
@@ -22,32 +24,36 @@
 namespace tryst {
 namespace {
 
-// Members and owners that wait for a version: one each, with room for those that ask again.
-constexpr size_t kMaxParked = 2 * size_t{LayoutLimits::kMaxOwners};
+// Members and owners that wait for a version or for news: twice as many as there may be, for those
+// that ask again.
+constexpr size_t kMaxParked = 2 * (size_t{LayoutLimits::kMaxOwners} + kMaxGroup);
+// A worker has one link, and some threads that wait for the next version.
+constexpr size_t kMaxParkedOfOne = 32;
 constexpr size_t kMaxUnsealed = 2;  // Versions that are being published.
 constexpr size_t kMaxLabelBytes = 1024;
 
-void End(const RecvArgs& args, DoneFn done, absl::StatusOr<Tensor> answer) {
-  Received received{answer.status()};
-  if (answer.ok()) received.tensor = *std::move(answer);
-  EndReceive(args.executor, std::move(received), std::move(done));
-}
-
 }  // namespace
 
-class WeightOwner::State final : public Answerer, public std::enable_shared_from_this<State> {
+class WeightOwner::State final : public Answerer,
+                                 public Covers,
+                                 public std::enable_shared_from_this<State> {
  public:
   State(Server* server, WeightOwnerOptions options)
-      : server_(server), options_(std::move(options)), calls_(server, options_.set) {}
+      : server_(server),
+        options_(std::move(options)),
+        calls_(server, options_.set),
+        parked_(std::make_shared<ParkedAsks>(kMaxParked, kMaxParkedOfOne)) {}
+  void Begin();
 
   absl::Status Declare(std::vector<TensorLayout> layouts);
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
                        const Tensor& bytes, const Strides& lies);
   absl::StatusOr<SealedVersion> Seal(uint64_t number, const std::string& label,
-                                     absl::Duration timeout);
+                                     const Patience& patience);
   void Drop(uint64_t number, const absl::Status& why);
+  OwnerGroup* group() const { return group_.get(); }
   void Close();
-  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
+  void Answer(const TensorKey& key, const Args& args, DoneFn done) override;
 
  private:
   struct OwnBox {
@@ -59,17 +65,12 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
     std::vector<bool> claimed;  // By a Publish().
     std::vector<Digest> digests;
     size_t published = 0;
-    bool ready = false;  // All is published, and Seal() was called.
-    bool sealed = false;
-    SealedVersion as;  // If sealed.
+    bool ready = false;   // All is published, and Seal() was called.
+    bool agreed = false;  // The first owner has put it together, of what was published here.
+    SealedVersion as;     // If agreed.
+    bool sealed = false;  // By the log.
   };
-  struct Parked {
-    WeightAsk ask;
-    RecvArgs args;
-    DoneFn done;
-    Cancellation::Token token = Cancellation::kNoToken;
-  };
-  using Ended = std::pair<Parked, absl::StatusOr<Tensor>>;
+  using Ended = std::pair<AskOfPeer, absl::StatusOr<Tensor>>;
 
   absl::StatusOr<Tensor> BytesTensor(absl::string_view bytes, uint64_t more = 0) const;
   absl::StatusOr<size_t> PlaceOf(absl::string_view tensor, const Box& box) const
@@ -79,20 +80,30 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Version*> Find(const WeightAsk& ask) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AnswerPart(const WeightAsk& ask, const RecvArgs& args, DoneFn done);
+  absl::StatusOr<Tensor> MakePart(const WeightAsk& ask);
   absl::Status CheckPart(const WeightAsk& ask, Tensor* box, StridedCopy* copy);
-  void Park(const WeightAsk& ask, const RecvArgs& args, DoneFn done);
+  void AnswerQuestion(AskOfPeer ask);
+  void Tell(std::vector<tryst::Answer> news);
   // Takes out those that can be answered now.
   std::vector<Ended> TakeAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void EndAll(std::vector<Ended> ended);
-  absl::StatusOr<SealedVersion> SealAsFirst(uint64_t number, const std::string& label,
-                                            absl::Duration timeout);
-  absl::StatusOr<SealedVersion> SealAsOther(uint64_t number, absl::Duration timeout);
-  absl::Status Keep(const SealedVersion& sealed);
+  absl::StatusOr<SealedVersion> PutTogether(uint64_t number, const std::string& label,
+                                            const Patience& patience);
+  absl::StatusOr<SealedVersion> AskForSealed(uint64_t number, const Patience& patience);
+  absl::Status Agree(const SealedVersion& sealed);
+  void MarkSealed(const WeightVersion& name);
+  void MarkActive(uint64_t number);
+  absl::StatusOr<Covers::Sealed> Judge(uint64_t term, uint64_t number,
+                                       const std::vector<WeightRoot>& digests) override;
 
   Server* const server_;
   const WeightOwnerOptions options_;
   WeightCalls calls_;
+  const std::shared_ptr<ParkedAsks> parked_;
+  // Set by Begin().
+  std::shared_ptr<PartLine> parts_;
+  std::unique_ptr<OwnerGroup> group_;  // Its locks are taken before mu_, never after it.
+
   mutable Mutex mu_;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
   std::vector<TensorLayout> layouts_ ABSL_GUARDED_BY(mu_);  // Empty: none are declared yet.
@@ -104,29 +115,105 @@ class WeightOwner::State final : public Answerer, public std::enable_shared_from
   std::map<uint64_t, Version> versions_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, absl::Status> dropped_ ABSL_GUARDED_BY(mu_);  // The last ones, and why.
   uint64_t highest_sealed_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mu_);
-  uint64_t last_parked_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t active_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<uint64_t> missed_ ABSL_GUARDED_BY(mu_);  // There was something to tell to them.
 };
+
+void WeightOwner::State::Begin() {
+  parts_ = std::make_shared<PartLine>(
+      options_.answers, server_->executor(),
+      [weak = weak_from_this()](const WeightAsk& ask) -> absl::StatusOr<Tensor> {
+        const auto self = weak.lock();
+        if (self == nullptr) return absl::AbortedError("the owner has left the set");
+        return self->MakePart(ask);
+      });
+  OwnerGroup::Parts parts;
+  parts.server = server_;
+  parts.set = options_.set;
+  parts.owners = options_.owners;
+  parts.rank = options_.rank;
+  parts.leads.times = options_.times;
+  parts.leads.min_members = options_.min_members;
+  parts.covers = this;
+  parts.on_sealed = [this](const WeightVersion& version) { MarkSealed(version); };
+  parts.on_active = [this](uint64_t number) { MarkActive(number); };
+  parts.tell = [this](std::vector<tryst::Answer> news) { Tell(std::move(news)); };
+  group_ = std::make_unique<OwnerGroup>(std::move(parts));
+}
+
+absl::StatusOr<Covers::Sealed> WeightOwner::State::Judge(uint64_t, uint64_t number,
+                                                         const std::vector<WeightRoot>& digests) {
+  MutexLock lock(&mu_);
+  const auto found = versions_.find(number);
+  if (found == versions_.end()) {
+    return absl::NotFoundError(absl::StrCat("the first owner has no version ", number));
+  }
+  const SealedVersion& as = found->second.as;
+  if (!found->second.agreed) return absl::UnavailableError("it is not put together yet");
+  for (size_t owner = 0; owner < digests.size(); ++owner) {
+    if (owner >= as.lists.size() || RootOf(as.lists[owner]) != digests[owner]) {
+      return absl::DataLossError(absl::StrCat("owner ", owner, " is ready with another list"));
+    }
+  }
+  return Covers::Sealed{as.name.birth, RootOf(as.root)};
+}
+
+// Brings what the leader has to tell to those that listen.
+void WeightOwner::State::Tell(std::vector<tryst::Answer> news) {
+  std::map<uint64_t, std::string> told;
+  for (const tryst::Answer& answer : news) told[answer.incarnation] = EncodeAnswer(answer);
+  std::vector<AskOfPeer> listeners;
+  {
+    MutexLock lock(&mu_);
+    std::set<uint64_t> heard;
+    listeners = parked_->TakeIf([&](const AskOfPeer& ask) {
+      const uint64_t incarnation = ask.ask.incarnation;
+      const bool wanted = ask.ask.kind == WeightAsk::Kind::kNews && told.count(incarnation) != 0;
+      if (wanted) heard.insert(incarnation);
+      return wanted;
+    });
+    // Those that have gone never ask again.
+    if (missed_.size() > kMaxParked) missed_.clear();
+    for (const auto& one : told) {
+      if (heard.count(one.first) == 0) missed_.insert(one.first);
+    }
+  }
+  for (AskOfPeer& listener : listeners) {
+    auto bytes = BytesTensor(told[listener.ask.incarnation]);
+    EndAsk(std::move(listener), std::move(bytes));
+  }
+}
+
+void WeightOwner::State::AnswerQuestion(AskOfPeer ask) {
+  const auto question = DecodeQuestion(ask.ask.question);
+  const auto answer = question.ok() ? group_->OnQuestion(*question)
+                                    : absl::StatusOr<tryst::Answer>(question.status());
+  auto bytes =
+      answer.ok() ? BytesTensor(EncodeAnswer(*answer)) : absl::StatusOr<Tensor>(answer.status());
+  EndAsk(std::move(ask), std::move(bytes));
+}
 
 absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
   auto encoded = EncodeLayouts(layouts, options_.owners.size());
   if (!encoded.ok()) return encoded.status();
-  MutexLock lock(&mu_);
-  if (!layouts_.empty())
-    return absl::AlreadyExistsError(
-        "the layouts of this set of weights were declared already: declare them once");
-  for (uint32_t tensor = 0; tensor < layouts.size(); ++tensor) {
-    for (Box& box : BoxesOf(layouts[tensor], options_.rank)) {
-      own_.push_back({tensor, std::move(box)});
+  const WeightRoot root = RootOf(DigestOf(*encoded));
+  {
+    MutexLock lock(&mu_);
+    if (!layouts_.empty()) return absl::AlreadyExistsError("the set's layouts were declared");
+    for (uint32_t tensor = 0; tensor < layouts.size(); ++tensor) {
+      for (Box& box : BoxesOf(layouts[tensor], options_.rank)) {
+        own_.push_back({tensor, std::move(box)});
+      }
     }
+    layouts_ = std::move(layouts);
+    offsets_ = ListOffsets(layouts_, options_.rank);
+    for (uint32_t tensor = 0; tensor < layouts_.size(); ++tensor) {
+      tensors_[layouts_[tensor].name] = tensor;
+    }
+    encoded_layouts_ = *std::move(encoded);
+    layouts_digest_ = DigestOf(encoded_layouts_);
   }
-  layouts_ = std::move(layouts);
-  offsets_ = ListOffsets(layouts_, options_.rank);
-  for (uint32_t tensor = 0; tensor < layouts_.size(); ++tensor) {
-    tensors_[layouts_[tensor].name] = tensor;
-  }
-  encoded_layouts_ = *std::move(encoded);
-  layouts_digest_ = DigestOf(encoded_layouts_);
+  group_->Declare(root);
   return absl::OkStatus();
 }
 
@@ -155,14 +242,14 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
     dtype = layouts_[own_[place].tensor].dtype;
     if (number <= highest_sealed_) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is too low: the highest sealed one is ", highest_sealed_));
+          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
     }
     const size_t unsealed =
         std::count_if(versions_.begin(), versions_.end(),
                       [](const auto& version) { return !version.second.sealed; });
     if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(unsealed, " versions are published and not sealed: seal or drop one"));
+          absl::StrCat(unsealed, " versions are being published: seal or drop one"));
     }
     Version& version = versions_[number];
     version.boxes.resize(own_.size());
@@ -171,7 +258,7 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
     if (version.claimed[place]) {
       return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
                                                      Printable(tensor), "\" of version ", number,
-                                                     " was published already"));
+                                                     " was published"));
     }
     version.claimed[place] = true;
   }
@@ -183,9 +270,9 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   };
   if (!bytes.valid() || !bytes.on_host() ||
       (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
-    return unclaim(absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
-        ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory")));
+    return unclaim(absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
+                     ", which cannot be made of ", DTypeName(bytes.dtype()), " in host memory")));
   }
   const absl::Status view = CheckView(box.extent, lies, bytes.shape().elements(), ViewUse::kSource);
   if (!view.ok()) return unclaim(view);
@@ -220,45 +307,45 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
 }
 
 absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const std::string& label,
-                                                       absl::Duration timeout) {
+                                                       const Patience& patience) {
   if (label.size() > kMaxLabelBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the label has ", label.size(), " bytes, and may have at most ", kMaxLabelBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a label of ", label.size(), " bytes, and at most ", kMaxLabelBytes));
   }
   std::vector<Ended> ended;
   {
     MutexLock lock(&mu_);
-    if (layouts_.empty())
-      return absl::FailedPreconditionError(
-          "this set of weights has no layouts yet: declare them first");
+    if (layouts_.empty()) return absl::FailedPreconditionError("the set has no layouts yet");
     if (own_.empty() && number > highest_sealed_) versions_[number];  // It has nothing to publish.
     const auto found = versions_.find(number);
     if (found == versions_.end() || found->second.published < own_.size()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "this owner has published ", found == versions_.end() ? 0 : found->second.published,
-          " of its ", own_.size(), " boxes of version ", number,
-          ": publish all of them, then seal"));
+          "of version ", number, " this owner has published ",
+          found == versions_.end() ? 0 : found->second.published, " of ", own_.size(), " boxes"));
     }
     if (number <= highest_sealed_) {
       return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is too low: the highest sealed one is ", highest_sealed_));
+          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
     }
     if (found->second.ready) {
-      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already"));
+      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed"));
     }
     found->second.ready = true;
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
   auto sealed =
-      options_.rank == 0 ? SealAsFirst(number, label, timeout) : SealAsOther(number, timeout);
-  if (!sealed.ok()) Drop(number, sealed.status());
-  return sealed;
+      options_.rank == 0 ? PutTogether(number, label, patience) : AskForSealed(number, patience);
+  absl::Status status = sealed.ok() ? Agree(*sealed) : sealed.status();
+  if (status.ok()) status = group_->Seal(number, RootOf(sealed->lists[options_.rank]), patience);
+  if (status.ok()) return sealed;
+  Drop(number, status);
+  return status;
 }
 
-absl::StatusOr<SealedVersion> WeightOwner::State::SealAsFirst(uint64_t number,
+absl::StatusOr<SealedVersion> WeightOwner::State::PutTogether(uint64_t number,
                                                               const std::string& label,
-                                                              absl::Duration timeout) {
+                                                              const Patience& patience) {
   const uint32_t owners = options_.owners.size();
   std::vector<WeightCalls::Call> calls;
   WeightAsk ask;
@@ -267,7 +354,7 @@ absl::StatusOr<SealedVersion> WeightOwner::State::SealAsFirst(uint64_t number,
   for (uint32_t owner = 1; owner < owners; ++owner) {
     calls.push_back({options_.owners[owner], ask});
   }
-  const auto answers = calls_.Ask(calls, timeout);
+  const auto answers = calls_.Ask(calls, patience);
   std::vector<TensorLayout> layouts;
   std::vector<std::vector<Digest>> lists(owners);
   SealedVersion sealed;
@@ -284,15 +371,15 @@ absl::StatusOr<SealedVersion> WeightOwner::State::SealAsFirst(uint64_t number,
   for (uint32_t owner = 1; owner < owners; ++owner) {
     const auto& answer = answers[owner - 1];
     if (!answer.ok()) {
-      return absl::AbortedError(absl::StrCat(
-          "version ", number, " was dropped: owner ", owner, ", ", options_.owners[owner],
-          ", was not ready to seal it: ", answer.status().ToString()));
+      return absl::AbortedError(absl::StrCat("version ", number, " is dropped: owner ", owner, ", ",
+                                             options_.owners[owner],
+                                             ", is not ready: ", answer.status().ToString()));
     }
     const size_t boxes = ListOffsets(layouts, owner).back();
     auto digests = DecodeDigests({answer->data_as<char>(), answer->bytes()}, 1 + boxes);
     if (!digests.ok() || digests->front() != sealed.name.layouts) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "version ", number, " was dropped: owner ", owner, ", ", options_.owners[owner],
+          "version ", number, " is dropped: owner ", owner, ", ", options_.owners[owner],
           ", has declared other layouts than ", options_.owners[0]));
     }
     lists[owner].assign(digests->begin() + 1, digests->end());
@@ -300,33 +387,27 @@ absl::StatusOr<SealedVersion> WeightOwner::State::SealAsFirst(uint64_t number,
   const absl::Status replicas = CheckReplicas(layouts, lists);
   if (!replicas.ok()) return replicas;
   sealed.name.number = number;
-  sealed.name.birth = absl::Uniform<uint64_t>(absl::BitGen());
+  sealed.name.birth = absl::Uniform<uint64_t>(absl::BitGen()) | 1;
   sealed.label = label;
   for (uint32_t owner = 0; owner < owners; ++owner) {
     sealed.lists.push_back(ListDigest(sealed.name, owner, lists[owner]));
   }
   sealed.root = RootDigest(sealed.name, sealed.lists);
-  const absl::Status kept = Keep(sealed);
-  if (!kept.ok()) return kept;
   return sealed;
 }
 
-absl::StatusOr<SealedVersion> WeightOwner::State::SealAsOther(uint64_t number,
-                                                              absl::Duration timeout) {
+absl::StatusOr<SealedVersion> WeightOwner::State::AskForSealed(uint64_t number,
+                                                               const Patience& patience) {
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kSealed;
   ask.number = number;
   const WeightCalls::Call call{options_.owners[0], ask};
-  const auto answer = std::move(calls_.Ask({call}, timeout)[0]);
+  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
-  auto sealed = DecodeSealed({answer->data_as<char>(), answer->bytes()});
-  if (!sealed.ok()) return sealed;
-  const absl::Status kept = Keep(*sealed);
-  if (!kept.ok()) return kept;
-  return sealed;
+  return DecodeSealed({answer->data_as<char>(), answer->bytes()});
 }
 
-absl::Status WeightOwner::State::Keep(const SealedVersion& sealed) {
+absl::Status WeightOwner::State::Agree(const SealedVersion& sealed) {
   std::vector<Ended> ended;
   {
     MutexLock lock(&mu_);
@@ -337,24 +418,45 @@ absl::Status WeightOwner::State::Keep(const SealedVersion& sealed) {
     if (sealed.name.layouts != layouts_digest_ || sealed.lists.size() != options_.owners.size() ||
         sealed.lists[options_.rank] !=
             ListDigest(sealed.name, options_.rank, found->second.digests)) {
-      return absl::DataLossError(
-          absl::StrCat("the first owner has sealed other layouts or boxes of version ",
-                       sealed.name.number, " than this owner published"));
+      return absl::DataLossError(absl::StrCat("the first owner has sealed another version ",
+                                              sealed.name.number, " than this owner published"));
     }
-    found->second.sealed = true;
+    found->second.agreed = true;
     found->second.as = sealed;
-    highest_sealed_ = std::max(highest_sealed_, sealed.name.number);
-    size_t sealed_count = 0;
-    for (auto version = versions_.end(); version != versions_.begin();) {
-      --version;
-      if (version->second.sealed && ++sealed_count > options_.keep) {
-        version = versions_.erase(version);
-      }
-    }
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
   return absl::OkStatus();
+}
+
+// The log says so. Of what is sealed the newest ones are kept, and the active one.
+void WeightOwner::State::MarkSealed(const WeightVersion& name) {
+  std::vector<Ended> ended;
+  std::vector<Version> over;  // Its memory goes back without the lock.
+  {
+    MutexLock lock(&mu_);
+    const auto found = versions_.find(name.number);
+    if (found == versions_.end() || !found->second.agreed ||
+        found->second.as.name.birth != name.birth) {
+      return;
+    }
+    found->second.sealed = true;
+    highest_sealed_ = std::max(highest_sealed_, name.number);
+    size_t kept = 0;
+    for (auto version = versions_.end(); version != versions_.begin();) {
+      --version;
+      if (!version->second.sealed || version->first == active_ || ++kept <= options_.keep) continue;
+      over.push_back(std::move(version->second));
+      version = versions_.erase(version);
+    }
+    ended = TakeAnswered();
+  }
+  EndAll(std::move(ended));
+}
+
+void WeightOwner::State::MarkActive(uint64_t number) {
+  MutexLock lock(&mu_);
+  active_ = number;
 }
 
 void WeightOwner::State::Drop(uint64_t number, const absl::Status& why) {
@@ -376,16 +478,18 @@ void WeightOwner::State::Drop(uint64_t number, const absl::Status& why) {
 
 void WeightOwner::State::Close() {
   server_->steps()->SetAnswerer(WeightsPrefix(options_.set), nullptr);
+  group_->Close();
   std::vector<Ended> ended;
   std::map<uint64_t, Version> versions;
   {
     MutexLock lock(&mu_);
     closed_ = absl::AbortedError(
-        absl::StrCat("owner ", options_.rank, " has left the set of weights ", options_.set));
+        absl::StrCat("owner ", options_.rank, " has left the set ", options_.set));
     versions.swap(versions_);
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
+  parts_->Close(absl::AbortedError("the owner has left the set"));
 }
 
 absl::StatusOr<Tensor> WeightOwner::State::BytesTensor(absl::string_view bytes,
@@ -401,7 +505,8 @@ absl::StatusOr<Tensor> WeightOwner::State::BytesTensor(absl::string_view bytes,
 absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
     const WeightAsk& ask) const {
   const auto found = versions_.find(ask.number);
-  if (found != versions_.end() && found->second.sealed &&
+  // Others may have heard of the seal before this owner has.
+  if (found != versions_.end() && found->second.agreed &&
       found->second.as.name.birth == ask.birth) {
     return &found->second;
   }
@@ -409,9 +514,8 @@ absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
   for (const auto& [number, version] : versions_) {
     if (version.sealed) absl::StrAppend(&there, there.empty() ? "" : ", ", number);
   }
-  return absl::NotFoundError(
-      absl::StrCat("owner ", options_.rank, " does not hold version ", ask.number,
-                   " as this member knows it; it holds: ", there.empty() ? "none" : there));
+  return absl::NotFoundError(absl::StrCat("version ", ask.number, " of that birth is not at owner ",
+                                          options_.rank, "; there are: ", there));
 }
 
 bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer) {
@@ -426,9 +530,9 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
       const auto dropped = dropped_.find(ask.number);
       if (found != versions_.end()) {
         const Version& version = found->second;
-        if (version.sealed) {
+        if (version.agreed && ask.kind == WeightAsk::Kind::kSealed) {
           *answer = BytesTensor(EncodeSealed(version.as));
-          if (ask.kind == WeightAsk::Kind::kSealed) return true;
+          return true;
         }
         if (ask.kind == WeightAsk::Kind::kSealed || !version.ready) return false;
         std::vector<Digest> digests = {layouts_digest_};
@@ -441,8 +545,7 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
         return true;
       }
       if (ask.number > highest_sealed_) return false;
-      *answer = absl::NotFoundError(
-          absl::StrCat("version ", ask.number, " is older than those that this owner keeps"));
+      *answer = absl::NotFoundError(absl::StrCat("version ", ask.number, " is over"));
       return true;
     }
     case WeightAsk::Kind::kNewer:
@@ -452,46 +555,64 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
                     ? BytesTensor(encoded_layouts_)
-                    : absl::NotFoundError("this owner has declared other layouts, or none yet");
+                    : absl::NotFoundError("other layouts are declared");
       return true;
     case WeightAsk::Kind::kList: {
       const auto version = Find(ask);
       *answer = version.ok() ? BytesTensor(EncodeDigests((*version)->digests)) : version.status();
       return true;
     }
+    case WeightAsk::Kind::kNews:
+      if (missed_.erase(ask.incarnation) == 0) return false;
+      *answer = BytesTensor("");
+      return true;
     case WeightAsk::Kind::kPart:
-      break;  // AnswerPart().
+    case WeightAsk::Kind::kQuestion:
+      break;  // Answer().
   }
-  *answer = absl::InternalError(
-      "a request for a part of weights came the wrong way: this is a bug of Tryst");
+  *answer = absl::InternalError("it is answered elsewhere");
   return true;
 }
 
-void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) {
-  const auto ask = ParseEdge(options_.set, key.edge());
-  if (!ask.ok()) return End(args, std::move(done), ask.status());
-  if (ask->kind == WeightAsk::Kind::kPart) {
-    // Copying does not belong on a poller's thread.
+void WeightOwner::State::Answer(const TensorKey& key, const Args& args, DoneFn done) {
+  auto parsed = ParseEdge(options_.set, key.edge());
+  AskOfPeer ask;
+  ask.peer = std::string(key.dst().worker);
+  ask.args = args;
+  ask.done = std::move(done);
+  if (!parsed.ok()) return EndAsk(std::move(ask), parsed.status());
+  ask.ask = *std::move(parsed);
+  if (ask.ask.kind == WeightAsk::Kind::kPart) {
+    Tensor box;
+    StridedCopy copy;
+    const absl::Status checked = CheckPart(ask.ask, &box, &copy);
+    if (!checked.ok()) return EndAsk(std::move(ask), checked);
+    ask.bytes = copy.bytes() + Digest::kBytes;
+    return parts_->Enter(std::move(ask));
+  }
+  if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
+    // What it brings about does not belong on a poller's thread.
     server_->executor()->RunWithoutWaiting(
-        [self = shared_from_this(), ask = *ask, args, done = std::move(done)]() mutable {
-          self->AnswerPart(ask, args, std::move(done));
+        [self = shared_from_this(), ask = std::move(ask)]() mutable {
+          self->AnswerQuestion(std::move(ask));
         });
     return;
   }
-  absl::StatusOr<Tensor> answer =
-      absl::UnknownError("the request was not answered: this is a bug of Tryst");
+  absl::StatusOr<Tensor> answer = absl::UnknownError("");
   bool now = false;
   {
     MutexLock lock(&mu_);
-    now = AnswerNow(*ask, &answer);
-    if (!now && parked_.size() >= kMaxParked) {
-      answer = absl::ResourceExhaustedError(
-          "too many members wait for versions of this set of weights: try again later");
-      now = true;
-    }
+    now = AnswerNow(ask.ask, &answer);
   }
-  if (now) return End(args, std::move(done), std::move(answer));
-  Park(*ask, args, std::move(done));
+  if (now) return EndAsk(std::move(ask), std::move(answer));
+  parked_->Park(std::move(ask));
+  // What it waits for may have come meanwhile.
+  std::vector<Ended> ended;
+  {
+    MutexLock lock(&mu_);
+    ended = TakeAnswered();
+  }
+  EndAll(std::move(ended));
 }
 
 absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, StridedCopy* copy) {
@@ -511,104 +632,43 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "owner ", options_.rank, " has no box that contains ", ask.box.ToString(), " of tensor ",
-      ask.tensor, ", or the part has more than ", kMaxPartBytes, " bytes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("owner ", options_.rank, " has no box with ", ask.box.ToString(), " of tensor ",
+                   ask.tensor, ", or that is more than ", kMaxPartBytes, " bytes"));
 }
 
-void WeightOwner::State::AnswerPart(const WeightAsk& ask, const RecvArgs& args, DoneFn done) {
-  if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-    return End(args, std::move(done),
-               absl::CancelledError("the member cancelled its request to this owner of weights"));
-  }
+absl::StatusOr<Tensor> WeightOwner::State::MakePart(const WeightAsk& ask) {
   Tensor box;
   StridedCopy copy;
   const absl::Status checked = CheckPart(ask, &box, &copy);
-  if (!checked.ok()) return End(args, std::move(done), checked);
+  if (!checked.ok()) return checked;
   auto answer = BytesTensor("", copy.bytes() + Digest::kBytes);
-  if (answer.ok()) {
-    char* const to = static_cast<char*>(answer->mutable_data());
-    RunCopy(copy, box.data(), to);
-    const std::string digest = EncodeDigests({DigestOf(to, copy.bytes())});
-    memcpy(to + copy.bytes(), digest.data(), digest.size());
-  }
-  End(args, std::move(done), std::move(answer));
-}
-
-void WeightOwner::State::Park(const WeightAsk& ask, const RecvArgs& args, DoneFn done) {
-  uint64_t id = 0;
-  {
-    MutexLock lock(&mu_);
-    id = ++last_parked_;
-    parked_.emplace(id, Parked{ask, args, std::move(done), Cancellation::kNoToken});
-  }
-  if (args.cancellation != nullptr) {
-    const Cancellation::Token token =
-        args.cancellation->Register([weak = weak_from_this(), id]() mutable {
-          const auto self = weak.lock();
-          if (self == nullptr) return;
-          std::vector<Ended> ended;
-          {
-            MutexLock lock(&self->mu_);
-            const auto found = self->parked_.find(id);
-            if (found == self->parked_.end()) return;
-            ended.emplace_back(
-                std::move(found->second),
-                absl::CancelledError("the member cancelled its request to this owner of weights"));
-            self->parked_.erase(found);
-          }
-          ended.front().first.token = Cancellation::kNoToken;  // It runs now.
-          EndAll(std::move(ended));
-        });
-    std::vector<Ended> ended;
-    bool answered = false;
-    {
-      MutexLock lock(&mu_);
-      const auto found = parked_.find(id);
-      answered = found == parked_.end();
-      if (!answered && token == Cancellation::kNoToken) {
-        ended.emplace_back(
-            std::move(found->second),
-            absl::CancelledError("the member cancelled its request to this owner of weights"));
-        parked_.erase(found);
-      } else if (!answered) {
-        found->second.token = token;
-      }
-    }
-    if (answered && token != Cancellation::kNoToken) args.cancellation->TryDeregister(token);
-    EndAll(std::move(ended));
-  }
-  // What it waits for may have come meanwhile.
-  std::vector<Ended> ended;
-  {
-    MutexLock lock(&mu_);
-    ended = TakeAnswered();
-  }
-  EndAll(std::move(ended));
+  if (!answer.ok()) return answer;
+  char* const to = static_cast<char*>(answer->mutable_data());
+  RunCopy(copy, box.data(), to);
+  const std::string digest = EncodeDigests({DigestOf(to, copy.bytes())});
+  memcpy(to + copy.bytes(), digest.data(), digest.size());
+  return answer;
 }
 
 std::vector<WeightOwner::State::Ended> WeightOwner::State::TakeAnswered() {
+  std::vector<absl::StatusOr<Tensor>> answers;
+  std::vector<AskOfPeer> asks =
+      parked_->TakeIf([&](const AskOfPeer& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        absl::StatusOr<Tensor> answer = absl::UnknownError("");
+        if (!AnswerNow(ask.ask, &answer)) return false;
+        answers.push_back(std::move(answer));
+        return true;
+      });
   std::vector<Ended> ended;
-  for (auto parked = parked_.begin(); parked != parked_.end();) {
-    absl::StatusOr<Tensor> answer =
-        absl::UnknownError("the request was not answered: this is a bug of Tryst");
-    if (!AnswerNow(parked->second.ask, &answer)) {
-      ++parked;
-      continue;
-    }
-    ended.emplace_back(std::move(parked->second), std::move(answer));
-    parked = parked_.erase(parked);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    ended.emplace_back(std::move(asks[i]), std::move(answers[i]));
   }
   return ended;
 }
 
 void WeightOwner::State::EndAll(std::vector<Ended> ended) {
-  for (auto& [parked, answer] : ended) {
-    if (parked.token != Cancellation::kNoToken) {
-      parked.args.cancellation->TryDeregister(parked.token);
-    }
-    End(parked.args, std::move(parked.done), std::move(answer));
-  }
+  for (auto& [ask, answer] : ended) EndAsk(std::move(ask), std::move(answer));
 }
 
 absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
@@ -620,17 +680,19 @@ absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
   }
   if (options.owners.empty() || options.owners.size() > LayoutLimits::kMaxOwners ||
       options.rank >= options.owners.size() || options.keep < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the set of weights has ", options.owners.size(), " owners, rank ", options.rank,
-        " and keep ", options.keep, ": there may be 1 to ", LayoutLimits::kMaxOwners,
-        " owners, the rank must be below their number, and keep at least 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of ", options.owners.size(),
+                     " owners, of whom there "
+                     "may be ",
+                     LayoutLimits::kMaxOwners, "; keep ", options.keep));
   }
   if (options.owners[options.rank] != server->worker()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("owner ", options.rank, " should be ", options.owners[options.rank],
-                     ", and this worker is ", server->worker(), ": give each owner its own rank"));
+    return absl::InvalidArgumentError(absl::StrCat("owner ", options.rank, " is to be ",
+                                                   options.owners[options.rank], ", and this is ",
+                                                   server->worker()));
   }
   auto state = std::make_shared<State>(server, options);
+  state->Begin();
   server->steps()->SetAnswerer(WeightsPrefix(options.set), state);
   return std::unique_ptr<WeightOwner>(new WeightOwner(std::move(state)));
 }
@@ -647,12 +709,18 @@ absl::Status WeightOwner::Publish(uint64_t number, absl::string_view tensor, con
 }
 
 absl::StatusOr<SealedVersion> WeightOwner::Seal(uint64_t number, const std::string& label,
-                                                absl::Duration timeout) {
-  return state_->Seal(number, label, timeout);
+                                                const Patience& patience) {
+  return state_->Seal(number, label, patience);
 }
 
 void WeightOwner::Drop(uint64_t number) {
   state_->Drop(number, absl::AbortedError(absl::StrCat("version ", number, " was dropped")));
 }
+
+absl::Status WeightOwner::Activate(uint64_t number, ActivateMode mode, const Patience& patience) {
+  return state_->group()->Activate(number, mode, patience);
+}
+
+std::string WeightOwner::Explain() const { return state_->group()->Explain(); }
 
 }  // namespace tryst

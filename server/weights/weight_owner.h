@@ -9,24 +9,32 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "server/server.h"
+#include "server/weights/part_line.h"
+#include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
 #include "weights/fetch_plan.h"
 #include "weights/layout.h"
+#include "weights/log.h"
+#include "weights/questions.h"
 
 namespace tryst {
 
 struct WeightOwnerOptions {
   std::string set;
-  std::vector<std::string> owners;  // Workers' names, by rank. The first one seals.
+  std::vector<std::string> owners;  // Workers' names, by rank. The first one keeps the set's log.
   uint32_t rank = 0;                // This worker is owners[rank].
-  size_t keep = 2;                  // How many sealed versions are kept.
+  size_t keep = 2;                  // How many sealed versions are kept, besides the active one.
+  size_t min_members = 1;           // With fewer the first owner drops an activation.
+  GroupTimes times;                 // All owners and members have the same.
+  PartLine::Limits answers;         // They bound the parts that this owner answers with.
 };
 
-// An owner's end of a set: publishes boxes, seals versions together with the other owners, and
-// answers whoever asks for parts of them. Thread-safe. The server outlives it, and what it answered
-// may outlive both.
+// An owner's end of a set: publishes boxes, seals versions together with the other owners, answers
+// whoever asks for parts of them, and says which version all members are to serve. The first owner
+// leads: it keeps the set's log in its memory, and nothing is decided while it is gone.
+// Thread-safe. The server outlives it, and what it answered may outlive both. It has one thread of
+// its own.
 class WeightOwner {
  public:
   // kInvalidArgument. kFailedPrecondition: the server has not started.
@@ -45,13 +53,23 @@ class WeightOwner {
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
                        const Tensor& bytes, const Strides& lies);
 
-  // Every owner calls it when it has published all of its boxes; it returns when the version is
-  // sealed or dropped. Dropped it is when an owner does not come within `timeout` (kAborted names
-  // it), has declared otherwise (kInvalidArgument), or replicas differ (kDataLoss).
+  // Every owner calls it when it has published all of its boxes; it returns when the log says that
+  // the version is sealed or dropped. Dropped it is when an owner does not come within the patience
+  // or dies (kAborted names it), has declared otherwise (kInvalidArgument), or replicas differ
+  // (kDataLoss).
   absl::StatusOr<SealedVersion> Seal(uint64_t number, const std::string& label,
-                                     absl::Duration timeout);
+                                     const Patience& patience);
   // Lets go of a version that is not sealed. A Seal() of it elsewhere ends with kAborted.
   void Drop(uint64_t number);
+
+  // Has all members stage a sealed version and then serve it; returns when all do. Members that are
+  // silent until the patience is over are put out, if `min_members` are left. kAborted: it was
+  // dropped, as one member could not stage it, or a later version succeeds it. kFailedPrecondition:
+  // another Activate() of this owner is under way, or nothing is declared. kCancelled: it may still
+  // come about.
+  absl::Status Activate(uint64_t number, ActivateMode mode, const Patience& patience);
+  // Who owns what is sealed and active; at the first owner, what an activation waits for.
+  std::string Explain() const;
 
  private:
   class State;

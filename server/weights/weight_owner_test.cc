@@ -63,8 +63,15 @@ class WeightOwnerTest : public testing::Test {
         member_server_(Start("member", 0, first_server_.get())),
         first_(Open(first_server_.get(), 0)),
         second_(Open(second_server_.get(), 1)),
-        member_(*WeightMember::Open(member_server_.get(), "policy", Owners())) {}
+        member_(*WeightMember::Open(member_server_.get(), Observer())) {}
 
+  WeightMemberOptions Observer() {
+    WeightMemberOptions options;
+    options.set = "policy";
+    options.owners = Owners();
+    options.observes = true;
+    return options;
+  }
   std::vector<std::string> Owners() { return {first_server_->worker(), second_server_->worker()}; }
   std::unique_ptr<WeightOwner> Open(Server* server, uint32_t rank) {
     WeightOwnerOptions options;
@@ -279,8 +286,49 @@ TEST_F(WeightOwnerTest, WhatWasNotSealedIsNotDelivered) {
   EXPECT_EQ(into.data_as<int32_t>()[0], 70) << "nothing was written";
   // Neither a version nor layouts nor a list are believed.
   EXPECT_EQ(member_->Newer(0, kLong).status().code(), absl::StatusCode::kDataLoss);
-  const auto anew = *WeightMember::Open(member_server_.get(), "policy", Owners());
+  const auto anew = *WeightMember::Open(member_server_.get(), Observer());
   EXPECT_EQ(anew->Layouts(version, kLong).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// An answer of one element has 4 bytes and a digest of 16.
+TEST_F(WeightOwnerTest, AnOwnerAnswersWithinItsBounds) {
+  WeightOwnerOptions options;
+  options.set = "small";
+  options.owners = {first_server_->worker()};
+  options.answers.bytes = options.answers.bytes_of_one = 40;
+  options.answers.waiting_of_one = 8;
+  const auto owner = *WeightOwner::Open(first_server_.get(), options);
+  ASSERT_TRUE(owner->Declare({Replicated()}).ok());
+  ASSERT_TRUE(Publish(owner.get(), 5, Ints(70)).ok());
+  ASSERT_TRUE(owner->Seal(5, "", kLong).ok());
+  WeightMemberOptions observer = Observer();
+  observer.set = "small";
+  observer.owners = options.owners;
+  const auto member = *WeightMember::Open(member_server_.get(), observer);
+  const SealedVersion version = *member->Newer(0, kLong);
+  const Tensor into = Ints(0);
+  std::vector<WeightMember::Item> items;
+  for (int i = 0; i < 64; ++i) {
+    const int64_t at = i % 4;
+    items.push_back({"w", {{at}, {1}}, into, {at, {1}}});
+  }
+  const absl::Status fetched = member->Fetch(version, items, kLong);
+  ASSERT_TRUE(fetched.ok()) << fetched;
+  EXPECT_EQ(into.data_as<int32_t>()[3], 73);
+  // Several fetches at once ask for more than the line has room for.
+  std::vector<absl::Status> ends(16);
+  std::vector<std::thread> threads;
+  for (absl::Status& end : ends) {
+    threads.emplace_back([&] { end = member->Fetch(version, items, kLong); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int refused = 0;
+  for (const absl::Status& end : ends) {
+    EXPECT_TRUE(end.ok() || absl::IsResourceExhausted(end)) << end;
+    refused += !end.ok();
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_TRUE(member->Fetch(version, items, kLong).ok());
 }
 
 TEST_F(WeightOwnerTest, WhoWaitsHearsThatTheOwnerLeaves) {
@@ -312,9 +360,13 @@ TEST_F(WeightOwnerTest, WhatAMemberMayNotAsk) {
   EXPECT_EQ(fetch("w", {{0}, {4}}, into, {0, {0}}), kInvalid);
   EXPECT_EQ(fetch("w", {{0}, {4}}, into, {1, {1}}), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(fetch("w", {{0}, {4}}, *Tensor::Allocate(DType::kUint32, {4}), Dense({4})), kInvalid);
-  EXPECT_FALSE(WeightMember::Open(first_server_.get(), "policy", Owners()).ok());
-  EXPECT_FALSE(WeightMember::Open(member_server_.get(), "a|b", Owners()).ok());
-  EXPECT_FALSE(WeightMember::Open(member_server_.get(), "policy", {}).ok());
+  EXPECT_FALSE(WeightMember::Open(first_server_.get(), Observer()).ok());
+  WeightMemberOptions other = Observer();
+  other.set = "a|b";
+  EXPECT_FALSE(WeightMember::Open(member_server_.get(), other).ok());
+  other = Observer();
+  other.owners.clear();
+  EXPECT_FALSE(WeightMember::Open(member_server_.get(), other).ok());
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto again = tryst::ParseEdge("s", tryst::EdgeOf("s", *ask));
   if (!again.ok()) abort();
   Require(again->kind == ask->kind && again->number == ask->number && again->birth == ask->birth &&
-          again->digest == ask->digest && again->tensor == ask->tensor && again->box == ask->box);
+          again->digest == ask->digest && again->tensor == ask->tensor && again->box == ask->box &&
+          again->question == ask->question && again->incarnation == ask->incarnation);
   return 0;
 }

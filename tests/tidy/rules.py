@@ -120,10 +120,7 @@ ONLY_TESTS_YET = {
     "verbs:interval_tree": "of the registration cache",
     "plugins/tensorflow:asks": "the plug-in is built with TensorFlow's own headers, by no BUILD file",
     "plugins/tensorflow:links": "likewise",
-    "weights:data": "by way of server/weights",
-    "weights:log": "the server that connects owners, members and leaders is to use it",
-    "server/weights:etcd_decider": "the server that connects owners, members and leaders is to use it",
-    "server/weights:weights": "the C and the Python interface are to bring it to users",
+    "server/weights:etcd_decider": "an option of the first owner is to choose it",
     "verbs:registration_cache": "what registers the caller's memory is to use it",
 }
 

@@ -56,10 +56,10 @@ struct Process {
   std::unique_ptr<DriftingClock> clock;
   std::unique_ptr<Decider> decider;
   std::unique_ptr<WeightLeader> leader;
-  std::unique_ptr<WeightOwner> owner;
-  std::unique_ptr<WeightMember::Port> port;
+  std::unique_ptr<GroupOwner> owner;
+  std::unique_ptr<GroupMember::Port> port;
   std::unique_ptr<Permit> permit;
-  std::unique_ptr<WeightMember> member;
+  std::unique_ptr<GroupMember> member;
   std::unique_ptr<LogStore> store;  // Where this worker decides.
   // The engine: what lies where it serves from, and beside it.
   WeightVersion memory, beside;
@@ -81,16 +81,20 @@ struct Place {
 
 class AllCovers final : public Covers {
  public:
-  absl::StatusOr<WeightRoot> Judge(uint64_t term, uint64_t number,
-                                   const std::vector<WeightRoot>& digests) override {
+  explicit AllCovers(SimRandom* random) : random_(random) {}
+  absl::StatusOr<Sealed> Judge(uint64_t term, uint64_t number,
+                               const std::vector<WeightRoot>& digests) override {
     if (number % 11 == 10) return absl::DataLossError("replicas differ");
     WeightRoot root = {};
     for (const WeightRoot& digest : digests) {
       for (size_t i = 0; i < root.size(); ++i) root[i] = root[i] * 31 + digest[i];
     }
     root[0] ^= term;
-    return root;
+    return Sealed{random_->Next() | 1, root};
   }
+
+ private:
+  SimRandom* const random_;
 };
 
 class Fleet {
@@ -140,7 +144,7 @@ class Fleet {
   }
 
  private:
-  class Engine final : public WeightMember::Port {
+  class Engine final : public GroupMember::Port {
    public:
     Engine(Fleet* fleet, size_t place) : fleet_(fleet), place_(place) {}
     void Ask(const Question& question) override { fleet_->AskLeaders(place_, question); }
@@ -217,18 +221,18 @@ class Fleet {
     if (place.role == Role::kLeader) {
       StartLeader(at, process);
     } else if (place.role == Role::kOwner) {
-      WeightOwner::Self self;
+      GroupOwner::Self self;
       self.incarnation = process->incarnation;
       self.rank = static_cast<uint32_t>(place.index);
       self.owners = static_cast<uint32_t>(options_.owners);
       self.layout[0] = 7;
-      process->owner = std::make_unique<WeightOwner>(
+      process->owner = std::make_unique<GroupOwner>(
           self, times_, [this, at](const Question& question) { AskLeaders(at, question); });
     } else {
       process->permit = std::make_unique<Permit>(place.index % 2 == 1);
       process->port = std::make_unique<Engine>(this, at);
-      process->member = std::make_unique<WeightMember>(process->incarnation, times_,
-                                                       process->port.get(), process->permit.get());
+      process->member = std::make_unique<GroupMember>(process->incarnation, times_,
+                                                      process->port.get(), process->permit.get());
     }
     Tick(at, process->incarnation);
   }
@@ -243,10 +247,9 @@ class Fleet {
     options.times = times_;
     options.min_members = 1;
     options.resume_ns = 4000 * kMs;
-    process->leader = std::make_unique<WeightLeader>(
-        options, process->decider.get(), &covers_,
-        [this, at](const Answer& answer) { Deliver(at, answer); },
-        [this] { return random_.Next(); });
+    process->leader =
+        std::make_unique<WeightLeader>(options, process->decider.get(), &covers_,
+                                       [this, at](const Answer& answer) { Deliver(at, answer); });
   }
 
   void Kill(size_t at) {
@@ -686,7 +689,7 @@ class Fleet {
     for (size_t at = 0; at < places_.size(); ++at) {
       const Process* process = places_[at].process.get();
       if (process == nullptr || !process->member) continue;
-      const WeightMember& member = *process->member;
+      const GroupMember& member = *process->member;
       Say(absl::StrCat(Name(at), member.state().HasMember(process->incarnation) ? "" : " (out)",
                        " has ", member.serving().number, ", length ", member.state().length, " of ",
                        state.length, ", its stage of ", member.stage().number, " ",
@@ -714,7 +717,7 @@ class Fleet {
   std::map<std::pair<size_t, size_t>, int64_t>
       cut_links_;  // A leader's with itself: to the decider.
   uint32_t loss_per_million_ = 0;
-  AllCovers covers_;
+  AllCovers covers_{&random_};
   uint64_t calls_ = 0;
   std::set<uint64_t> open_calls_;
   std::map<uint64_t, int64_t> calls_due_;

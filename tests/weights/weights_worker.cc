@@ -153,7 +153,11 @@ absl::Status FetchAndCheck(WeightMember* member, const SealedVersion& version, u
 }
 
 int BeMember(Server* server, const Words& words) {
-  auto member = WeightMember::Open(server, kSet, OwnerNames(words.owners));
+  WeightMemberOptions options;
+  options.set = kSet;
+  options.owners = OwnerNames(words.owners);
+  options.observes = true;
+  auto member = WeightMember::Open(server, options);
   if (!member.ok()) return Fail("open", member.status());
   std::mt19937_64 random(4500070 + words.task);
   uint64_t last = 0;

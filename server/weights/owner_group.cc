@@ -1,0 +1,182 @@
+#include "server/weights/owner_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+
+namespace tryst {
+namespace {
+
+int64_t DeadlineNs(const Patience& patience) {
+  return SteadyClock().NowNs() +
+         std::min(absl::ToInt64Nanoseconds(patience.left()), int64_t{kMaxWishNs});
+}
+
+}  // namespace
+
+OwnerGroup::OwnerGroup(Parts parts)
+    : parts_(std::move(parts)), incarnation_(absl::Uniform<uint64_t>(absl::BitGen()) | 1) {
+  if (parts_.rank == 0) {
+    leading_ =
+        std::make_shared<Leading>(parts_.leads, incarnation_, parts_.covers,
+                                  [this](std::vector<Answer> news) { Tell(std::move(news)); });
+  }
+  LeaderLink::Parts link;
+  link.server = parts_.server;
+  link.set = parts_.set;
+  link.leader = parts_.owners[0];
+  link.incarnation = incarnation_;
+  link.own = leading_;
+  link.patience_ns = parts_.leads.times.permit_ns;
+  link.turn = [this](const LeaderLink::Heard& heard, std::vector<Question>* questions) {
+    return Turn(heard, questions);
+  };
+  link_ = std::make_unique<LeaderLink>(std::move(link));
+}
+
+OwnerGroup::~OwnerGroup() = default;
+
+void OwnerGroup::Close() {
+  link_->Stop();
+  MutexLock lock(&mu_);
+  closed_ = true;
+  group_.reset();
+  sealed_.clear();
+  decided_.NotifyAll();
+}
+
+void OwnerGroup::Declare(const WeightRoot& layouts) {
+  GroupOwner::Self self;
+  self.incarnation = incarnation_;
+  self.rank = parts_.rank;
+  self.owners = parts_.owners.size();
+  self.layout = layouts;
+  {
+    MutexLock lock(&mu_);
+    if (closed_) return;
+    group_ = std::make_unique<GroupOwner>(
+        self, parts_.leads.times,
+        [this](const Question& question)
+            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { questions_.push_back(question); });
+  }
+  link_->Wake();
+}
+
+int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions) {
+  const int64_t now_ns = SteadyClock().NowNs();
+  std::vector<WeightVersion> sealed;
+  int64_t next_ns = 0;
+  uint64_t active = 0;
+  {
+    MutexLock lock(&mu_);
+    if (group_ == nullptr) return now_ns + parts_.leads.times.permit_ns;  // Declare() wakes it.
+    for (const Answer& answer : heard.answers) group_->OnAnswer(answer, now_ns);
+    if (heard.ask_soon) group_->AskSoon();
+    next_ns = group_->Advance(now_ns);
+    active = group_->state().active.version.number;
+    questions->swap(questions_);
+    questions_.clear();
+    sealed.swap(sealed_);
+    telling_ = !sealed.empty();
+  }
+  parts_.on_active(active);
+  for (const WeightVersion& version : sealed) parts_.on_sealed(version);
+  if (!sealed.empty()) {
+    MutexLock lock(&mu_);
+    telling_ = false;
+    decided_.NotifyAll();
+  }
+  return next_ns;
+}
+
+// This owner's own news go to its link.
+void OwnerGroup::Tell(std::vector<Answer> news) {
+  const auto others = std::partition(news.begin(), news.end(), [this](const Answer& answer) {
+    return answer.incarnation != incarnation_;
+  });
+  for (auto own = others; own != news.end(); ++own) link_->Hear(std::move(*own));
+  news.erase(others, news.end());
+  if (!news.empty()) parts_.tell(std::move(news));
+}
+
+absl::Status OwnerGroup::Seal(uint64_t number, const WeightRoot& digest, const Patience& patience) {
+  const auto decision = std::make_shared<Decision>();
+  {
+    MutexLock lock(&mu_);
+    if (group_ == nullptr) return absl::AbortedError("the owner has left the set");
+    group_->Seal(number, digest, DeadlineNs(patience),
+                 [this, decision](absl::StatusOr<LogEntry> entry)
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                       decision->ended = true;
+                       decision->status = entry.status();
+                       if (entry.ok()) sealed_.push_back(entry->version);
+                       decided_.NotifyAll();
+                     });
+  }
+  link_->Wake();
+  const WakesOnCancel wakes(patience, &mu_, &decided_);
+  MutexLock lock(&mu_);
+  while (!decision->ended || !sealed_.empty() || telling_) {
+    if (patience.cancelled() && !decision->ended) {
+      group_->Withdraw(number);
+      continue;
+    }
+    decided_.Wait(&mu_);
+  }
+  return decision->status;
+}
+
+absl::Status OwnerGroup::Activate(uint64_t number, ActivateMode mode, const Patience& patience) {
+  const auto decision = std::make_shared<Decision>();
+  {
+    MutexLock lock(&mu_);
+    if (group_ == nullptr) return absl::FailedPreconditionError("the set has no layouts yet");
+    group_->Activate(number, mode, DeadlineNs(patience), [this, decision](absl::Status status) {
+      decision->ended = true;
+      decision->status = std::move(status);
+      decided_.NotifyAll();
+    });
+  }
+  link_->Wake();
+  const WakesOnCancel wakes(patience, &mu_, &decided_);
+  MutexLock lock(&mu_);
+  while (!decision->ended) {
+    if (patience.cancelled()) {
+      group_->WithdrawActivate();
+      continue;
+    }
+    decided_.Wait(&mu_);
+  }
+  return decision->status;
+}
+
+absl::StatusOr<Answer> OwnerGroup::OnQuestion(const Question& question) {
+  if (leading_ != nullptr) return leading_->OnQuestion(question);
+  return absl::FailedPreconditionError(
+      absl::StrCat("owner ", parts_.rank, " does not lead; owner 0 does"));
+}
+
+std::string OwnerGroup::Explain() const {
+  std::string text =
+      absl::StrCat("set ", parts_.set, ": owner ", parts_.rank, " of ", parts_.owners.size());
+  {
+    MutexLock lock(&mu_);
+    if (group_ == nullptr) {
+      absl::StrAppend(&text, "; nothing is declared");
+    } else {
+      const LogState& state = group_->state();
+      absl::StrAppend(&text, "; term ", state.term, group_->in_term() ? "" : ", not in it", "; ",
+                      state.members.size(), " members; version ", state.active.version.number,
+                      " is active");
+    }
+  }
+  if (leading_ != nullptr) return absl::StrCat(text, "; ", leading_->Explain());
+  const absl::Status trouble = link_->trouble();
+  if (trouble.ok()) return text;
+  return absl::StrCat(text, "; the leader does not answer: ", trouble.ToString());
+}
+
+}  // namespace tryst

@@ -1,0 +1,79 @@
+#ifndef TRYST_SERVER_WEIGHTS_OWNER_GROUP_H_
+#define TRYST_SERVER_WEIGHTS_OWNER_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "server/server.h"
+#include "server/weights/leader_link.h"
+#include "server/weights/leading.h"
+#include "server/weights/patience.h"
+#include "weights/owner.h"
+#include "weights/questions.h"
+
+namespace tryst {
+
+// An owner's part in who decides: it says READY, learns from the log what became of versions, and
+// asks for activations. The first owner also leads. Thread-safe.
+class OwnerGroup {
+ public:
+  struct Parts {
+    Server* server;  // It outlives this.
+    std::string set;
+    std::vector<std::string> owners;  // Workers' names, by rank.
+    uint32_t rank;
+    WeightLeader::Options leads;  // The first owner leads by it, and each takes its times.
+    Covers* covers;               // Asked under locks of this object's.
+    // Called on a thread of this object's, without a lock.
+    std::function<void(const WeightVersion&)> on_sealed;
+    std::function<void(uint64_t)> on_active;
+    // Brings the others what the leader, which the first owner has, is to tell. Called on any
+    // thread.
+    std::function<void(std::vector<Answer>)> tell;
+  };
+  explicit OwnerGroup(Parts parts);
+  // Who waits in here hears kCancelled. REQUIRES: Close() has returned, and so have all calls.
+  ~OwnerGroup();
+  void Close();
+
+  void Declare(const WeightRoot& layouts);  // Once.
+  // READY; until the log says what becomes of the version, and on_sealed() has returned.
+  absl::Status Seal(uint64_t number, const WeightRoot& digest, const Patience& patience);
+  absl::Status Activate(uint64_t number, ActivateMode mode, const Patience& patience);
+  // Others ask it. kFailedPrecondition: this is not the first owner, or it does not lead now.
+  absl::StatusOr<Answer> OnQuestion(const Question& question);
+  bool leads() const { return leading_ != nullptr; }
+  std::string Explain() const;
+
+ private:
+  // What a thread waits for; under mu_.
+  struct Decision {
+    bool ended = false;
+    absl::Status status;
+  };
+  int64_t Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions);
+  void Tell(std::vector<Answer> news);
+
+  const Parts parts_;
+  const uint64_t incarnation_;  // Each opening of the set has another.
+  std::shared_ptr<Leading> leading_;
+  std::function<void(Answer)> hear_;
+  mutable Mutex mu_;
+  CondVar decided_;
+  std::unique_ptr<GroupOwner> group_ ABSL_GUARDED_BY(mu_);  // Null: nothing is declared.
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);    // To be sent.
+  std::vector<WeightVersion> sealed_ ABSL_GUARDED_BY(mu_);  // on_sealed() is yet to hear of them,
+  bool telling_ ABSL_GUARDED_BY(mu_) = false;               // or hears it now.
+  std::unique_ptr<LeaderLink> link_;  // The last one: its thread uses the others.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_WEIGHTS_OWNER_GROUP_H_

@@ -1,0 +1,259 @@
+// Owners and members of one process that decide together, and what their calls say.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "rendezvous/rendezvous.h"
+#include "server/weights/weight_member.h"
+#include "server/weights/weight_owner.h"
+
+namespace tryst {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(30), kShort = absl::Milliseconds(300);
+constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+
+std::unique_ptr<Server> StartServer(const std::string& job, const Server* seed) {
+  ServerConfig config;
+  config.cluster = "lab";
+  config.job = job;
+  config.protocol = "grpc";
+  config.insecure = true;
+  config.listen = "127.0.0.1:0";
+  config.open_cluster = true;
+  config.stop_deadline = absl::Seconds(5);
+  if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  EXPECT_TRUE(server.ok()) << server.status();
+  const absl::Status started = (*server)->Start();
+  EXPECT_TRUE(started.ok()) << started;
+  return *std::move(server);
+}
+
+GroupTimes Quick() {
+  GroupTimes times;
+  times.permit_ns = times.lease_ns = 600'000'000;
+  times.retry_ns = 100'000'000;
+  times.silent_ns = 1'500'000'000;
+  return times;
+}
+
+class WeightGroupTest : public testing::Test {
+ protected:
+  WeightGroupTest()
+      : owner_server_(StartServer("owner", nullptr)),
+        member_server_(StartServer("member", owner_server_.get())) {
+    WeightOwnerOptions options;
+    options.set = "policy";
+    options.owners = {owner_server_->worker()};
+    options.times = Quick();
+    options.keep = 1;
+    owner_ = *WeightOwner::Open(owner_server_.get(), options);
+  }
+  void Declare() {
+    TensorLayout layout;
+    layout.name = "w";
+    layout.dtype = DType::kInt32;
+    layout.shape = {4};
+    ASSERT_TRUE(owner_->Declare({layout}).ok());
+  }
+  std::unique_ptr<WeightMember> Member(bool observes = false) {
+    WeightMemberOptions options;
+    options.set = "policy";
+    options.owners = {owner_server_->worker()};
+    options.observes = observes;
+    options.times = Quick();
+    return *WeightMember::Open(member_server_.get(), options);
+  }
+  void Seal(uint64_t number) {
+    const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+    for (int i = 0; i < 4; ++i) {
+      static_cast<int32_t*>(bytes.mutable_data())[i] = static_cast<int32_t>(number);
+    }
+    ASSERT_TRUE(owner_->Publish(number, "w", Box::Whole(bytes.shape()), bytes, Dense({4})).ok());
+    const auto sealed = owner_->Seal(number, "", kLong);
+    ASSERT_TRUE(sealed.ok()) << sealed.status();
+  }
+  static absl::Status Stage(WeightMember* member, uint64_t number) {
+    const Tensor into = *Tensor::Allocate(DType::kInt32, {4});
+    const absl::Status staged = member->Stage(
+        number, {{"w", Box::Whole(into.shape()), into, Dense({4})}}, absl::Seconds(30));
+    if (!staged.ok()) return staged;
+    EXPECT_EQ(into.data_as<int32_t>()[3], static_cast<int32_t>(number));
+    return staged;
+  }
+  static void Expect(WeightMember* member, WeightEvent::Kind kind, uint64_t number) {
+    const auto event = member->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    EXPECT_STREQ(WeightEventName(event->kind), WeightEventName(kind));
+    EXPECT_EQ(event->number, number);
+  }
+  static bool Serves(const WeightMember& member, uint64_t number) {
+    for (int i = 0; i < 1000; ++i) {
+      if (member.Serve().number == number) return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+
+  std::unique_ptr<Server> owner_server_, member_server_;
+  std::unique_ptr<WeightOwner> owner_;
+};
+
+using Kind = WeightEvent::Kind;
+
+TEST_F(WeightGroupTest, AVersionBecomesActiveByABarrier) {
+  Declare();
+  const auto member = Member();
+  EXPECT_EQ(member->Serve().number, 0u);
+  Seal(5);
+  Expect(member.get(), Kind::kSealed, 5);
+  absl::Status activated;
+  std::thread activates([&] { activated = owner_->Activate(5, ActivateMode::kBarrier, kLong); });
+  Expect(member.get(), Kind::kPrepare, 5);
+  EXPECT_TRUE(Stage(member.get(), 5).ok());
+  ASSERT_TRUE(member->Vote(5, absl::OkStatus()).ok());
+  Expect(member.get(), Kind::kHold, 5);
+  ASSERT_TRUE(member->Held(5).ok());
+  Expect(member.get(), Kind::kActive, 5);
+  EXPECT_EQ(member->Serve().number, 0u) << "it has not switched";
+  ASSERT_TRUE(member->Switched(5).ok());
+  activates.join();
+  EXPECT_TRUE(activated.ok()) << activated;
+  EXPECT_TRUE(Serves(*member, 5));
+  EXPECT_TRUE(member->Serve().confirmed);
+  EXPECT_EQ(member->Active(kLong)->name.number, 5u);
+  EXPECT_NE(member->Explain().find("has a permit"), std::string::npos) << member->Explain();
+  // Who comes when the version is no longer the newest still gets it.
+  Seal(6);
+  Seal(7);
+  const auto late = Member();
+  for (;;) {
+    const auto event = late->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind == Kind::kPrepare) break;
+  }
+  EXPECT_TRUE(Stage(late.get(), 5).ok());
+  EXPECT_TRUE(late->Vote(5, absl::OkStatus()).ok());
+}
+
+TEST_F(WeightGroupTest, AVoteOfNoDropsTheVersionForAll) {
+  Declare();
+  const auto member = Member(), other = Member();
+  for (const WeightMember* one : {member.get(), other.get()}) {
+    for (int i = 0; i < 1000 && one->Explain().find("member of 2") == std::string::npos; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    ASSERT_NE(one->Explain().find("member of 2"), std::string::npos) << one->Explain();
+  }
+  Seal(5);
+  absl::Status activated;
+  std::thread activates([&] { activated = owner_->Activate(5, ActivateMode::kRolling, kLong); });
+  for (WeightMember* one : {member.get(), other.get()}) {
+    Expect(one, Kind::kSealed, 5);
+    Expect(one, Kind::kPrepare, 5);
+  }
+  ASSERT_TRUE(member->Vote(5, absl::OkStatus()).ok());
+  ASSERT_TRUE(other->Vote(5, absl::ResourceExhaustedError("no memory")).ok());
+  activates.join();
+  EXPECT_EQ(activated.code(), absl::StatusCode::kAborted) << activated;
+  Expect(member.get(), Kind::kDropped, 5);
+  Expect(other.get(), Kind::kDropped, 5);
+  EXPECT_EQ(member->Vote(5, absl::OkStatus()).code(), kPrecondition);
+  EXPECT_EQ(owner_->Activate(5, ActivateMode::kRolling, kLong).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(WeightGroupTest, WhatIsNotStagedHasNoAnswers) {
+  EXPECT_EQ(owner_->Activate(5, ActivateMode::kRolling, kLong).code(), kPrecondition);
+  Declare();
+  const auto member = Member(), observer = Member(/*observes=*/true);
+  for (const absl::Status& status :
+       {member->Vote(5, absl::OkStatus()), member->Held(5), member->Switched(5),
+        Stage(member.get(), 5), observer->Vote(5, absl::OkStatus()), observer->Held(5),
+        observer->Switched(5), Stage(observer.get(), 5), observer->NextEvent(kShort).status(),
+        observer->Active(kShort).status()}) {
+    EXPECT_EQ(status.code(), kPrecondition) << status;
+  }
+  EXPECT_EQ(member->NextEvent(kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(member->Active(kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(WeightGroupTest, EveryWaitEndsWhenItIsCancelled) {
+  Declare();
+  const auto member = Member();
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+  const auto cancelled = [](auto call) {
+    Cancellation cancellation;
+    std::thread later([&] {
+      absl::SleepFor(absl::Milliseconds(200));
+      cancellation.StartCancel();
+    });
+    const absl::Time begun = absl::Now();
+    const absl::Status status = call(Patience(absl::Seconds(60), &cancellation));
+    later.join();
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(20));
+    return status.code() == absl::StatusCode::kCancelled;
+  };
+  EXPECT_TRUE(cancelled([&](const Patience& p) { return member->NextEvent(p).status(); }));
+  EXPECT_TRUE(cancelled([&](const Patience& p) { return member->Active(p).status(); }));
+  EXPECT_TRUE(cancelled([&](const Patience& p) { return member->Newer(0, p).status(); }));
+  Seal(5);
+  Expect(member.get(), Kind::kSealed, 5);
+  EXPECT_TRUE(
+      cancelled([&](const Patience& p) { return owner_->Activate(5, ActivateMode::kRolling, p); }));
+  // The member has a stage now that it does not vote for, and another activation may wait for it.
+  Expect(member.get(), Kind::kPrepare, 5);
+  EXPECT_EQ(owner_->Activate(5, ActivateMode::kRolling, kShort).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  // A worker that is not there is not asked any longer, either.
+  WeightMemberOptions options;
+  options.set = "policy";
+  options.owners = {"/job:nobody/replica:0/task:0"};
+  options.observes = true;
+  const auto lonely = *WeightMember::Open(member_server_.get(), options);
+  const absl::Status status = lonely->Newer(0, kShort).status();
+  EXPECT_FALSE(status.ok());
+}
+
+TEST_F(WeightGroupTest, WithoutALeaderThePermitRunsOut) {
+  Declare();
+  const auto member = Member();
+  Seal(5);
+  Expect(member.get(), Kind::kSealed, 5);
+  absl::Status activated;
+  std::thread activates([&] { activated = owner_->Activate(5, ActivateMode::kRolling, kLong); });
+  Expect(member.get(), Kind::kPrepare, 5);
+  ASSERT_TRUE(member->Vote(5, absl::OkStatus()).ok());
+  Expect(member.get(), Kind::kActive, 5);
+  ASSERT_TRUE(member->Switched(5).ok());
+  activates.join();
+  EXPECT_TRUE(activated.ok()) << activated;
+  EXPECT_TRUE(Serves(*member, 5));
+  owner_.reset();
+  EXPECT_TRUE(Serves(*member, 0));
+  Expect(member.get(), Kind::kHeadless, 5);
+}
+
+TEST_F(WeightGroupTest, QuestionsOfStrangersAreRefused) {
+  const auto ask = [&](const std::string& edge) {
+    const auto key = TensorKey::Parse(absl::StrFormat(
+        "%s/device:CPU:0;%016x;%s/device:CPU:0;|weights|policy|%s;0:0", owner_server_->worker(),
+        owner_server_->incarnation(), member_server_->worker(), edge));
+    EXPECT_TRUE(key.ok()) << key.status();
+    return (*member_server_->steps()->StartStep(9))->Recv(*key, {}, kShort).status().code();
+  };
+  EXPECT_EQ(ask("question|ff"), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask("question|"), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask("news|0123456789abcdef"), absl::StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace tryst
