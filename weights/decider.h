@@ -40,7 +40,8 @@ class Decider {
 // and then another log begins.
 class LogStore {
  public:
-  LogStore(uint64_t life, int64_t lease_ns) : life_(life), lease_ns_(lease_ns) {}
+  LogStore(uint64_t life, int64_t lease_ns, size_t kept = kKeptEntries)
+      : life_(life), lease_ns_(lease_ns), log_(kept), lease_(life) {}
 
   DeciderAnswer Append(uint64_t length, uint64_t lease, const LogEntry& entry);
   DeciderAnswer ReadFrom(uint64_t index) const;
@@ -55,7 +56,7 @@ class LogStore {
   const uint64_t life_;
   const int64_t lease_ns_;
   WeightLog log_;
-  uint64_t lease_ = 0;  // How often it was taken.
+  uint64_t lease_;  // Counts up from the life, so that no other log has the same ones.
   int64_t until_ns_ = 0;
 };
 

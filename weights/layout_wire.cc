@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/only_fields.h"
 #include "proto/weights.pb.h"
 
 namespace tryst {
@@ -215,7 +216,9 @@ absl::StatusOr<DeclaredLayouts> DecodeLayouts(absl::string_view bytes) {
         absl::StrCat("it has ", bytes.size(), " bytes, and may have ", kMaxLayoutBytes));
   }
   rpc::WeightLayouts message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  constexpr int kFields = 16;
+  if (!HasOnlyFields(bytes, kFields) ||
+      !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Malformed("it is no message that can be parsed");
   }
   return Decoder(message).Run();

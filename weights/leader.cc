@@ -270,8 +270,10 @@ void WeightLeader::TellAll() {
 // Whoever is silent, in no entry and without a permit.
 void WeightLeader::Forget(int64_t now_ns) {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
+    const std::vector<uint64_t>& owners = log_.state().owners;
     const bool kept = Alive(peer->second, now_ns) || peer->second.permit_end_ns > now_ns ||
-                      log_.state().HasMember(peer->first);
+                      log_.state().HasMember(peer->first) ||
+                      std::find(owners.begin(), owners.end(), peer->first) != owners.end();
     peer = kept ? std::next(peer) : peers_.erase(peer);
   }
 }
@@ -294,11 +296,15 @@ bool WeightLeader::Lost(uint64_t incarnation, int64_t now_ns) const {
 // ---- What it appends ----
 
 void WeightLeader::Lead(int64_t now_ns) {
+  if (now_ns >= next_forget_ns_) {
+    next_forget_ns_ = now_ns + options_.times.silent_ns;
+    Forget(now_ns);
+  }
   if (BeginTerm(now_ns) || DropLost(now_ns) || SealReady(now_ns) || ChangeMembers(now_ns)) return;
   GoOnActivating(now_ns);
 }
 
-// By rank, those who are there now; as many as the largest rank asks for.
+// By rank, those who are there now; as many as rank 0 declares.
 std::vector<const WeightLeader::Peer*> WeightLeader::Owners(int64_t now_ns) const {
   const std::vector<uint64_t>& owners = log_.state().owners;
   std::vector<const Peer*> found;
@@ -311,13 +317,14 @@ std::vector<const WeightLeader::Peer*> WeightLeader::Owners(int64_t now_ns) cons
     const uint32_t rank = peer.last.rank;
     const bool named = rank < owners.size() && owners[rank] == incarnation;
     if (!named && log_.state().WasReplaced(incarnation)) continue;
-    if (found.size() <= rank) found.resize(rank + 1);
+    if (found.size() <= rank) found.resize(rank + 1, nullptr);
     // A new life takes the place of the one that the log names.
     if (found[rank] == nullptr ||
         (rank < owners.size() && owners[rank] == found[rank]->last.incarnation)) {
       found[rank] = &peer;
     }
   }
+  if (!found.empty() && found[0] != nullptr) found.resize(found[0]->last.owners, nullptr);
   return found;
 }
 
@@ -325,6 +332,10 @@ bool WeightLeader::BeginTerm(int64_t now_ns) {
   LogEntry entry;
   entry.kind = EntryKind::kOwners;
   entry.term = log_.state().term + 1;
+  // Who knows of a log that was lost has said so by then, and which numbers it had.
+  if (log_.state().length == 0 && now_ns < leads_since_ns_ + options_.times.permit_ns / 2) {
+    return false;
+  }
   const std::vector<const Peer*> owners = Owners(now_ns);
   for (const Peer* owner : owners) {
     if (owner == nullptr || owner->last.owners != owners.size() ||
@@ -438,11 +449,15 @@ void WeightLeader::BeginWhatIsWished(const Question& question, int64_t now_ns) {
   if (activation_ != Activation::kNone) return;
   const bool held =
       question.stage_state == StageState::kHolding || question.stage_state == StageState::kHeld;
-  if (question.wish.number != 0) {
-    Begin(question.wish.number, question.wish.mode, now_ns + question.wish.timeout_ns);
-  } else if (held && question.log == life_) {
+  if (held && question.log == life_) {
     // Its leader is gone, and it waits for the decision.
-    Begin(question.stage.number, ActivateMode::kBarrier, now_ns + options_.resume_ns);
+    Begin(question.stage.number, ActivateMode::kBarrier,
+          now_ns + options_.resume_permits * options_.times.permit_ns);
+  } else if (question.wish.number != 0 && question.wish.timeout_ns > 0 &&
+             now_ns >= leads_since_ns_ + options_.times.permit_ns) {
+    // By now all have asked, and nobody holds another version.
+    Begin(question.wish.number, question.wish.mode,
+          now_ns + std::min(question.wish.timeout_ns, kMaxWishNs));
   }
 }
 
@@ -499,6 +514,8 @@ bool WeightLeader::GoOnActivating(int64_t now_ns) {
   const bool barrier = mode_ == ActivateMode::kBarrier;
   if (activation_ == Activation::kPreparing && enough && AllMembers(HasStaged) && barrier) {
     activation_ = Activation::kHolding;
+    // Who was late to stage it leaves the others time to end what runs.
+    deadline_ns_ = std::max(deadline_ns_, now_ns + 2 * options_.times.permit_ns);
     tell_ = true;
   }
   const bool ready = barrier ? activation_ == Activation::kHolding && NobodyServes(now_ns)
@@ -516,9 +533,26 @@ bool WeightLeader::GoOnActivating(int64_t now_ns) {
   return PutOutBut(barrier && activation_ == Activation::kHolding ? Holds : HasStaged, now_ns);
 }
 
+std::string WeightLeader::WhyNoTerm(int64_t now_ns) const {
+  const std::vector<const Peer*> owners = Owners(now_ns);
+  if (owners.empty() || owners[0] == nullptr) return "; the owner of rank 0 has not declared";
+  for (size_t rank = 1; rank < owners.size(); ++rank) {
+    if (owners[rank] == nullptr) {
+      return absl::StrCat("; of ", owners.size(), " owners rank ", rank, " has not declared");
+    }
+    if (owners[rank]->last.owners != owners.size() ||
+        owners[rank]->last.layout != owners[0]->last.layout) {
+      return absl::StrCat("; the owner of rank ", rank, " has declared another layout than rank 0");
+    }
+  }
+  return "";
+}
+
 std::string WeightLeader::Explain(int64_t now_ns) const {
   if (phase_ != Phase::kLeads) return "does not lead";
-  if (activation_ == Activation::kNone) return "leads; nothing is being activated";
+  if (activation_ == Activation::kNone) {
+    return absl::StrCat("leads; nothing is being activated", WhyNoTerm(now_ns));
+  }
   size_t staged = 0, held = 0;
   for (const uint64_t member : log_.state().members) {
     const Peer* peer = FindPeer(member);

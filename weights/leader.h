@@ -36,13 +36,18 @@ class WeightLeader {
  public:
   struct Options {
     GroupTimes times;
-    size_t min_members = 1;                        // With fewer an activation is dropped.
-    int64_t resume_ns = int64_t{60} * 1000000000;  // For an activation that a former leader began.
+    size_t min_members = 1;              // With fewer an activation is dropped.
+    size_t kept_entries = kKeptEntries;  // It keeps so many for those that lack some.
+    int64_t resume_permits = 10;         // For an activation that a former leader began.
   };
   using SayFn = std::function<void(const Answer&)>;
   // `decider` answers never inside a call of its own.
   WeightLeader(const Options& options, Decider* decider, Covers* covers, SayFn say)
-      : options_(options), decider_(decider), covers_(covers), say_(std::move(say)) {}
+      : options_(options),
+        decider_(decider),
+        covers_(covers),
+        say_(std::move(say)),
+        log_(options.kept_entries) {}
 
   // Returns when to be called again.
   int64_t Advance(int64_t now_ns);
@@ -107,6 +112,7 @@ class WeightLeader {
   bool Settled() const;
   void TellAll();
   void Forget(int64_t now_ns);
+  std::string WhyNoTerm(int64_t now_ns) const;  // Empty: the owners that are there are named.
 
   const Options options_;
   Decider* const decider_;
@@ -136,6 +142,7 @@ class WeightLeader {
   ActivateMode mode_ = ActivateMode::kRolling;
   int64_t deadline_ns_ = 0;
   int64_t next_join_ns_ = 0;
+  int64_t next_forget_ns_ = 0;
   bool tell_ = false;
 };
 

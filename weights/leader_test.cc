@@ -38,14 +38,14 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
     }
   }
   // Version 1 is active, and version 2 sealed; a former leader wrote that.
-  void Write() {
+  void Write(const std::vector<uint64_t>& members = {kMember}) {
     LogEntry entry;
     entry.kind = EntryKind::kOwners;
     entry.term = 1;
     entry.incarnations = {kOwner};
     Put(entry);
     entry.kind = EntryKind::kMembers;
-    entry.incarnations = {kMember};
+    entry.incarnations = members;
     Put(entry);
     entry.kind = EntryKind::kSealed;
     entry.digests.resize(1);
@@ -85,6 +85,18 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
     if (state != StageState::kNone) question.stage = {2, 22};
     question.stage_state = state;
     if (wish) question.wish = {2, ActivateMode::kBarrier, 10'000 * kMs};
+    leader_.OnQuestion(question, now_ns_);
+    Answers();
+  }
+  Question Ask(uint64_t incarnation) {
+    Question question;
+    question.incarnation = incarnation;
+    question.question = ++question_;
+    question.log = store_.life();
+    question.length = store_.log().state().length;
+    return question;
+  }
+  void Hear(const Question& question) {
     leader_.OnQuestion(question, now_ns_);
     Answers();
   }
@@ -191,10 +203,145 @@ TEST_F(LeaderTest, AFleetThatStartsTakesFewEntries) {
   EXPECT_LE(store_.log().state().length, 5);
 }
 
+// By then it knows whether members hold another version, which goes first.
+TEST_F(LeaderTest, ANewLeaderWaitsForAllBeforeItBeginsAnything) {
+  Write();
+  LogEntry third;
+  third.kind = EntryKind::kSealed;
+  third.term = 1;
+  third.digests.resize(1);
+  third.version = {3, 33};
+  Put(third);
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Question wish = Ask(kOwner);
+  wish.wish = {3, ActivateMode::kRolling, 10'000 * kMs};
+  Hear(wish);
+  EXPECT_EQ(said_.back().prepare.number, 0);
+  Asks(StageState::kHeld, false);
+  EXPECT_EQ(said_.back().prepare.number, 2);
+  Pass(1200);
+  EXPECT_EQ(active(), 2);
+  state_ = StageState::kNone;
+  wish.question = ++question_;
+  wish.log = store_.life();
+  Hear(wish);
+  EXPECT_EQ(said_.back().prepare.number, 3);
+}
+
+TEST_F(LeaderTest, AHeldFleetIsNotHeldForLong) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  // One holds, and another never will.
+  Asks(StageState::kHeld, false);
+  EXPECT_NE(store_.log().state().FindOpen(2), nullptr);
+  state_ = StageState::kHolding;
+  Pass(11'000);
+  EXPECT_EQ(store_.log().state().FindOpen(2), nullptr);
+}
+
+// One is late to stage, is put out, and the others still get the time to end what runs.
+TEST_F(LeaderTest, UnderABarrierWhoIsLateToStageIsLeftBehind) {
+  Write({kMember, kMember + 1});
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Pass(1100);
+  Question wish = Ask(kOwner);
+  wish.wish = {2, ActivateMode::kBarrier, 500 * kMs};
+  Hear(wish);
+  const auto turn = [&](StageState first) {
+    Question late = Ask(kMember + 1);
+    late.member = true;
+    late.serving = {1, 11};
+    late.stage = {2, 22};
+    late.stage_state = StageState::kStaging;
+    Hear(late);
+    Asks(first, false);
+    now_ns_ += 50 * kMs;
+    leader_.Advance(now_ns_);
+    Answers();
+  };
+  for (int i = 0; i < 12; ++i) turn(StageState::kStaged);
+  EXPECT_EQ(store_.log().state().members, std::vector<uint64_t>{kMember});
+  ASSERT_NE(store_.log().state().FindOpen(2), nullptr) << "it is not given up in the same turn";
+  for (int i = 0; i < 30; ++i) turn(StageState::kHeld);
+  EXPECT_EQ(active(), 2);
+}
+
+TEST_F(LeaderTest, AWishNeedsATimeAndMayHaveALongOne) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Pass(1100);
+  Question wish = Ask(kOwner);
+  wish.wish = {2, ActivateMode::kRolling, -5};
+  Hear(wish);
+  EXPECT_EQ(said_.back().prepare.number, 0);
+  wish = Ask(kOwner);
+  wish.wish = {2, ActivateMode::kRolling, INT64_MAX};
+  Hear(wish);
+  Pass(1000);
+  EXPECT_EQ(said_.back().prepare.number, 2);
+  EXPECT_NE(store_.log().state().FindOpen(2), nullptr) << "its time is not over";
+}
+
+// A line-up was larger before, and one process of it still asks.
+TEST_F(LeaderTest, AProcessOfALargerLineUpKeepsNobodyFromATerm) {
+  Lead();
+  Pass(1000);
+  const auto declare = [&](uint64_t incarnation, uint32_t rank, uint32_t owners) {
+    Question question = Ask(incarnation);
+    question.owner = true;
+    question.rank = rank;
+    question.owners = owners;
+    Hear(question);
+  };
+  declare(kOwner + 1, 1, 2);
+  EXPECT_EQ(store_.log().state().term, 0);
+  EXPECT_NE(leader_.Explain(now_ns_).find("rank 0 has not declared"), std::string::npos);
+  declare(kOwner, 0, 3);
+  EXPECT_NE(leader_.Explain(now_ns_).find("rank 1"), std::string::npos) << leader_.Explain(now_ns_);
+  declare(kOwner, 0, 1);
+  leader_.Advance(now_ns_);
+  Answers();
+  EXPECT_EQ(store_.log().state().owners, std::vector<uint64_t>{kOwner});
+}
+
+// The log is new because one was lost, and some know a number of that one.
+TEST_F(LeaderTest, TheFirstTermOfALogKnowsWhatItsPeersKnow) {
+  Lead();
+  Question owner = Ask(kOwner);
+  owner.owner = true;
+  owner.owners = 1;
+  Hear(owner);
+  EXPECT_EQ(store_.log().state().term, 0);
+  Question member = Ask(kMember);
+  member.log = 5;
+  member.floor = 7;
+  Hear(member);
+  for (int i = 0; i < 20; ++i) {
+    now_ns_ += 50 * kMs;
+    leader_.Advance(now_ns_);
+    Answers();
+  }
+  EXPECT_EQ(store_.log().state().term, 1);
+  EXPECT_EQ(store_.log().state().floor, 7);
+}
+
+TEST_F(LeaderTest, WhoHasGoneIsForgotten) {
+  Lead();
+  for (uint64_t incarnation = 1000; incarnation < 1500; ++incarnation) Hear(Ask(incarnation));
+  EXPECT_EQ(leader_.peers(), 500);
+  Pass(5000);
+  EXPECT_LE(leader_.peers(), 1) << "who asks still";
+}
+
 TEST_F(LeaderTest, OneNoDropsIt) {
   Write();
   now_ns_ += 1000 * kMs;
   Lead();
+  Pass(1100);
   Asks(StageState::kNone, true);
   Asks(StageState::kFailed, false);
   EXPECT_EQ(store_.log().state().FindOpen(2), nullptr);

@@ -137,7 +137,7 @@ absl::Status WeightLog::Append(const LogEntry& entry) {
   if (absl::Status may = state_.Check(entry); !may.ok()) return may;
   state_.Apply(entry);
   kept_.push_back(entry);
-  if (kept_.size() > kKeptEntries) {
+  if (kept_.size() > most_kept_) {
     base_.Apply(kept_.front());
     kept_.pop_front();
   }

@@ -50,11 +50,11 @@ struct LogEntry {
 };
 
 inline constexpr size_t kMaxOwners = 4096;
-inline constexpr size_t kMaxReplaced = 1024;
-inline constexpr size_t kMaxGroup = 8192;      // Members.
-inline constexpr size_t kMaxOpenVersions = 8;  // Sealed, neither active nor given up.
-inline constexpr size_t kKeptEntries = 64;     // Who lacks more gets what they say together.
-inline constexpr size_t kEntryOverhead = 128;  // Numbers, tags and lengths.
+inline constexpr size_t kMaxReplaced = kMaxOwners;  // All that one entry can replace.
+inline constexpr size_t kMaxGroup = 8192;           // Members.
+inline constexpr size_t kMaxOpenVersions = 8;       // Sealed, neither active nor given up.
+inline constexpr size_t kKeptEntries = 64;          // Who lacks more gets what they say together.
+inline constexpr size_t kEntryOverhead = 128;       // Numbers, tags and lengths.
 // The longest is SEALED of most owners, or MEMBERS.
 inline constexpr size_t kMaxEntryBytes =
     kEntryOverhead + sizeof(WeightRoot) +
@@ -93,9 +93,10 @@ struct LogSlice {
   std::vector<LogEntry> entries;
 };
 
-// The newest entries, and what all say together. At most kKeptEntries of kMaxEntryBytes.
+// The newest entries, and what all say together. At most `kept` of kMaxEntryBytes.
 class WeightLog {
  public:
+  explicit WeightLog(size_t kept = kKeptEntries) : most_kept_(kept) {}
   absl::Status Append(const LogEntry& entry);  // As LogState::Check().
   void Restart(LogState base);
   // Entries from `from` on, at most `most`.
@@ -105,6 +106,7 @@ class WeightLog {
  private:
   LogState state_;
   LogState base_;
+  size_t most_kept_;
   std::deque<LogEntry> kept_;  // Those from base_.length on.
 };
 

@@ -165,6 +165,52 @@ TEST(WeightLogTest, TheLongestOfEachKindIsWithinItsBound) {
   EXPECT_FALSE(DecodeEntry(EncodeEntry(Members(most))).ok());
 }
 
+// A whole line-up that was replaced at once.
+TEST(WeightLogTest, AllWhomOneEntryReplacesAreRemembered) {
+  std::vector<uint64_t> first(kMaxOwners), second(kMaxOwners);
+  for (size_t i = 0; i < first.size(); ++i) first[i] = i + 1, second[i] = i + 100'000;
+  WeightLog log;
+  ASSERT_TRUE(log.Append(Owners(1, first)).ok());
+  ASSERT_TRUE(log.Append(Owners(2, second)).ok());
+  for (const uint64_t owner : {first.front(), first[first.size() / 2], first.back()}) {
+    second[0] = owner;
+    EXPECT_FALSE(log.state().Check(Owners(3, second)).ok()) << owner;
+  }
+}
+
+// A parser makes a message of a hundred bytes of two.
+TEST(WeightLogTest, BytesThatBecomeMuchMemoryAreNotParsed) {
+  std::string empty;
+  for (size_t i = 0; i <= kMaxOpenVersions + 1; ++i) empty += std::string("\x3a\x00", 2);
+  EXPECT_FALSE(DecodeState(empty).ok()) << "more versions than there may be";
+  const std::string good = EncodeState(LogState{});
+  EXPECT_TRUE(DecodeState(good).ok());
+  EXPECT_FALSE(DecodeState(good + std::string("\x7b\x7c", 2)).ok()) << "a group";
+  EXPECT_FALSE(DecodeState(good + std::string("\xf8\x01\x00", 3)).ok()) << "an unknown field";
+  EXPECT_FALSE(DecodeEntry(EncodeEntry(Members({1})) + std::string("\x7b\x7c", 2)).ok());
+}
+
+TEST(WeightLogTest, AStateKeepsToTheRulesOfEntries) {
+  LogState state;
+  state.term = 1;
+  state.floor = 5;
+  state.owners = {4, 8};
+  state.active = Sealed(5, 2);
+  ASSERT_TRUE(DecodeState(EncodeState(state)).ok());
+  LogState wrong = state;
+  wrong.owners = {4, 4};
+  EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok());
+  wrong = state;
+  wrong.active.kind = EntryKind::kMembers;
+  EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok());
+  wrong = state;
+  wrong.active.digests.clear();
+  EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok());
+  wrong = state;
+  wrong.active.version.birth = 0;
+  EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok());
+}
+
 // What a stranger sends may be anything; what is taken keeps to the bounds.
 TEST(WeightLogTest, ChangedBytesAreRefusedOrAreAnEntry) {
   WeightLog log;

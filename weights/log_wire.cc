@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/little_endian.h"
+#include "proto/only_fields.h"
 #include "proto/weights_log.pb.h"
 #include "weights/log.h"
 
@@ -81,10 +82,20 @@ absl::StatusOr<LogEntry> FromMessage(const rpc::WeightEntry& message) {
   return entry;
 }
 
+constexpr int kEntryFields = 9, kStateFields = 10, kStateSealed = 7;
+
+bool IsSealed(const LogEntry& entry) {
+  return entry.kind == EntryKind::kSealed && entry.version.number != 0 &&
+         entry.version.birth != 0 && !entry.digests.empty();
+}
+
 absl::Status CheckState(const LogState& state) {
   uint64_t last = state.active.version.number;
+  if (last != 0 && !IsSealed(state.active)) {
+    return absl::InvalidArgumentError("the state of a log of weights is malformed: what is active was not sealed");
+  }
   for (const LogEntry& entry : state.open) {
-    if (entry.kind != EntryKind::kSealed || entry.version.number <= last) {
+    if (!IsSealed(entry) || entry.version.number <= last) {
       return absl::InvalidArgumentError(
           "the state of a log of weights is malformed: its versions do not ascend");
     }
@@ -95,9 +106,14 @@ absl::Status CheckState(const LogState& state) {
         "the state of a log of weights is malformed: it has too many versions");
   }
   // MEMBERS and OWNERS have to keep to the rules of entries.
-  LogEntry members;
-  members.incarnations = state.members;
-  return LogState{}.Check(members);
+  LogEntry entry;
+  entry.incarnations = state.members;
+  if (absl::Status members = LogState{}.Check(entry); !members.ok()) return members;
+  if (state.term == 0 && state.owners.empty()) return absl::OkStatus();
+  entry.kind = EntryKind::kOwners;
+  entry.term = 1;
+  entry.incarnations = state.owners;
+  return LogState{}.Check(entry);
 }
 
 }  // namespace
@@ -112,7 +128,8 @@ absl::StatusOr<LogEntry> DecodeEntry(absl::string_view bytes) {
   if (bytes.size() > kMaxEntryBytes)
     return NoEntry(absl::StrCat("it has ", bytes.size(), " bytes"));
   rpc::WeightEntry message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!HasOnlyFields(bytes, kEntryFields) ||
+      !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return NoEntry("it cannot be parsed");
   }
   return FromMessage(message);
@@ -137,6 +154,8 @@ std::string EncodeState(const LogState& state) {
 absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
   rpc::WeightState message;
   if (bytes.size() > kMaxStateBytes ||
+      !HasOnlyFields(bytes, kStateFields, kStateSealed, kMaxOpenVersions + 1,
+                     [](absl::string_view entry) { return HasOnlyFields(entry, kEntryFields); }) ||
       !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError(
         absl::StrCat("the state of a log of weights is malformed: its ", bytes.size(),

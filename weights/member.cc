@@ -7,7 +7,13 @@
 namespace tryst {
 
 int64_t GroupMember::Advance(int64_t now_ns) {
-  if (now_ns >= next_ns_) AskNow(now_ns);
+  if (now_ns >= next_ns_) {
+    // The others serve it. It is tried again as often as the leader is asked.
+    if (stage_state_ == StageState::kFailed && stage_ == state_.active.version) {
+      On(StageEvent::kChosen, stage_, now_ns);
+    }
+    AskNow(now_ns);
+  }
   return next_ns_;
 }
 
@@ -15,7 +21,7 @@ void GroupMember::AskNow(int64_t now_ns) {
   Question question;
   question.incarnation = incarnation_;
   question.question = ++question_;
-  question.log = log_;
+  question.log = lives_.current();
   question.length = state_.length;
   question.floor = floor_;
   question.member = true;
@@ -27,22 +33,17 @@ void GroupMember::AskNow(int64_t now_ns) {
   port_->Ask(question);
 }
 
-// Whether the answer is about a log that counts; another than the one before is begun anew.
-bool GroupMember::TakeLog(const Answer& answer) {
-  if (answer.log == log_) return true;
-  // Only the newest question tells who leads now.
-  if (answer.question != question_ || answer.log == 0) return false;
-  if (std::find(former_.begin(), former_.end(), answer.log) != former_.end()) return false;
-  former_[next_former_++ % kFormerLogs] = log_;
-  log_ = answer.log;
-  state_ = LogState();
-  permit_->End();
-  return true;
-}
-
 void GroupMember::OnAnswer(const Answer& answer, int64_t now_ns) {
-  const uint64_t former = log_;
-  if (answer.incarnation != incarnation_ || !TakeLog(answer)) return;
+  const uint64_t former = lives_.current();
+  // Only who answers the newest question tells who leads now.
+  if (answer.incarnation != incarnation_ ||
+      !lives_.Take(answer.log, answer.question == question_)) {
+    return;
+  }
+  if (lives_.current() != former) {
+    state_ = LogState();
+    permit_->End();
+  }
   const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
   if (!moved.ok()) {
     // The log says two things at once: this member is out of it for good.
@@ -51,13 +52,20 @@ void GroupMember::OnAnswer(const Answer& answer, int64_t now_ns) {
     return;
   }
   floor_ = std::max(floor_, state_.floor);
-  if (*moved || log_ != former) OnLog(now_ns);
-  if (answer.prepare.number != 0 && Undecided(answer.prepare)) {
-    if (stage_state_ == StageState::kNone) On(StageEvent::kWanted, answer.prepare, now_ns);
-    if (answer.hold) On(StageEvent::kHold, answer.prepare, now_ns);
-  }
+  if (*moved || lives_.current() != former) OnLog(now_ns);
+  if (answer.prepare.number != 0 && Undecided(answer.prepare)) Prepare(answer, now_ns);
   TakePermit(answer);
   if (answer.length > state_.length) AskNow(now_ns);
+}
+
+void GroupMember::Prepare(const Answer& answer, int64_t now_ns) {
+  // A leader that is gone wanted the other one. An answer to an older question may be its own.
+  const bool holds = stage_state_ == StageState::kHolding || stage_state_ == StageState::kHeld;
+  if (stage_ != answer.prepare && answer.question == question_ && !holds && Undecided(stage_)) {
+    On(StageEvent::kOver, stage_, now_ns);
+  }
+  if (stage_state_ == StageState::kNone) On(StageEvent::kWanted, answer.prepare, now_ns);
+  if (answer.hold) On(StageEvent::kHold, answer.prepare, now_ns);
 }
 
 // What the log says of what is served and of what is staged.
@@ -148,7 +156,7 @@ void GroupMember::Staged(const WeightVersion& version, bool whole, int64_t now_n
   if (version != stage_) return;
   On(whole ? StageEvent::kStaged : StageEvent::kNotStaged, version, now_ns);
   // It may have been chosen meanwhile, without this member.
-  if (version == stage_ && version == state_.active.version) {
+  if (whole && version == stage_ && version == state_.active.version) {
     On(StageEvent::kChosen, version, now_ns);
   }
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "weights/log_lives.h"
 #include "weights/permit.h"
 #include "weights/questions.h"
 #include "weights/stage_table.h"
@@ -41,16 +42,14 @@ class GroupMember {
   void Switched(const WeightVersion& version, int64_t now_ns);
 
   const LogState& state() const { return state_; }
-  uint64_t log() const { return log_; }
+  uint64_t log() const { return lives_.current(); }
   const WeightVersion& serving() const { return serving_; }
   const WeightVersion& stage() const { return stage_; }
   StageState stage_state() const { return stage_state_; }
 
  private:
   static constexpr size_t kQuestions = 8;  // Whose moments are kept.
-  static constexpr size_t kFormerLogs = 4;
 
-  bool TakeLog(const Answer& answer);
   void OnLog(int64_t now_ns);
   void On(StageEvent event, const WeightVersion& version, int64_t now_ns);
   void Do(StageAction action, int64_t now_ns);
@@ -58,15 +57,14 @@ class GroupMember {
   void TakePermit(const Answer& answer);
   const LogEntry* Find(const WeightVersion& version) const;
   bool Undecided(const WeightVersion& version) const;
+  void Prepare(const Answer& answer, int64_t now_ns);
 
   const uint64_t incarnation_;
   const GroupTimes times_;
   Port* const port_;
   Permit* const permit_;
 
-  uint64_t log_ = 0;
-  std::array<uint64_t, kFormerLogs> former_{};  // Logs that were left, and are not gone back to.
-  size_t next_former_ = 0;
+  LogLives lives_;
   LogState state_;
   uint64_t floor_ = 0;
   WeightVersion serving_;  // What the engine has; the permit says whether it may serve it.

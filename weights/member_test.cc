@@ -210,6 +210,52 @@ TEST_F(MemberTest, AnotherLogIsBegunAnew) {
   EXPECT_EQ(member_.log(), kLog + 1) << "there is no way back";
 }
 
+// Its leader is gone, and with it whoever wanted version 2.
+TEST_F(MemberTest, WhatNobodyWantsAnyMoreIsStagedNoLonger) {
+  Begin();
+  Chosen(Entry(EntryKind::kSealed, {3, 33}));
+  member_.OnAnswer(Prepare(false), clock_.now_ns);
+  EXPECT_EQ(Did(), "stage 2 ");
+  member_.Staged({2, 22}, true, clock_.now_ns);
+  Answer old = Reply();
+  old.question -= 1;
+  old.prepare = {3, 33};
+  member_.OnAnswer(old, clock_.now_ns);
+  EXPECT_EQ(Did(), "") << "an older answer may be of an older leader";
+  Answer other = Reply();
+  other.prepare = {3, 33};
+  member_.OnAnswer(other, clock_.now_ns);
+  EXPECT_EQ(Did(), "drop 2 stage 3 ");
+  member_.Staged({3, 33}, true, clock_.now_ns);
+  other = Reply();
+  other.prepare = {3, 33};
+  other.hold = true;
+  member_.OnAnswer(other, clock_.now_ns);
+  EXPECT_EQ(Did(), "hold 3 ");
+  member_.OnAnswer(Prepare(false), clock_.now_ns);
+  EXPECT_EQ(Did(), "") << "what it holds for may be chosen already";
+}
+
+// The others serve it, and this member cannot get it: it asks as often as ever.
+TEST_F(MemberTest, WhatCannotBeStagedIsTriedAgainNowAndThen) {
+  Begin();
+  Chosen(Entry(EntryKind::kActive, {2, 22}));
+  Tell();
+  EXPECT_EQ(Did(), "stage 2 ");
+  int staged = 0;
+  for (int ms = 0; ms < 10'000; ++ms) {
+    clock_.now_ns += 1'000'000;
+    if (member_.stage_state() == StageState::kStaging) {
+      member_.Staged({2, 22}, false, clock_.now_ns);
+      EXPECT_EQ(member_.stage_state(), StageState::kFailed);
+    }
+    member_.Advance(clock_.now_ns);
+    staged += Did() == "stage 2 ";
+  }
+  EXPECT_GE(staged, 25);
+  EXPECT_LE(staged, 35) << "three times in a permit";
+}
+
 TEST(StageTableTest, PrintsEveryRow) {
   const std::string table = StageTable();
   EXPECT_NE(table.find("| holds | ACTIVE | is switched to | switches |"), std::string::npos);

@@ -1,6 +1,7 @@
 #include "weights/owner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,10 +11,16 @@
 namespace tryst {
 
 GroupOwner::~GroupOwner() {
-  while (!seals_.empty()) {
-    EndSeal(seals_.begin()->first, absl::CancelledError("this owner left the set of weights"));
-  }
+  leaves_ = true;
+  EndSeals(absl::CancelledError("this owner left the set of weights"));
   if (activated_) EndActivate(absl::CancelledError("this owner left the set of weights"));
+}
+
+// Each `done` may seal something else at once, which is not ended.
+void GroupOwner::EndSeals(const absl::Status& status) {
+  std::map<uint64_t, Sealing> seals;
+  seals.swap(seals_);
+  for (auto& seal : seals) seal.second.done(status);
 }
 
 bool GroupOwner::in_term() const {
@@ -22,7 +29,12 @@ bool GroupOwner::in_term() const {
 
 void GroupOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns,
                       SealDone done) {
-  if (number <= floor_) {
+  if (leaves_) {
+    done(absl::CancelledError("this owner left the set of weights"));
+  } else if (superseded_) {
+    done(absl::FailedPreconditionError(
+        absl::StrCat("another process has taken rank ", self_.rank, " of the set: end this one")));
+  } else if (number <= floor_) {
     done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ", floor_,
                                                " is sealed or dropped already")));
   } else if (seals_.count(number) != 0) {
@@ -80,8 +92,9 @@ void GroupOwner::Expire(int64_t now_ns) {
                         absl::StrCat("version ", number, " was not sealed within its deadline")));
   }
   if (activated_ && now_ns >= wish_deadline_ns_) {
-    EndActivate(absl::DeadlineExceededError(absl::StrCat("not every member came to serve version ",
-                                                         wish_.number, " within the deadline")));
+    EndActivate(absl::DeadlineExceededError(
+        absl::StrCat("not every member came to serve version ", wish_.number,
+                     " within the deadline; it may still become active")));
   }
 }
 
@@ -89,7 +102,7 @@ void GroupOwner::AskNow(int64_t now_ns) {
   Question question;
   question.incarnation = self_.incarnation;
   question.question = ++question_;
-  question.log = log_;
+  question.log = lives_.current();
   question.length = state_.length;
   question.floor = floor_;
   if (activated_) {
@@ -110,33 +123,41 @@ void GroupOwner::AskNow(int64_t now_ns) {
 }
 
 void GroupOwner::OnAnswer(const Answer& answer, int64_t now_ns) {
-  if (answer.incarnation != self_.incarnation || answer.log == 0) return;
-  if (answer.log != log_) {
-    if (answer.question != question_) return;
-    // What was ready was so in a term of the log that is lost, if there was one.
-    while (log_ != 0 && !seals_.empty()) {
-      EndSeal(seals_.begin()->first, absl::AbortedError("the log of the set of weights was lost: seal the version again"));
-    }
-    log_ = answer.log;
-    state_ = LogState();
-    next_ns_ = 0;  // It is an owner once the leader has heard that it knows this log.
-  }
-  const absl::StatusOr<bool> moved = ApplySlice(answer.slice, &state_);
-  if (!moved.ok()) {
-    TRYST_LOG(Error) << moved.status().ToString();
+  const uint64_t former = lives_.current();
+  if (answer.incarnation != self_.incarnation ||
+      !lives_.Take(answer.log, answer.question == question_)) {
     return;
   }
-  floor_ = std::max(floor_, state_.floor);
-  if (*moved) {
-    // Another has its rank; this one is out of the set for good.
-    superseded_ = superseded_ || state_.WasReplaced(self_.incarnation);
-    OnLog();
+  if (lives_.current() != former) {
+    state_ = LogState();
+    next_ns_ = 0;  // It is an owner once the leader has heard that it knows this log.
+    // What was ready was so in a term of the log that is lost, if there was one.
+    if (former != 0) {
+      EndSeals(
+          absl::AbortedError("the log of the set of weights was lost: seal the version again"));
+    }
+  }
+  // One entry after the other, since the next one may say that what was sealed is over.
+  LogSlice next{answer.slice.base, answer.slice.first, {}};
+  for (size_t i = 0; i <= answer.slice.entries.size(); ++i) {
+    const absl::StatusOr<bool> moved = ApplySlice(next, &state_);
+    if (!moved.ok()) {
+      TRYST_LOG(Error) << moved.status().ToString();
+      return;
+    }
+    if (*moved) OnLog();
+    if (i < answer.slice.entries.size()) {
+      next = {std::nullopt, answer.slice.first + i, {answer.slice.entries[i]}};
+    }
   }
   if (answer.length == state_.length) CheckActivate(answer.settled);
   if (answer.length > state_.length) AskNow(now_ns);
 }
 
 void GroupOwner::OnLog() {
+  floor_ = std::max(floor_, state_.floor);
+  // Another has its rank; this one is out of the set for good.
+  superseded_ = superseded_ || state_.WasReplaced(self_.incarnation);
   std::vector<uint64_t> numbers;
   for (const auto& seal : seals_) numbers.push_back(seal.first);
   for (const uint64_t number : numbers) {
@@ -176,7 +197,7 @@ void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
 void GroupOwner::CheckActivate(uint64_t settled) {
   if (!activated_) return;
   const uint64_t number = wish_.number;
-  if (settled >= number) {
+  if (settled == number) {
     EndActivate(absl::OkStatus());
   } else if (number <= state_.floor && state_.FindOpen(number) == nullptr &&
              state_.active.version.number != number) {

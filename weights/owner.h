@@ -8,6 +8,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "weights/log_lives.h"
 #include "weights/questions.h"
 
 namespace tryst {
@@ -59,6 +60,7 @@ class GroupOwner {
     SealDone done;
   };
   void OnLog();
+  void EndSeals(const absl::Status& status);
   void CheckSeal(uint64_t number, Sealing* sealing);
   void EndSeal(uint64_t number, absl::StatusOr<LogEntry> result);
   void EndActivate(absl::Status status);
@@ -69,9 +71,10 @@ class GroupOwner {
   const Self self_;
   const GroupTimes times_;
   const AskFn ask_;
-  uint64_t log_ = 0;
+  LogLives lives_;
   LogState state_;
   bool superseded_ = false;
+  bool leaves_ = false;
   uint64_t floor_ = 0;
   std::map<uint64_t, Sealing> seals_;  // By number; at most kMaxReady.
   Wish wish_;

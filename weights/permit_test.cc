@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <thread>
+#include <functional>
+#include <utility>
 
 #include "base/turned_clock.h"
 
@@ -67,27 +67,30 @@ TEST(PermitTest, AThreadThatStoodStillServesNothingOld) {
   EXPECT_EQ(permit.Serve(clock).number, 8);
 }
 
-// Version n ends at moment 10 * n + 5, so a number and a moment that do not belong together show.
-TEST(PermitTest, NumberAndMomentBelongTogether) {
-  Permit permit(false);
-  TurnedClock clock;
-  clock.now_ns = 1;
-  std::atomic<bool> stop{false};
-  std::thread asks([&] {
-    uint64_t last = 0;
-    while (!stop.load()) {
-      const uint64_t number = permit.Serve(clock).number;
-      if (number == 0) continue;
-      EXPECT_GE(number, last);
-      last = number;
-    }
-  });
-  for (uint64_t number = 1; number <= 200000; ++number) {
-    permit.Give(number, static_cast<int64_t>(10 * number + 5));
-    permit.End();
+// Something happens to the permit while it is being asked for, when the clock is read.
+class BusyClock : public Clock {
+ public:
+  int64_t NowNs() const override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return 1;
   }
-  stop.store(true);
-  asks.join();
+  mutable std::function<void()> meanwhile;
+};
+
+TEST(PermitTest, AnAnswerIsOfOnePermit) {
+  Permit permit(false);
+  BusyClock clock;
+  permit.Give(1, 100);
+  clock.meanwhile = [&] {
+    permit.End();
+    permit.Give(2, 200);
+  };
+  EXPECT_EQ(permit.Serve(clock).number, 2) << "the permit for 1 is over";
+  clock.meanwhile = [&] { permit.End(); };
+  EXPECT_EQ(permit.Serve(clock).number, 0);
+  permit.Give(2, 300);
+  clock.meanwhile = [&] { permit.Give(2, 400); };
+  EXPECT_EQ(permit.Serve(clock).number, 2);
 }
 
 }  // namespace

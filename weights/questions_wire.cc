@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/only_fields.h"
 #include "proto/weights_log.pb.h"
 #include "weights/questions.h"
 #include "weights/stage_table.h"
@@ -118,12 +119,12 @@ std::string EncodeAnswer(const Answer& answer) {
 
 absl::StatusOr<Answer> DecodeAnswer(absl::string_view bytes) {
   rpc::WeightAnswer message;
+  constexpr int kFields = 12, kEntries = 6;
   if (bytes.size() > kMaxAnswerBytes ||
+      !HasOnlyFields(bytes, kFields, kEntries, kEntriesInAnswer,
+                     [](absl::string_view) { return true; }) ||
       !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return NoAnswer(absl::StrCat(bytes.size(), " bytes cannot be parsed"));
-  }
-  if (message.entries_size() > static_cast<int>(kEntriesInAnswer)) {
-    return NoAnswer("it has too many entries");
   }
   Answer answer;
   answer.incarnation = message.incarnation();

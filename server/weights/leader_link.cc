@@ -81,7 +81,7 @@ class LeaderLink::Shared {
   }
   void AwaitTurn(int64_t at_ns) {
     const auto at =
-        std::chrono::steady_clock::now() + std::chrono::nanoseconds(at_ns - SteadyClock().NowNs());
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(at_ns - BootClock().NowNs());
     MutexLock lock(&mu_);
     while (!closing_ && !woken_ && !changed_.WaitUntil(&mu_, at)) {
     }

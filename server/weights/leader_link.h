@@ -26,7 +26,7 @@ class LeaderLink {
     std::vector<Answer> answers;
     bool ask_soon = false;  // The leader had something to tell, and nobody listened.
   };
-  // Called on the link's thread alone. Returns when to be called again, by SteadyClock.
+  // Called on the link's thread alone. Returns when to be called again, by BootClock.
   using TurnFn = std::function<int64_t(const Heard& heard, std::vector<Question>* questions)>;
   struct Parts {
     Server* server;                // It outlives the link.

@@ -25,7 +25,7 @@ class Leading final : private Decider {
   // calls below and without the lock. `life` names the log.
   Leading(const WeightLeader::Options& options, uint64_t life, Covers* covers, TellFn tell);
 
-  // Returns when to be called again, by SteadyClock.
+  // Returns when to be called again, by BootClock.
   int64_t Advance();
   // kFailedPrecondition: it does not lead at this moment, or has heard a later question of whoever
   // asks.
@@ -40,7 +40,7 @@ class Leading final : private Decider {
   void Say(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const SteadyClock clock_;
+  const BootClock clock_;
   const TellFn tell_;
   mutable Mutex mu_;
   LogStore store_ ABSL_GUARDED_BY(mu_);

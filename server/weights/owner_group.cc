@@ -11,7 +11,7 @@ namespace tryst {
 namespace {
 
 int64_t DeadlineNs(const Patience& patience) {
-  return SteadyClock().NowNs() +
+  return BootClock().NowNs() +
          std::min(absl::ToInt64Nanoseconds(patience.left()), int64_t{kMaxWishNs});
 }
 
@@ -66,7 +66,7 @@ void OwnerGroup::Declare(const WeightRoot& layouts) {
 }
 
 int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions) {
-  const int64_t now_ns = SteadyClock().NowNs();
+  const int64_t now_ns = BootClock().NowNs();
   std::vector<WeightVersion> sealed;
   int64_t next_ns = 0;
   uint64_t active = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kWeightsStep = INT64_MIN + 45;
 constexpr char kDevice[] = "/device:CPU:0";
 constexpr absl::Duration kCancelCheck = absl::Milliseconds(250);
+constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 absl::StatusOr<Tensor> BytesOf(absl::Status status, Tensor tensor, bool is_dead) {
   if (!status.ok()) return status;
@@ -110,6 +112,24 @@ std::vector<absl::StatusOr<Tensor>> WeightCalls::Ask(absl::Span<const Call> call
     if (again.ok()) answers[i] = std::move(again);
   }
   return answers;
+}
+
+std::vector<absl::StatusOr<Tensor>> WeightCalls::AskUntilThere(absl::Span<const Call> calls,
+                                                               const Patience& patience) {
+  auto answers = Ask(calls, patience);
+  for (;;) {
+    std::vector<Call> missing;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (!absl::IsUnavailable(answers[i].status())) continue;
+      missing.push_back(calls[i]);
+      places.push_back(i);
+    }
+    if (missing.empty() || patience.cancelled() || patience.left() <= kPause) return answers;
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(kPause));
+    auto again = Ask(missing, patience);
+    for (size_t i = 0; i < missing.size(); ++i) answers[places[i]] = std::move(again[i]);
+  }
 }
 
 std::vector<absl::StatusOr<Tensor>> WeightCalls::AskOnce(absl::Span<const Call> calls,

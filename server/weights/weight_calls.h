@@ -37,6 +37,9 @@ class WeightCalls {
   void Start(const Call& call, const Patience& patience, AnswerFn done);
   // One answer for each call, which waits for all of them on this thread.
   std::vector<absl::StatusOr<Tensor>> Ask(absl::Span<const Call> calls, const Patience& patience);
+  // Asks whoever cannot be reached, or has not opened the set, again until it answers.
+  std::vector<absl::StatusOr<Tensor>> AskUntilThere(absl::Span<const Call> calls,
+                                                    const Patience& patience);
 
  private:
   class Known;

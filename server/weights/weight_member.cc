@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -40,7 +41,15 @@ void CutToAnswers(const Box& box, uint32_t element_bytes, std::vector<Box>* part
 // Whether another owner of the same box may have what this one did not give.
 bool AnotherMayHave(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsNotFound(status) ||
-         absl::IsDataLoss(status) || absl::IsDeadlineExceeded(status);
+         absl::IsDataLoss(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status);
+}
+
+// How long one of several owners of the same box is waited for, before another one is asked.
+absl::Duration TimeOfATry(size_t owners, absl::Duration left) {
+  constexpr absl::Duration kLeast = absl::Seconds(2), kMost = absl::Seconds(30);
+  if (owners == 1) return left;
+  return std::min(left, std::clamp(left / static_cast<double>(owners + 1), kLeast, kMost));
 }
 
 }  // namespace
@@ -481,6 +490,7 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
   Patience of_asks(patience.left(), &asks);
   const WakesOnCancel wakes(patience, &came->mu, &came->changed);
   size_t out = 0;
+  std::set<uint32_t> failing;  // Owners that are asked last.
   while (!left.empty() || out > 0) {
     while (!left.empty() && out < kAsksAtOnce) {
       Part* const part = left.back();
@@ -492,7 +502,14 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
       ask.birth = version.name.birth;
       ask.tensor = part->tensor;
       ask.box = part->source.part;
-      calls_.Start({owners_[part->source.owners[part->next_owner]], ask}, of_asks,
+      const std::vector<uint32_t>& owners = part->source.owners;
+      if (part->failed == 0) {
+        for (size_t i = 1; i < owners.size() && failing.count(owners[part->next_owner]) > 0; ++i) {
+          part->next_owner = (part->next_owner + 1) % owners.size();
+        }
+      }
+      const Patience of_try(TimeOfATry(owners.size(), of_asks.left()), &asks);
+      calls_.Start({owners_[owners[part->next_owner]], ask}, of_try,
                    [came, part](absl::StatusOr<Tensor> answer) {
                      MutexLock lock(&came->mu);
                      came->answers.emplace_back(part, std::move(answer));
@@ -519,6 +536,7 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
         patience.left() == absl::ZeroDuration()) {
       return landed;
     }
+    failing.insert(owner);
     part->next_owner = (part->next_owner + 1) % part->source.owners.size();
     left.push_back(part);
   }

@@ -138,7 +138,7 @@ class WeightMember : private GroupMember::Port {
   const WeightMemberOptions options_;
   const std::vector<std::string>& owners_ = options_.owners;
   const uint64_t incarnation_;  // Each opening of the set has another.
-  const SteadyClock clock_;
+  const BootClock clock_;
   WeightCalls calls_;
   Permit permit_;
 

@@ -61,6 +61,7 @@ class WeightOwner::State final : public Answerer,
     Box box;
   };
   struct Version {
+    uint64_t attempt = 0;       // Another one after the number was dropped.
     std::vector<Tensor> boxes;  // By place in the list; one that is published is valid.
     std::vector<bool> claimed;  // By a Publish().
     std::vector<Digest> digests;
@@ -75,6 +76,11 @@ class WeightOwner::State final : public Answerer,
   absl::StatusOr<Tensor> BytesTensor(absl::string_view bytes, uint64_t more = 0) const;
   absl::StatusOr<size_t> PlaceOf(absl::string_view tensor, const Box& box) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The version, if that is still the one that was begun then. Null: it was dropped.
+  Version* FindAttempt(uint64_t number, uint64_t attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Version& Begin(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes memory of the host's arena, or else of the heap.
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape) const;
   // Unset: the answer is not there yet.
   bool AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -88,9 +94,11 @@ class WeightOwner::State final : public Answerer,
   std::vector<Ended> TakeAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void EndAll(std::vector<Ended> ended);
   absl::StatusOr<SealedVersion> PutTogether(uint64_t number, const std::string& label,
-                                            const Patience& patience);
+                                            uint64_t attempt, const Patience& patience);
   absl::StatusOr<SealedVersion> AskForSealed(uint64_t number, const Patience& patience);
-  absl::Status Agree(const SealedVersion& sealed);
+  absl::Status Agree(const SealedVersion& sealed, uint64_t attempt);
+  void DropAttempt(uint64_t number, uint64_t attempt, const absl::Status& why);
+  void NoteDropped(uint64_t number, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MarkSealed(const WeightVersion& name);
   void MarkActive(uint64_t number);
   absl::StatusOr<Covers::Sealed> Judge(uint64_t term, uint64_t number,
@@ -114,6 +122,7 @@ class WeightOwner::State final : public Answerer,
   absl::flat_hash_map<absl::string_view, uint32_t> tensors_ ABSL_GUARDED_BY(mu_);  // By name.
   std::map<uint64_t, Version> versions_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, absl::Status> dropped_ ABSL_GUARDED_BY(mu_);  // The last ones, and why.
+  uint64_t attempts_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t highest_sealed_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t active_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<uint64_t> missed_ ABSL_GUARDED_BY(mu_);  // There was something to tell to them.
@@ -217,6 +226,30 @@ absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
   return absl::OkStatus();
 }
 
+WeightOwner::State::Version& WeightOwner::State::Begin(uint64_t number) {
+  Version& version = versions_[number];
+  if (version.attempt == 0) {
+    version.attempt = ++attempts_;
+    version.boxes.resize(own_.size());
+    version.digests.resize(own_.size());
+    version.claimed.resize(own_.size());
+  }
+  return version;
+}
+
+WeightOwner::State::Version* WeightOwner::State::FindAttempt(uint64_t number, uint64_t attempt) {
+  const auto found = versions_.find(number);
+  return found == versions_.end() || found->second.attempt != attempt ? nullptr : &found->second;
+}
+
+absl::StatusOr<Tensor> WeightOwner::State::Allocate(DType dtype, const TensorShape& shape) const {
+  if (server_->allocator() != nullptr) {
+    auto tensor = server_->allocator()->AllocateTensor(dtype, shape);
+    if (tensor.ok() || !absl::IsResourceExhausted(tensor.status())) return tensor;
+  }
+  return Tensor::Allocate(dtype, shape);
+}
+
 absl::StatusOr<size_t> WeightOwner::State::PlaceOf(absl::string_view tensor, const Box& box) const {
   const auto found = tensors_.find(tensor);
   if (found != tensors_.end()) {
@@ -232,6 +265,7 @@ absl::StatusOr<size_t> WeightOwner::State::PlaceOf(absl::string_view tensor, con
 absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tensor, const Box& box,
                                          const Tensor& bytes, const Strides& lies) {
   size_t place = 0;
+  uint64_t attempt = 0;
   DType dtype = DType::kInvalid;
   {
     MutexLock lock(&mu_);
@@ -244,6 +278,10 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
       return absl::AlreadyExistsError(absl::StrCat(
           "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
     }
+    if (const auto dropped = dropped_.find(number); dropped != dropped_.end()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "version ", number, " was dropped, and others know: take a number above it"));
+    }
     const size_t unsealed =
         std::count_if(versions_.begin(), versions_.end(),
                       [](const auto& version) { return !version.second.sealed; });
@@ -251,10 +289,8 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
       return absl::ResourceExhaustedError(
           absl::StrCat(unsealed, " versions are being published: seal or drop one"));
     }
-    Version& version = versions_[number];
-    version.boxes.resize(own_.size());
-    version.digests.resize(own_.size());
-    version.claimed.resize(own_.size());
+    Version& version = Begin(number);
+    attempt = version.attempt;
     if (version.claimed[place]) {
       return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
                                                      Printable(tensor), "\" of version ", number,
@@ -264,8 +300,8 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   }
   const auto unclaim = [&](absl::Status why) {
     MutexLock lock(&mu_);
-    const auto version = versions_.find(number);
-    if (version != versions_.end()) version->second.claimed[place] = false;
+    Version* const version = FindAttempt(number, attempt);
+    if (version != nullptr) version->claimed[place] = false;
     return why;
   };
   if (!bytes.valid() || !bytes.on_host() ||
@@ -278,9 +314,7 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   if (!view.ok()) return unclaim(view);
   const auto shape = TensorShape::Make(box.extent);
   if (!shape.ok()) return unclaim(shape.status());
-  auto snapshot = server_->allocator() != nullptr
-                      ? server_->allocator()->AllocateTensor(dtype, *shape)
-                      : Tensor::Allocate(dtype, *shape);
+  auto snapshot = Allocate(dtype, *shape);
   if (!snapshot.ok()) return unclaim(snapshot.status());
   Tensor dense = *snapshot;
   if (bytes.dtype() != dtype) {
@@ -296,13 +330,13 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   const Digest digest =
       BoxDigest(snapshot->bytes(), BlockDigests(snapshot->data(), snapshot->bytes()));
   MutexLock lock(&mu_);
-  const auto version = versions_.find(number);
-  if (version == versions_.end()) {
+  Version* const version = FindAttempt(number, attempt);
+  if (version == nullptr) {
     return absl::AbortedError(absl::StrCat("version ", number, " was dropped"));
   }
-  version->second.boxes[place] = *std::move(snapshot);
-  version->second.digests[place] = digest;
-  ++version->second.published;
+  version->boxes[place] = *std::move(snapshot);
+  version->digests[place] = digest;
+  ++version->published;
   return absl::OkStatus();
 }
 
@@ -313,10 +347,12 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
         absl::StrCat("a label of ", label.size(), " bytes, and at most ", kMaxLabelBytes));
   }
   std::vector<Ended> ended;
+  uint64_t attempt = 0;
   {
     MutexLock lock(&mu_);
     if (layouts_.empty()) return absl::FailedPreconditionError("the set has no layouts yet");
-    if (own_.empty() && number > highest_sealed_) versions_[number];  // It has nothing to publish.
+    // It has nothing to publish.
+    if (own_.empty() && number > highest_sealed_ && dropped_.count(number) == 0) Begin(number);
     const auto found = versions_.find(number);
     if (found == versions_.end() || found->second.published < own_.size()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -331,20 +367,28 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
       return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed"));
     }
     found->second.ready = true;
+    attempt = found->second.attempt;
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
-  auto sealed =
-      options_.rank == 0 ? PutTogether(number, label, patience) : AskForSealed(number, patience);
-  absl::Status status = sealed.ok() ? Agree(*sealed) : sealed.status();
+  auto sealed = options_.rank == 0 ? PutTogether(number, label, attempt, patience)
+                                   : AskForSealed(number, patience);
+  absl::Status status = sealed.ok() ? Agree(*sealed, attempt) : sealed.status();
+  const bool agreed = status.ok();
   if (status.ok()) status = group_->Seal(number, RootOf(sealed->lists[options_.rank]), patience);
   if (status.ok()) return sealed;
-  Drop(number, status);
+  if (agreed && (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status))) {
+    // Who decides may have heard that this owner is ready, so its bytes stay until a later version.
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), "; it may still become sealed"));
+  }
+  DropAttempt(number, attempt, status);
   return status;
 }
 
 absl::StatusOr<SealedVersion> WeightOwner::State::PutTogether(uint64_t number,
                                                               const std::string& label,
+                                                              uint64_t attempt,
                                                               const Patience& patience) {
   const uint32_t owners = options_.owners.size();
   std::vector<WeightCalls::Call> calls;
@@ -354,7 +398,7 @@ absl::StatusOr<SealedVersion> WeightOwner::State::PutTogether(uint64_t number,
   for (uint32_t owner = 1; owner < owners; ++owner) {
     calls.push_back({options_.owners[owner], ask});
   }
-  const auto answers = calls_.Ask(calls, patience);
+  const auto answers = calls_.AskUntilThere(calls, patience);
   std::vector<TensorLayout> layouts;
   std::vector<std::vector<Digest>> lists(owners);
   SealedVersion sealed;
@@ -362,14 +406,15 @@ absl::StatusOr<SealedVersion> WeightOwner::State::PutTogether(uint64_t number,
     MutexLock lock(&mu_);
     layouts = layouts_;
     sealed.name.layouts = layouts_digest_;
-    const auto found = versions_.find(number);
-    if (found == versions_.end()) {
+    const Version* const version = FindAttempt(number, attempt);
+    if (version == nullptr) {
       return absl::AbortedError(absl::StrCat("version ", number, " was dropped"));
     }
-    lists[0] = found->second.digests;
+    lists[0] = version->digests;
   }
   for (uint32_t owner = 1; owner < owners; ++owner) {
     const auto& answer = answers[owner - 1];
+    if (absl::IsAlreadyExists(answer.status())) return answer.status();
     if (!answer.ok()) {
       return absl::AbortedError(absl::StrCat("version ", number, " is dropped: owner ", owner, ", ",
                                              options_.owners[owner],
@@ -402,27 +447,26 @@ absl::StatusOr<SealedVersion> WeightOwner::State::AskForSealed(uint64_t number,
   ask.kind = WeightAsk::Kind::kSealed;
   ask.number = number;
   const WeightCalls::Call call{options_.owners[0], ask};
-  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
+  const auto answer = std::move(calls_.AskUntilThere({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
   return DecodeSealed({answer->data_as<char>(), answer->bytes()});
 }
 
-absl::Status WeightOwner::State::Agree(const SealedVersion& sealed) {
+absl::Status WeightOwner::State::Agree(const SealedVersion& sealed, uint64_t attempt) {
   std::vector<Ended> ended;
   {
     MutexLock lock(&mu_);
-    const auto found = versions_.find(sealed.name.number);
-    if (found == versions_.end()) {
+    Version* const version = FindAttempt(sealed.name.number, attempt);
+    if (version == nullptr) {
       return absl::AbortedError(absl::StrCat("version ", sealed.name.number, " was dropped"));
     }
     if (sealed.name.layouts != layouts_digest_ || sealed.lists.size() != options_.owners.size() ||
-        sealed.lists[options_.rank] !=
-            ListDigest(sealed.name, options_.rank, found->second.digests)) {
+        sealed.lists[options_.rank] != ListDigest(sealed.name, options_.rank, version->digests)) {
       return absl::DataLossError(absl::StrCat("the first owner has sealed another version ",
                                               sealed.name.number, " than this owner published"));
     }
-    found->second.agreed = true;
-    found->second.as = sealed;
+    version->agreed = true;
+    version->as = sealed;
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
@@ -445,7 +489,14 @@ void WeightOwner::State::MarkSealed(const WeightVersion& name) {
     size_t kept = 0;
     for (auto version = versions_.end(); version != versions_.begin();) {
       --version;
-      if (!version->second.sealed || version->first == active_ || ++kept <= options_.keep) continue;
+      const bool is_over = version->second.sealed
+                               ? version->first != active_ && ++kept > options_.keep
+                               : version->first < name.number;
+      if (!is_over) continue;
+      if (!version->second.sealed) {
+        NoteDropped(version->first, absl::AbortedError(absl::StrCat(
+                                        "version ", name.number, ", which is newer, was sealed")));
+      }
       over.push_back(std::move(version->second));
       version = versions_.erase(version);
     }
@@ -459,25 +510,40 @@ void WeightOwner::State::MarkActive(uint64_t number) {
   active_ = number;
 }
 
-void WeightOwner::State::Drop(uint64_t number, const absl::Status& why) {
+void WeightOwner::State::NoteDropped(uint64_t number, absl::Status why) {
   constexpr size_t kRemembered = 64;
+  dropped_[number] = std::move(why);
+  if (dropped_.size() > kRemembered) dropped_.erase(dropped_.begin());
+}
+
+void WeightOwner::State::Drop(uint64_t number, const absl::Status& why) {
+  uint64_t attempt = 0;
+  {
+    MutexLock lock(&mu_);
+    const auto found = versions_.find(number);
+    if (found == versions_.end()) return;
+    attempt = found->second.attempt;
+  }
+  DropAttempt(number, attempt, why);
+}
+
+void WeightOwner::State::DropAttempt(uint64_t number, uint64_t attempt, const absl::Status& why) {
   std::vector<Ended> ended;
   Version gone;  // Its memory goes back without the lock.
   {
     MutexLock lock(&mu_);
-    const auto found = versions_.find(number);
-    if (found == versions_.end() || found->second.sealed) return;
-    gone = std::move(found->second);
-    versions_.erase(found);
-    dropped_[number] = why;
-    if (dropped_.size() > kRemembered) dropped_.erase(dropped_.begin());
+    Version* const version = FindAttempt(number, attempt);
+    if (version == nullptr || version->sealed) return;
+    gone = std::move(*version);
+    versions_.erase(number);
+    NoteDropped(number, why);
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
 }
 
 void WeightOwner::State::Close() {
-  server_->steps()->SetAnswerer(WeightsPrefix(options_.set), nullptr);
+  server_->steps()->RemoveAnswerer(WeightsPrefix(options_.set), this);
   group_->Close();
   std::vector<Ended> ended;
   std::map<uint64_t, Version> versions;
@@ -495,9 +561,7 @@ void WeightOwner::State::Close() {
 absl::StatusOr<Tensor> WeightOwner::State::BytesTensor(absl::string_view bytes,
                                                        uint64_t more) const {
   const TensorShape shape = {static_cast<int64_t>(bytes.size() + more)};
-  auto tensor = server_->allocator() != nullptr
-                    ? server_->allocator()->AllocateTensor(DType::kUint8, shape)
-                    : Tensor::Allocate(DType::kUint8, shape);
+  auto tensor = Allocate(DType::kUint8, shape);
   if (tensor.ok() && !bytes.empty()) memcpy(tensor->mutable_data(), bytes.data(), bytes.size());
   return tensor;
 }
@@ -532,6 +596,11 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
         const Version& version = found->second;
         if (version.agreed && ask.kind == WeightAsk::Kind::kSealed) {
           *answer = BytesTensor(EncodeSealed(version.as));
+          return true;
+        }
+        if (ask.kind == WeightAsk::Kind::kReady && version.sealed) {
+          *answer = absl::AlreadyExistsError(absl::StrCat(
+              "version ", ask.number, " is sealed: take a number above ", highest_sealed_));
           return true;
         }
         if (ask.kind == WeightAsk::Kind::kSealed || !version.ready) return false;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/mutex.h"
 #include "rendezvous/answerer.h"
 #include "server/weights/weight_member.h"
 #include "weights/boxes.h"
@@ -54,6 +55,24 @@ Tensor Ints(int32_t first) {
   for (int32_t i = 0; i < 4; ++i) static_cast<int32_t*>(tensor.mutable_data())[i] = first + i;
   return tensor;
 }
+
+// Answers when nobody waits any more.
+class Mute : public Answerer {
+ public:
+  ~Mute() override {
+    for (DoneFn& done : kept_) {
+      std::move(done)(absl::AbortedError("it is over"), Args(), Args(), Tensor(), false);
+    }
+  }
+  void Answer(const TensorKey&, const Args&, DoneFn done) override {
+    MutexLock lock(&mu_);
+    kept_.push_back(std::move(done));
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<DoneFn> kept_ ABSL_GUARDED_BY(mu_);
+};
 
 class WeightOwnerTest : public testing::Test {
  protected:
@@ -152,12 +171,120 @@ TEST_F(WeightOwnerTest, AnOwnerThatDoesNotComeDropsTheVersion) {
   const auto alone = first_->Seal(5, "", kShort);
   EXPECT_EQ(alone.status().code(), absl::StatusCode::kAborted) << alone.status();
   EXPECT_NE(alone.status().message().find("owner 1"), absl::string_view::npos) << alone.status();
-  // Who comes later hears of it, and the number is free again.
+  // Who comes later hears of it.
   ASSERT_TRUE(Publish(second_.get(), 5, Ints(5)).ok());
   const auto late = second_->Seal(5, "", kLong);
   EXPECT_EQ(late.status().code(), absl::StatusCode::kAborted) << late.status();
   PublishAndSeal(6);
   EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 6);
+}
+
+// A drop and another attempt come while a large box is being copied for the first.
+TEST_F(WeightOwnerTest, WhatWasPublishedBeforeADropIsNotInTheNextAttempt) {
+  TensorLayout large = Replicated(), small = Replicated();
+  large.name = "large";
+  large.shape = {8 << 20};
+  Tensor bytes = *Tensor::Allocate(DType::kInt32, large.shape);
+  memset(bytes.mutable_data(), 1, bytes.bytes());
+  ASSERT_TRUE(first_->Declare({small, large}).ok());
+  ASSERT_TRUE(second_->Declare({small, large}).ok());
+  for (uint64_t number = 5; number < 25; number += 2) {
+    absl::Status copied = absl::UnknownError("");
+    std::thread slow([&] {
+      copied = first_->Publish(number, "large", Box::Whole(large.shape), bytes, Dense({8 << 20}));
+    });
+    absl::SleepFor(absl::Milliseconds(number));
+    first_->Drop(number);
+    (void)Publish(first_.get(), number + 1, Ints(1));
+    const absl::Status again = Publish(first_.get(), number, Ints(1));
+    slow.join();
+    EXPECT_TRUE(copied.ok() || absl::IsAborted(copied) || absl::IsAlreadyExists(copied)) << copied;
+    const auto sealed = first_->Seal(number, "", kShort);
+    EXPECT_FALSE(sealed.ok()) << again;
+    EXPECT_NE(sealed.status().code(), absl::StatusCode::kDeadlineExceeded)
+        << "both boxes count as published: " << sealed.status();
+    first_->Drop(number);
+    first_->Drop(number + 1);
+  }
+}
+
+TEST_F(WeightOwnerTest, ADroppedNumberIsNotTakenAgain) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  first_->Drop(5);
+  const absl::Status again = Publish(first_.get(), 5, Ints(5));
+  EXPECT_TRUE(absl::IsAlreadyExists(again)) << again;
+  EXPECT_NE(again.message().find("above it"), absl::string_view::npos) << again;
+}
+
+TEST_F(WeightOwnerTest, WhatIsBelowASealedVersionIsOver) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  PublishAndSeal(6);
+  ASSERT_TRUE(Publish(first_.get(), 7, Ints(5)).ok());
+  PublishAndSeal(8);
+  PublishAndSeal(9);  // Neither has a place that this one lacks.
+  EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 9);
+}
+
+// Ranks start at different times.
+TEST_F(WeightOwnerTest, ASealWaitsForWhoHasNotOpenedTheSetYet) {
+  second_.reset();
+  ASSERT_TRUE(first_->Declare({Replicated()}).ok());
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  absl::StatusOr<SealedVersion> first = absl::UnknownError("");
+  std::thread sealing([&] { first = first_->Seal(5, "", kLong); });
+  absl::SleepFor(absl::Milliseconds(300));
+  second_ = Open(second_server_.get(), 1);
+  ASSERT_TRUE(second_->Declare({Replicated()}).ok());
+  ASSERT_TRUE(Publish(second_.get(), 5, Ints(5)).ok());
+  const auto second = second_->Seal(5, "", kLong);
+  sealing.join();
+  EXPECT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(second.ok()) << second.status();
+}
+
+TEST_F(WeightOwnerTest, AnOwnerThatIsOpenedAgainAnswers) {
+  first_ = Open(first_server_.get(), 0);  // The former one is closed after it.
+  second_ = Open(second_server_.get(), 1);
+  Declare();
+  PublishAndSeal(5);
+  EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 5);
+}
+
+TEST_F(WeightOwnerTest, ALabelIsAnyBytes) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  ASSERT_TRUE(Publish(second_.get(), 5, Ints(5)).ok());
+  absl::StatusOr<SealedVersion> second = absl::UnknownError("");
+  std::thread other([&] { second = second_->Seal(5, "", kLong); });
+  const std::string label = "step \xff\xfe";
+  ASSERT_TRUE(first_->Seal(5, label, kLong).ok());
+  other.join();
+  const auto heard = member_->Newer(0, kLong);
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->label, label);
+}
+
+// Its server is gone, or it stands still: nothing comes back for any of its shares.
+TEST_F(WeightOwnerTest, AReplicaThatDoesNotAnswerIsPassedBy) {
+  Declare();
+  PublishAndSeal(5);
+  const auto version = member_->Newer(0, kLong);
+  ASSERT_TRUE(version.ok()) << version.status();
+  ASSERT_TRUE(FirstElement(*version).ok());  // Lists and layouts are known.
+  second_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Mute>());
+  std::vector<WeightMember::Item> items;
+  std::vector<Tensor> into;
+  for (int i = 0; i < 20; ++i) {
+    into.push_back(Ints(0));
+    items.push_back({"w", Box::Whole(into.back().shape()), into.back(), Dense({4})});
+  }
+  const absl::Time began = absl::Now();
+  const absl::Status fetched = member_->Fetch(*version, items, absl::Seconds(12));
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_LT(absl::Now() - began, absl::Seconds(9)) << "it is tried once";
+  for (const Tensor& tensor : into) EXPECT_EQ(tensor.data_as<int32_t>()[0], 5);
 }
 
 TEST_F(WeightOwnerTest, ReplicasHaveTheSameBytes) {

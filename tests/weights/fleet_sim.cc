@@ -111,7 +111,7 @@ class Fleet {
     for (int i = 0; i < options.members; ++i) places_.push_back({Role::kMember, i, nullptr, false});
     if (!options.worker_decides) {
       store_clock_ = std::make_unique<DriftingClock>(&now_, Ppm(), 0);
-      store_ = std::make_unique<LogStore>(random_.Next(), times_.lease_ns);
+      store_ = std::make_unique<LogStore>(random_.Next(), times_.lease_ns, options.kept_entries);
       judge_.OnLife(store_->life());
     }
   }
@@ -239,14 +239,16 @@ class Fleet {
 
   void StartLeader(size_t at, Process* process) {
     if (options_.worker_decides && at == 0) {
-      process->store = std::make_unique<LogStore>(process->incarnation, times_.lease_ns);
+      process->store =
+          std::make_unique<LogStore>(process->incarnation, times_.lease_ns, options_.kept_entries);
       judge_.OnLife(process->store->life());
     }
     process->decider = std::make_unique<Line>(this, at);
     WeightLeader::Options options;
     options.times = times_;
     options.min_members = 1;
-    options.resume_ns = 4000 * kMs;
+    options.kept_entries = options_.kept_entries;
+    options.resume_permits = 4;
     process->leader =
         std::make_unique<WeightLeader>(options, process->decider.get(), &covers_,
                                        [this, at](const Answer& answer) { Deliver(at, answer); });
@@ -506,6 +508,15 @@ class Fleet {
     return digest;
   }
 
+  size_t MostOpen() const {
+    if (now_ < kFaultsEndNs) return options_.most_open;
+    return options_.fickle ? kMaxOpenVersions + 1 : 1;
+  }
+  static bool Gone(const LogState& state, uint64_t number) {
+    return number <= state.floor && state.FindOpen(number) == nullptr &&
+           state.active.version.number != number;
+  }
+
   // Every owner seals the next number; the first activates what is sealed.
   void Train() {
     for (size_t at = 0; at < places_.size(); ++at) {
@@ -523,12 +534,15 @@ class Fleet {
       if (!process->owner->in_term()) continue;
       const LogState& state = process->owner->state();
       const bool publish = now_ < kFaultsEndNs || now_ > kLastPublishNs;
-      if (publish && !process->sealing && state.open.empty() &&
-          (now_ < kFaultsEndNs || last_sealed_ == 0)) {
+      if (publish && !process->sealing && state.open.size() < MostOpen() &&
+          (now_ < kFaultsEndNs || last_sealed_ == 0 ||
+           (options_.fickle && Gone(state, last_sealed_)))) {
         Seal(at, process, state.floor + 1);
       }
       if (process->index == 0 && !process->activating && !state.open.empty()) {
-        Activate(at, process, state.open.back().version.number);
+        const WeightVersion& newest = state.open.back().version;
+        if (!wished_.insert(newest.birth).second && options_.fickle) continue;
+        Activate(at, process, newest.number);
       }
     }
   }
@@ -722,6 +736,7 @@ class Fleet {
   std::set<uint64_t> open_calls_;
   std::map<uint64_t, int64_t> calls_due_;
   uint64_t last_sealed_ = 0;
+  std::set<uint64_t> wished_;  // Births.
 };
 
 }  // namespace
@@ -750,6 +765,9 @@ FleetOptions FleetOfSeed(uint64_t seed) {
   options.worker_decides = random.Chance(300'000);
   options.leaders = options.worker_decides ? 1 : static_cast<int>(random.Between(1, 3));
   options.random_faults = true;
+  options.most_open = random.Between(1, 3);
+  options.fickle = random.Chance(500'000);
+  if (random.Chance(500'000)) options.kept_entries = random.Between(2, 6);
   return options;
 }
 

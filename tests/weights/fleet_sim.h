@@ -31,6 +31,9 @@ struct FleetOptions {
   int leaders = 2;
   bool worker_decides = false;  // The log dies with the leader, of whom there is one.
   bool random_faults = false;
+  size_t kept_entries = 64;  // The decider and leaders keep so many.
+  size_t most_open = 1;      // The trainers seal while fewer versions than these are sealed.
+  bool fickle = false;       // They want a version active once, and then the next one.
   bool slow_member = false;  // One member is late for every second version, and is put out.
   // One fault, at one message; the runs of one seed are equal up to it.
   uint64_t at_message = 0;

@@ -87,6 +87,7 @@ TEST_F(FleetSim, RandomFleetsKeepEveryPromise) {
   EXPECT_GT(sum.kills, 3000);
   EXPECT_GT(sum.held, 1000);
   EXPECT_GT(sum.refused_votes, 50);
+  EXPECT_GT(sum.based, 1000);
 }
 
 TEST_F(FleetSim, EqualSeedsAreEqualRuns) {
