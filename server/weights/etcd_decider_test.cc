@@ -308,13 +308,12 @@ class LiveLeader : public Covers {
       leader_->OnDecider(answer, clock_.NowNs());
     });
     MutexLock lock(&mu_);
-    leader_ = std::make_unique<WeightLeader>(
-        options, decider_.get(), this, [this](const Answer& answer) { life_ = answer.log; },
-        [] { return uint64_t{99}; });
+    leader_ = std::make_unique<WeightLeader>(options, decider_.get(), this,
+                                             [this](const Answer& answer) { life_ = answer.log; });
   }
   ~LiveLeader() override { decider_.reset(); }
-  absl::StatusOr<WeightRoot> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
-    return WeightRoot{4, 2};
+  absl::StatusOr<Sealed> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
+    return Sealed{99, WeightRoot{4, 2}};
   }
   // An owner's question, until `what` holds of the log.
   bool AskUntil(Question question, const std::function<bool(const LogState&)>& what) {

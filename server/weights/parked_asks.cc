@@ -7,15 +7,10 @@
 namespace tryst {
 
 void EndAsk(AskOfPeer ask, absl::StatusOr<Tensor> answer) {
-  if (!answer.ok()) return FailReceive(answer.status(), ask.args, std::move(ask.done));
-  if (ask.args.executor == nullptr) {
-    return std::move(ask.done)(absl::OkStatus(), Args(), ask.args, *std::move(answer), false);
-  }
-  Executor* const executor = ask.args.executor;
-  executor->RunWithoutWaiting([args = std::move(ask.args), answer = *std::move(answer),
-                               done = std::move(ask.done)]() mutable {
-    std::move(done)(absl::OkStatus(), Args(), args, std::move(answer), false);
-  });
+  Received received;
+  received.status = answer.status();
+  if (answer.ok()) received.tensor = *std::move(answer);
+  EndReceive(ask.args.executor, std::move(received), std::move(ask.done));
 }
 
 void ParkedAsks::Forget(const std::string& peer) {

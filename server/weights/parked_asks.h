@@ -21,7 +21,7 @@ struct AskOfPeer {
   WeightAsk ask;
   std::string peer;    // A worker's name.
   uint64_t bytes = 0;  // That the answer will have, where that is known.
-  Args args;
+  RecvArgs args;
   DoneFn done;
 };
 

@@ -33,9 +33,9 @@ class PartLineTest : public testing::Test {
     ask.peer = peer;
     ask.bytes = bytes;
     ask.args.cancellation = cancellation;
-    ask.done = [outcome](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-      outcome->status = std::move(status);
-      outcome->tensor = std::move(tensor);
+    ask.done = [outcome](Received&& received) {
+      outcome->status = std::move(received.status);
+      outcome->tensor = std::move(received.tensor);
     };
     line_->Enter(std::move(ask));
     return outcome;

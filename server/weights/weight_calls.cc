@@ -22,13 +22,15 @@ constexpr char kDevice[] = "/device:CPU:0";
 constexpr absl::Duration kCancelCheck = absl::Milliseconds(250);
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 
-absl::StatusOr<Tensor> BytesOf(absl::Status status, Tensor tensor, bool is_dead) {
-  if (!status.ok()) return status;
-  if (is_dead || tensor.dtype() != DType::kUint8 || tensor.shape().rank() != 1 ||
-      !tensor.on_host()) {
-    return absl::DataLossError("an owner of weights has answered with what are no bytes");
+absl::StatusOr<Tensor> BytesOf(Received received) {
+  if (!received.status.ok()) return received.status;
+  if (received.is_dead || received.tensor.dtype() != DType::kUint8 ||
+      received.tensor.shape().rank() != 1 || !received.tensor.on_host()) {
+    return absl::DataLossError(
+        "the owner of weights answered with a tensor that is not a row of bytes: run the same "
+        "release on both");
   }
-  return tensor;
+  return std::move(received.tensor);
 }
 
 }  // namespace
@@ -84,21 +86,21 @@ void WeightCalls::Start(const Call& call, const Patience& patience, AnswerFn don
   if (!step.ok()) return std::move(done)(step.status());
   const auto key = KeyOf(call, patience);
   if (!key.ok()) return std::move(done)(key.status());
-  Args args;
+  RecvArgs args;
   args.executor = server_->executor();
   args.deadline = patience.deadline;
   args.cancellation = patience.cancellation;
   args.by_reference = true;
   (*step)->RecvAsync(
       *key, args,
-      [known = known_, owner = call.owner, done = std::move(done)](
-          absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) mutable {
+      [known = known_, owner = call.owner, done = std::move(done)](Received&& received) mutable {
         // It may have restarted: its next incarnation is asked for anew.
+        const absl::Status& status = received.status;
         if (absl::IsAborted(status) || absl::IsUnavailable(status) ||
             absl::IsDeadlineExceeded(status)) {
           known->Forget(owner);
         }
-        std::move(done)(BytesOf(std::move(status), std::move(tensor), is_dead));
+        std::move(done)(BytesOf(std::move(received)));
       });
 }
 

@@ -53,7 +53,7 @@ class WeightOwner::State final : public Answerer,
   void Drop(uint64_t number, const absl::Status& why);
   OwnerGroup* group() const { return group_.get(); }
   void Close();
-  void Answer(const TensorKey& key, const Args& args, DoneFn done) override;
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
 
  private:
   struct OwnBox {
@@ -643,7 +643,7 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
   return true;
 }
 
-void WeightOwner::State::Answer(const TensorKey& key, const Args& args, DoneFn done) {
+void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   auto parsed = ParseEdge(options_.set, key.edge());
   AskOfPeer ask;
   ask.peer = std::string(key.dst().worker);

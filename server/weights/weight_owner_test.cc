@@ -61,10 +61,10 @@ class Mute : public Answerer {
  public:
   ~Mute() override {
     for (DoneFn& done : kept_) {
-      std::move(done)(absl::AbortedError("it is over"), Args(), Args(), Tensor(), false);
+      std::move(done)({absl::AbortedError("it is over")});
     }
   }
-  void Answer(const TensorKey&, const Args&, DoneFn done) override {
+  void Answer(const TensorKey&, const RecvArgs&, DoneFn done) override {
     MutexLock lock(&mu_);
     kept_.push_back(std::move(done));
   }
