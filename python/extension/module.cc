@@ -62,6 +62,7 @@ PyMethodDef kMethods[] = {
     {"tensor", TensorOf, METH_O,
      "tensor(source): a Tensor of anything that holds one, without a copy where its memory is "
      "dense."},
+    {"weight_boxes", WeightBoxes, METH_VARARGS, nullptr},
     {"give_back", GiveBack, METH_NOARGS, nullptr},
     {"end", End, METH_NOARGS, nullptr},
     {"command_line", CommandLine, METH_O, nullptr},
@@ -119,6 +120,8 @@ PyMODINIT_FUNC PyInit__tryst(void) {
                     Add(module.get(), "Server", MakeServerType()) &&
                     Add(module.get(), "Operation", MakeOperationType()) &&
                     Add(module.get(), "Queue", MakeQueueType()) &&
-                    Add(module.get(), "Plan", MakePlanType());
+                    Add(module.get(), "Plan", MakePlanType()) &&
+                    Add(module.get(), "Weights", MakeWeightsType()) &&
+                    Add(module.get(), "Cancellation", MakeCancellationType());
   return good ? module.release() : nullptr;
 }

@@ -96,6 +96,9 @@ PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
 // (src_device, src_incarnation, dst_device, names)
 PyObject* Plan(PyObject* self, PyObject* args) { return NewPlan(self, Get(self), args); }
 
+// (set, owners, settings)
+PyObject* Weights(PyObject* self, PyObject* args) { return OpenWeights(self, Get(self), args); }
+
 PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ReceiveOne(Get(self), args, count);
 }
@@ -196,6 +199,7 @@ PyMethodDef kMethods[] = {
     {"stop", Stop, METH_O, nullptr},
     {"peer_incarnation", PeerIncarnation, METH_VARARGS, nullptr},
     {"plan", Plan, METH_VARARGS, nullptr},
+    {"weights", Weights, METH_VARARGS, nullptr},
     {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
      nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},

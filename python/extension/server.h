@@ -11,7 +11,13 @@ PyObject* MakeServerType();     // tryst._tryst.Server
 PyObject* MakeOperationType();  // tryst._tryst.Operation
 PyObject* MakeQueueType();      // tryst._tryst.Queue
 
-PyObject* MakePlanType();  // tryst._tryst.Plan
+PyObject* MakePlanType();          // tryst._tryst.Plan
+PyObject* MakeWeightsType();       // tryst._tryst.Weights
+PyObject* MakeCancellationType();  // tryst._tryst.Cancellation
+
+// (set, owners, settings). Returns null with an exception.
+PyObject* OpenWeights(PyObject* server, tryst_server* handle, PyObject* args);
+PyObject* WeightBoxes(PyObject* module, PyObject* args);
 
 // (src_device, src_incarnation, dst_device, names). Returns null with an exception.
 PyObject* NewPlan(PyObject* server, tryst_server* handle, PyObject* args);
