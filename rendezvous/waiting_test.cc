@@ -9,7 +9,7 @@
 namespace tryst {
 namespace {
 
-WaitingItem Item(const std::string& edge, WaitingItem::Kind kind, int64_t since_ns) {
+WaitingItem Waiting(const std::string& edge, WaitingItem::Kind kind, int64_t since_ns) {
   WaitingItem item;
   item.step_id = 7;
   item.key = *TensorKey::Parse(
@@ -22,10 +22,10 @@ WaitingItem Item(const std::string& edge, WaitingItem::Kind kind, int64_t since_
 }
 
 TEST(Waiting, TextHasOneLineEachLongestFirst) {
-  WaitingItem send = Item("x", WaitingItem::Kind::kSend, 2'000'000);
+  WaitingItem send = Waiting("x", WaitingItem::Kind::kSend, 2'000'000);
   send.bytes = 64;
   const std::string text =
-      WaitingText({send, Item("y\n", WaitingItem::Kind::kFetch, 1'000'000)}, 4'500'000);
+      WaitingText({send, Waiting("y\n", WaitingItem::Kind::kFetch, 1'000'000)}, 4'500'000);
   EXPECT_EQ(text,
             "step 7: fetch of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
             "/job:a/replica:0/task:1/device:CPU:0;y\\n;0:0 waits 3.500 ms for "
@@ -37,7 +37,7 @@ TEST(Waiting, TextHasOneLineEachLongestFirst) {
 
 TEST(Waiting, JsonEscapesWhateverAnEdgeIsCalled) {
   const std::string json =
-      WaitingJson({Item("q\"\\\n\xff", WaitingItem::Kind::kReceive, 0)}, 1'000'000);
+      WaitingJson({Waiting("q\"\\\n\xff", WaitingItem::Kind::kReceive, 0)}, 1'000'000);
   EXPECT_EQ(json,
             "{\"waiting\":[{\"step\":7,\"kind\":\"receive\",\"key\":\"/job:a/replica:0/task:0/"
             "device:CPU:0;0000000000000001;/job:a/replica:0/task:1/device:CPU:0;q\\\"\\\\\\u000a"
