@@ -92,7 +92,8 @@ bool IsSealed(const LogEntry& entry) {
 absl::Status CheckState(const LogState& state) {
   uint64_t last = state.active.version.number;
   if (last != 0 && !IsSealed(state.active)) {
-    return absl::InvalidArgumentError("the state of a log of weights is malformed: what is active was not sealed");
+    return absl::InvalidArgumentError(
+        "the state of a log of weights is malformed: what is active was not sealed");
   }
   for (const LogEntry& entry : state.open) {
     if (!IsSealed(entry) || entry.version.number <= last) {
