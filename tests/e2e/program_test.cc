@@ -437,10 +437,10 @@ TEST(Processes, ADaemonIsStoppedByNoSignalButTwo) {
   write(R"(, "1": "127.0.0.1:7")");
   daemon.Signal(SIGHUP);
   const absl::Time until = absl::Now() + absl::Seconds(20);
-  while (!absl::StrContains(daemon.err(), "task:1 is at 127.0.0.1:7") && absl::Now() < until) {
+  while (!absl::StrContains(daemon.err(), "task:1 at 127.0.0.1:7") && absl::Now() < until) {
     absl::SleepFor(absl::Milliseconds(20));
   }
-  EXPECT_TRUE(absl::StrContains(daemon.err(), "task:1 is at 127.0.0.1:7")) << daemon.err();
+  EXPECT_TRUE(absl::StrContains(daemon.err(), "task:1 at 127.0.0.1:7")) << daemon.err();
   EXPECT_TRUE(absl::StrContains(daemon.err(), "SIGHUP")) << daemon.err();
   daemon.Signal(SIGTERM);
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();

@@ -49,7 +49,7 @@ TEST_F(DeviceChoiceTest, TakesTheActivePortAndExplainsTheOthers) {
   ASSERT_TRUE(choice.chosen.has_value()) << choice.status;
   EXPECT_EQ(
       choice.Explain(),
-      "mlx5_0 port 1: rejected: port is down (no cable, no carrier, or its network device is "
+      "mlx5_0 port 1: rejected: the port is down (no cable, no carrier, or its network device is "
       "not up)\n"
       "iw0: rejected: it is iWARP, which Tryst does not use: the soft NIC (nic=soft) runs over its "
       "network device, and a NIC that knows RoCE as well can be switched to it "
