@@ -53,11 +53,14 @@ void ParkedAsks::Park(AskOfPeer ask) {
     const auto self = weak.lock();
     AskOfPeer cancelled;
     if (self == nullptr || !self->TakeOut(id, &cancelled)) return;
-    EndAsk(std::move(cancelled), absl::CancelledError("cancelled"));
+    EndAsk(std::move(cancelled),
+           absl::CancelledError("the member cancelled its request to this owner of weights"));
   });
   AskOfPeer cancelled;
   if (token == Cancellation::kNoToken) {  // It was cancelled before.
-    if (TakeOut(id, &cancelled)) EndAsk(std::move(cancelled), absl::CancelledError("cancelled"));
+    if (TakeOut(id, &cancelled))
+      EndAsk(std::move(cancelled),
+             absl::CancelledError("the member cancelled its request to this owner of weights"));
     return;
   }
   {

@@ -364,12 +364,15 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
   const auto answer = std::move(calls_.Ask({call}, patience)[0]);
   if (!answer.ok()) return answer.status();
   if (DigestOf(TextOf(*answer)) != version.name.layouts) {
-    return absl::DataLossError("the layouts that came are not those of the version");
+    return absl::DataLossError(
+        "the first owner sent other layouts of tensors than the version was sealed with");
   }
   auto declared = DecodeLayouts(TextOf(*answer));
   if (!declared.ok()) return declared.status();
   if (declared->owners != owners_.size()) {
-    return absl::DataLossError("the layouts are of another number of owners than the set");
+    return absl::DataLossError(
+        "the layouts name another number of owners than this member was opened with: name the "
+        "same owners everywhere");
   }
   auto layouts = std::make_shared<const DeclaredLayouts>(*std::move(declared));
   MutexLock lock(&mu_);
@@ -397,8 +400,9 @@ absl::StatusOr<std::shared_ptr<const WeightMember::OwnersList>> WeightMember::Li
   list->offsets = ListOffsets(layouts.tensors, owner);
   auto digests = DecodeDigests(TextOf(*answer), list->offsets.back());
   if (!digests.ok() || ListDigest(version.name, owner, *digests) != version.lists[owner]) {
-    return absl::DataLossError(
-        absl::StrCat("the list of owner ", owner, " is not the one that was sealed"));
+    return absl::DataLossError(absl::StrCat("owner ", owner,
+                                            " sent other digests of its boxes than version ",
+                                            version.name.number, " was sealed with"));
   }
   list->digests = *std::move(digests);
   MutexLock lock(&mu_);
@@ -417,7 +421,7 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
     const auto number = numbers.find(item.tensor);
     if (number == numbers.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the set has no tensor \"", Printable(item.tensor), "\""));
+          absl::StrCat("the set of weights has no tensor \"", Printable(item.tensor), "\""));
     }
     const TensorLayout& layout = layouts.tensors[number->second];
     if (!item.into.valid() || item.into.dtype() != layout.dtype || !item.into.on_host() ||
@@ -477,7 +481,8 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
 absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const Item> items,
                                  const Patience& patience) {
   if (version.lists.size() != owners_.size()) {
-    return absl::InvalidArgumentError("a version of another set");
+    return absl::InvalidArgumentError(
+        "the version has another number of owners than this set of weights: fetch one of this set");
   }
   const auto layouts = Layouts(version, patience);
   if (!layouts.ok()) return layouts.status();

@@ -208,7 +208,9 @@ absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
   const WeightRoot root = RootOf(DigestOf(*encoded));
   {
     MutexLock lock(&mu_);
-    if (!layouts_.empty()) return absl::AlreadyExistsError("the set's layouts were declared");
+    if (!layouts_.empty())
+      return absl::AlreadyExistsError(
+          "the layouts of this set of weights were declared already: declare them once");
     for (uint32_t tensor = 0; tensor < layouts.size(); ++tensor) {
       for (Box& box : BoxesOf(layouts[tensor], options_.rank)) {
         own_.push_back({tensor, std::move(box)});
@@ -287,14 +289,14 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
                       [](const auto& version) { return !version.second.sealed; });
     if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(unsealed, " versions are being published: seal or drop one"));
+          absl::StrCat(unsealed, " versions are published and not sealed: seal or drop one"));
     }
     Version& version = Begin(number);
     attempt = version.attempt;
     if (version.claimed[place]) {
       return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
                                                      Printable(tensor), "\" of version ", number,
-                                                     " was published"));
+                                                     " was published already"));
     }
     version.claimed[place] = true;
   }
@@ -306,9 +308,9 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   };
   if (!bytes.valid() || !bytes.on_host() ||
       (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
-    return unclaim(absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
-                     ", which cannot be made of ", DTypeName(bytes.dtype()), " in host memory")));
+    return unclaim(absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
+        ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory")));
   }
   const absl::Status view = CheckView(box.extent, lies, bytes.shape().elements(), ViewUse::kSource);
   if (!view.ok()) return unclaim(view);
@@ -343,14 +345,16 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
 absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const std::string& label,
                                                        const Patience& patience) {
   if (label.size() > kMaxLabelBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a label of ", label.size(), " bytes, and at most ", kMaxLabelBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label has ", label.size(), " bytes, and may have at most ", kMaxLabelBytes));
   }
   std::vector<Ended> ended;
   uint64_t attempt = 0;
   {
     MutexLock lock(&mu_);
-    if (layouts_.empty()) return absl::FailedPreconditionError("the set has no layouts yet");
+    if (layouts_.empty())
+      return absl::FailedPreconditionError(
+          "this set of weights has no layouts yet: declare them first");
     // It has nothing to publish.
     if (own_.empty() && number > highest_sealed_ && dropped_.count(number) == 0) Begin(number);
     const auto found = versions_.find(number);
@@ -364,7 +368,7 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
           "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
     }
     if (found->second.ready) {
-      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed"));
+      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already"));
     }
     found->second.ready = true;
     attempt = found->second.attempt;
@@ -550,7 +554,7 @@ void WeightOwner::State::Close() {
   {
     MutexLock lock(&mu_);
     closed_ = absl::AbortedError(
-        absl::StrCat("owner ", options_.rank, " has left the set ", options_.set));
+        absl::StrCat("owner ", options_.rank, " has left the set of weights ", options_.set));
     versions.swap(versions_);
     ended = TakeAnswered();
   }
@@ -579,7 +583,7 @@ absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
     if (version.sealed) absl::StrAppend(&there, there.empty() ? "" : ", ", number);
   }
   return absl::NotFoundError(absl::StrCat("version ", ask.number, " of that birth is not at owner ",
-                                          options_.rank, "; there are: ", there));
+                                          options_.rank, "; it holds: ", there));
 }
 
 bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer) {
@@ -624,7 +628,7 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
                     ? BytesTensor(encoded_layouts_)
-                    : absl::NotFoundError("other layouts are declared");
+                    : absl::NotFoundError("this owner has declared other layouts, or none yet");
       return true;
     case WeightAsk::Kind::kList: {
       const auto version = Find(ask);
