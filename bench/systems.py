@@ -129,14 +129,15 @@ def is_older(path, sources):
 def build(root, folder, program):
     """Compiles bench/peers/`program`.cc unless it is there; None with a note when it cannot be."""
     path, source = os.path.join(folder, program), os.path.join(root, "bench/peers", program + ".cc")
-    ours = [os.path.join(root, "bench/peers", n) for n in ("harness.cc", "workload.cc", "harness.h", "workload.h")]
+    ours = [os.path.join(root, n) for n in ("bench/peers/harness.cc", "bench/peers/workload.cc", "base/mutex.cc",
+                                            "bench/peers/harness.h", "bench/peers/workload.h", "base/mutex.h")]
     if not is_older(path, ours + [source]):
         return path
     print("bench: compiling %s" % program, file=sys.stderr)
     made = os.path.join(folder, "made")
     os.makedirs(made, exist_ok=True)
     command = ["mpicxx" if program == "mpi" else "g++", "-std=c++17", "-O2", "-I" + root, "-I" + made, source,
-               *ours[:2]]
+               *ours[:3]]
     libraries = list(PROGRAMS[program])
     try:
         if program == "grpc":
