@@ -165,10 +165,12 @@ class Weights(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError), owner.version(6) as version:
             version.publish("w", numpy.zeros((4, 3), "f"))
             1 / 0
-        with owner.version(6) as version:  # The number is free.
+        with self.assertRaisesRegex(tryst.AlreadyExists, "dropped"):
+            owner.publish(6, "w", numpy.ones((4, 3), "f"))
+        with owner.version(7) as version:
             version.publish("w", numpy.ones((4, 3), "f"))
         with self.assertRaises(tryst.AlreadyExists):
-            owner.publish(6, "w", numpy.ones((4, 3), "f"))
+            owner.publish(7, "w", numpy.ones((4, 3), "f"))
 
     def test_what_is_wrong_says_so(self):
         with self.assertRaisesRegex(tryst.InvalidArgument, "role"):
