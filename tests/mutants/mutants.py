@@ -295,8 +295,9 @@ def make(described, args, tree):
         if os.path.exists(known):
             with open(known, encoding="utf-8") as file:
                 leave_out |= set(file.read().split())
-        # A quick test judges the source that it is named for.
+        # A quick test judges the source that it is named for, where it is named for one.
         paths = ["%s.cc" % target[2:-5].replace(":", "/") for target in judges] if args.quick else sample.sources(ROOT, args.rooms)
+        paths = [path for path in paths if os.path.exists(os.path.join(ROOT, path))]
         drawn = sample.draw(ROOT, paths, args.seed, args.sample, leave_out)
         print("%d generated faults of the seed %s" % (args.sample, args.seed), flush=True)
     targets = sorted(targets | set(judges))
