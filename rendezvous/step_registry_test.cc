@@ -121,7 +121,11 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
                                absl::StrCat(kWorker1, "/device:CPU:0"), "|set|a"))
                 ->status.code(),
             absl::StatusCode::kInvalidArgument);
-  registry->SetAnswerer("|set|", nullptr);
+  // Who goes takes no other's answers along.
+  registry->RemoveAnswerer("|set|", other.get());
+  EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 4);
+  registry->RemoveAnswerer("|set|", answerer.get());
+  registry->RemoveAnswerer("|set|", answerer.get());
   EXPECT_EQ(answerer.use_count(), 1);
   EXPECT_EQ(Take(7, OutKey("|set|a"))->status.code(), absl::StatusCode::kUnavailable);
   registry->Close(absl::AbortedError("over"));

@@ -155,6 +155,20 @@ TEST(SoftRegionTableTest, WhoWritesNeedsTheRightTo) {
   }
 }
 
+TEST(SoftRegionTableTest, APeerNeedsTheRightToo) {
+  SoftRegionTable table{Stutter()};
+  for (const uint32_t access : {kLocalWrite + 0, kRemoteWrite + 0, kRemoteRead + 0}) {
+    SoftRegionRecord region = Record(100, 10, access);
+    table.Add(&region);
+    for (const uint32_t wanted : {kRemoteWrite + 0, kRemoteRead + 0}) {
+      SoftRegionRecord* const pinned = table.PinRemote(region.remote_key, 100, 10, wanted);
+      EXPECT_EQ(pinned != nullptr, access == wanted) << access << " for " << wanted;
+      if (pinned != nullptr) table.Unpin(pinned);
+    }
+    table.Remove(&region);
+  }
+}
+
 // The newest 4096 that were given back stay out of use.
 TEST(SoftRegionTableTest, ManyKeysLaterAKeyIsUsedAgainTheOldestFirst) {
   std::vector<uint32_t> offered;
