@@ -432,7 +432,7 @@ void MatchCore::Arm(WaitingReceive* item) {
 }
 
 // Ends `item` from one of its callbacks, and drops that callback's hold.
-void MatchCore::EndWaiting(WaitingReceive* item, const absl::Status& status) {
+void MatchCore::EndWaiting(WaitingReceive* item, absl::Status status) {
   BetweenLocks("callback", item);
   bool ended = false;
   Shard& shard = ShardOf(*item);
@@ -440,9 +440,10 @@ void MatchCore::EndWaiting(WaitingReceive* item, const absl::Status& status) {
     MutexLock lock(&shard.mu);
     if (item->linked) {
       shard.table.Remove(item);
-      item->more->received.status = status;
+      const bool cancelled = absl::IsCancelled(status);
+      item->more->received.status = std::move(status);
       --shard.counters.waiting_receives;
-      ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
+      ++(cancelled ? shard.counters.cancelled : shard.counters.deadline_exceeded);
       ended = !item->arming;
     }
   }

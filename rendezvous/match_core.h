@@ -118,7 +118,7 @@ class MatchCore {
   WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const RecvArgs& args,
                               DoneFn* done, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void Arm(WaitingReceive* item);
-  void EndWaiting(WaitingReceive* item, const absl::Status& status);
+  void EndWaiting(WaitingReceive* item, absl::Status status);
   void End(WaitingReceive* item);
   void Finish(WaitingReceive* item);
   void DropHolds(WaitingReceive* item, int holds);
