@@ -17,7 +17,7 @@
 #include "server/server.h"
 #include "server/status/insight.h"
 #include "tests/contract/breakable_nic.h"
-#include "tests/pair/moment.h"
+#include "tests/process/pair/moment.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {

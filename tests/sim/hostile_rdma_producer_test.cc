@@ -18,7 +18,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "gtest/gtest.h"
-#include "tests/pair/path_listener.h"
+#include "tests/process/pair/path_listener.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 

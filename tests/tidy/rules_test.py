@@ -157,8 +157,8 @@ class RulesTest(unittest.TestCase):
                 self.expect(rules.documents, {**run, "docs/A.md": "\n" + wrong + "\n"}, piece)
 
     def test_measure_of_a_transport(self):
-        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
-        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 251}, "251 lines")
+        self.expect(rules.measure_of_a_transport, {"tests/contract/toy/toy.cc": "int a;\n" * 250})
+        self.expect(rules.measure_of_a_transport, {"tests/contract/toy/toy.cc": "int a;\n" * 251}, "251 lines")
 
     def test_a_clean_tree_is_clean(self):
         for rule in rules.RULES:
@@ -241,10 +241,10 @@ class RulesTest(unittest.TestCase):
 
     def test_dead_files(self):
         self.expect(rules.dead_files,
-                    {"verbs/old.cc": "", "tests/guest/stray.sh": "", "tests/golden/a.bin": "",
-                     "tests/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
-                     "tests/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
-                    "tests/golden/a.bin: dead", "tests/guest/stray.sh: dead", "verbs/old.cc: dead")
+                    {"verbs/old.cc": "", "tests/hardware/guest/stray.sh": "", "tests/contract/golden/a.bin": "",
+                     "tests/contract/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
+                     "tests/contract/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
+                    "tests/contract/golden/a.bin: dead", "tests/hardware/guest/stray.sh: dead", "verbs/old.cc: dead")
 
     def test_dead_files_sees_loops(self):
         self.expect(rules.dead_files,
