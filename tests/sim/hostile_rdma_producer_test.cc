@@ -106,7 +106,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
     FetchChannelOptions options;
     options.link = link_options_;
-    options.landing_bytes = 4096;
+    options.offered_bytes = 4096;
     options.standing = 1;
     options.path = "rdma";
     options.self = kConsumer;
