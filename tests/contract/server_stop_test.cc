@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "channel/trace/path_view.h"
 #include "gtest/gtest.h"
-#include "server/open_nics.h"
+#include "server/data_plane/open_nics.h"
 #include "server/server.h"
 #include "server/status/insight.h"
 #include "tests/contract/breakable_nic.h"

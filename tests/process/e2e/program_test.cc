@@ -19,9 +19,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "server/cut_proxy.h"
-#include "server/npy.h"
+#include "server/cli/npy.h"
 #include "server/security/test_certificates.h"
+#include "server/services/cut_proxy.h"
 #include "tests/process/e2e/free_port.h"
 #include "tests/process/e2e/process.h"
 

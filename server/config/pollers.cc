@@ -1,4 +1,4 @@
-#include "server/pollers.h"
+#include "server/config/pollers.h"
 
 #include <sched.h>
 

@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_CUT_PROXY_H_
-#define TRYST_SERVER_CUT_PROXY_H_
+#ifndef TRYST_SERVER_SERVICES_CUT_PROXY_H_
+#define TRYST_SERVER_SERVICES_CUT_PROXY_H_
 
 #include <atomic>
 #include <cstdint>
@@ -57,4 +57,4 @@ class CutProxy {
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_CUT_PROXY_H_
+#endif  // TRYST_SERVER_SERVICES_CUT_PROXY_H_

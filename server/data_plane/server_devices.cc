@@ -1,4 +1,4 @@
-#include "server/server_devices.h"
+#include "server/data_plane/server_devices.h"
 
 #include <chrono>
 #include <utility>

@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_NPY_H_
-#define TRYST_SERVER_NPY_H_
+#ifndef TRYST_SERVER_CLI_NPY_H_
+#define TRYST_SERVER_CLI_NPY_H_
 
 #include <string>
 
@@ -23,4 +23,4 @@ absl::Status WriteNpy(const std::string& path, const Tensor& tensor);
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_NPY_H_
+#endif  // TRYST_SERVER_CLI_NPY_H_

@@ -12,12 +12,12 @@
 #include "channel/rdma/link_options.h"
 #include "channel/rdma/serve_source.h"
 #include "gtest/gtest.h"
-#include "server/config.h"
+#include "server/cli/npy.h"
+#include "server/config/config.h"
+#include "server/config/pollers.h"
+#include "server/data_plane/open_nics.h"
 #include "server/members/cluster_spec.h"
 #include "server/members/membership.h"
-#include "server/npy.h"
-#include "server/open_nics.h"
-#include "server/pollers.h"
 #include "server/security/allow_list.h"
 
 namespace tryst {

@@ -1,4 +1,4 @@
-#include "server/cut_proxy.h"
+#include "server/services/cut_proxy.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "server/config.h"
+#include "server/config/config.h"
 
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/read_file.h"
-#include "server/pollers.h"
+#include "server/config/pollers.h"
 
 namespace tryst {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 

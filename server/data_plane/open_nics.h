@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_OPEN_NICS_H_
-#define TRYST_SERVER_OPEN_NICS_H_
+#ifndef TRYST_SERVER_DATA_PLANE_OPEN_NICS_H_
+#define TRYST_SERVER_DATA_PLANE_OPEN_NICS_H_
 
 #include <functional>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/crew.h"
 #include "channel/rdma/rdma_options.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/members/cluster_spec.h"
 
 namespace tryst {
@@ -55,4 +55,4 @@ absl::StatusOr<LinkOptions> LinkFrom(LinkOptions link, const ServerConfig& confi
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_OPEN_NICS_H_
+#endif  // TRYST_SERVER_DATA_PLANE_OPEN_NICS_H_

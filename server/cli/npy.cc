@@ -1,4 +1,4 @@
-#include "server/npy.h"
+#include "server/cli/npy.h"
 
 #include <cstring>
 #include <fstream>

@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_SERVER_DEVICES_H_
-#define TRYST_SERVER_SERVER_DEVICES_H_
+#ifndef TRYST_SERVER_DATA_PLANE_SERVER_DEVICES_H_
+#define TRYST_SERVER_DATA_PLANE_SERVER_DEVICES_H_
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "channel/device/device_proxy.h"
 #include "channel/device/gpu_nic.h"
 #include "channel/rdma/rdma_options.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 
@@ -63,4 +63,4 @@ class ServerDevices {
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_SERVER_DEVICES_H_
+#endif  // TRYST_SERVER_DATA_PLANE_SERVER_DEVICES_H_

@@ -1,4 +1,4 @@
-#include "server/open_nics.h"
+#include "server/data_plane/open_nics.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

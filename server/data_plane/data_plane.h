@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_DATA_PLANE_H_
-#define TRYST_SERVER_DATA_PLANE_H_
+#ifndef TRYST_SERVER_DATA_PLANE_DATA_PLANE_H_
+#define TRYST_SERVER_DATA_PLANE_DATA_PLANE_H_
 
 #include <cstdint>
 #include <map>
@@ -15,9 +15,9 @@
 #include "channel/signing/caller.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
+#include "server/data_plane/server_devices.h"
 #include "server/members/membership.h"
 #include "server/security/allow_list.h"
-#include "server/server_devices.h"
 #include "server/server_parts.h"
 
 namespace tryst {
@@ -89,4 +89,4 @@ class DataPlane {
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_DATA_PLANE_H_
+#endif  // TRYST_SERVER_DATA_PLANE_DATA_PLANE_H_

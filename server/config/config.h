@@ -1,5 +1,5 @@
-#ifndef TRYST_SERVER_CONFIG_H_
-#define TRYST_SERVER_CONFIG_H_
+#ifndef TRYST_SERVER_CONFIG_CONFIG_H_
+#define TRYST_SERVER_CONFIG_CONFIG_H_
 
 #include <cstdint>
 #include <map>
@@ -155,4 +155,4 @@ std::map<std::string, std::string> ProcessEnvironment();
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_CONFIG_H_
+#endif  // TRYST_SERVER_CONFIG_CONFIG_H_

@@ -24,8 +24,8 @@
 #include "rendezvous/derived_status.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/thread_alarms.h"
-#include "server/cut_proxy.h"
 #include "server/members/membership.h"
+#include "server/services/cut_proxy.h"
 #include "server/services/transport_service.h"
 
 namespace tryst {

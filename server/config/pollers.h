@@ -1,11 +1,11 @@
-#ifndef TRYST_SERVER_POLLERS_H_
-#define TRYST_SERVER_POLLERS_H_
+#ifndef TRYST_SERVER_CONFIG_POLLERS_H_
+#define TRYST_SERVER_CONFIG_POLLERS_H_
 
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 
@@ -31,4 +31,4 @@ int HelperCount(int cpus);
 
 }  // namespace tryst
 
-#endif  // TRYST_SERVER_POLLERS_H_
+#endif  // TRYST_SERVER_CONFIG_POLLERS_H_

@@ -1,4 +1,4 @@
-#include "server/data_plane.h"
+#include "server/data_plane/data_plane.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,8 +6,8 @@
 
 #include "channel/grpc/grpc_transport.h"
 #include "channel/transports.h"
-#include "server/open_nics.h"
-#include "server/pollers.h"
+#include "server/config/pollers.h"
+#include "server/data_plane/open_nics.h"
 #include "server/security/loopback.h"
 
 namespace tryst {
