@@ -120,9 +120,3 @@ def joined_tests(name, tests, deps, size, tags):
             tags = what.get("tags", tags),
             **{key: value for key, value in what.items() if key not in ("deps", "size", "tags")}
         )
-
-# TODO(rooms): go when channel/ uses rules.bzl.
-cc_library = joined_library
-
-def cc_tests(name, tests, deps = [], size = None):
-    joined_tests(name, tests, deps, size, [])
