@@ -28,7 +28,7 @@
 #include "base/mutex.h"
 #include "bench/flags.h"
 #include "bench/raw_sockets.h"
-#include "tests/pair/worker_pair.h"
+#include "tests/process/pair/worker_pair.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/soft/soft_nic.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crew.h"
 #include "base/log.h"
-#include "tests/pair/one_step.h"
+#include "tests/process/pair/one_step.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {

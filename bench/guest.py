@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tryst over Soft-RoCE beside perftest, turn by turn in one QEMU guest, and libfabric's fi_pingpong.
 
-  bench/guest.py [--json FILE] [flags of tests/guest/run.sh]
+  bench/guest.py [--json FILE] [flags of tests/hardware/guest/run.sh]
 """
 import os
 import re
@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 
 import figures  # noqa: E402
 
-# tests/guest/lane.sh's figure: "pair write_lat 8 B, 7 rounds, ours and perftest's in us: ... [1 2 | 3 4]"
+# tests/hardware/guest/lane.sh's figure: "pair write_lat 8 B, 7 rounds, ours and perftest's in us: ... [1 2 | 3 4]"
 LINE = re.compile(r"(one|pair) (\w+) (\d+) B, \d+ rounds, ours and perftest's .*\[([-0-9. e]*)\|([-0-9. e]*)\]")
 # "pair fabric_lat 8 B, 7 rounds, fi_pingpong's in us: median 3 [3 4]": one message at a time.
 FABRIC_LINE = re.compile(r"(one|pair) (fabric_\w+) (\d+) B, \d+ rounds, fi_pingpong's .*\[([-0-9. e]*)\]")
@@ -55,7 +55,7 @@ def main(arguments):
     json_file = None
     if arguments[:1] == ["--json"] and len(arguments) > 1:
         json_file, arguments = arguments[1], arguments[2:]
-    process = subprocess.Popen([os.path.join(ROOT, "tests/guest/run.sh"), "--figures", *arguments],
+    process = subprocess.Popen([os.path.join(ROOT, "tests/hardware/guest/run.sh"), "--figures", *arguments],
                                stdout=subprocess.PIPE, text=True)
     text = ""
     for line in process.stdout:

@@ -1,6 +1,6 @@
 // The cases that TensorFlow has for its local rendezvous, in our own words and with the names
 // of its tests, so that each can be found there. Rules that it states elsewhere are in
-// tests/rendezvous/semantics_test.cc.
+// tests/contract/rendezvous/semantics_test.cc.
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/members/membership.h"
 #include "server/members/peer_calls.h"
 

@@ -15,7 +15,7 @@
 #include "rendezvous/allocator.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/step_registry.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/members/cluster_spec.h"
 #include "server/members/peer_calls.h"
 
@@ -104,7 +104,7 @@ class ServerBuilder {
   ServerBuilder();  // Knows "grpc" and "grpc+verbs".
   ~ServerBuilder();
 
-  // Adds a protocol, or replaces one (server/open_nics.h).
+  // Adds a protocol, or replaces one (server/data_plane/open_nics.h).
   ServerBuilder& AddProtocol(const std::string& name, std::shared_ptr<const Protocol> protocol);
   // Adds a transport (channel/transport.h), which is tried before those of the protocol. The
   // factory is called for each poller.

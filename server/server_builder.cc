@@ -12,8 +12,9 @@
 #include "base/descriptor_table.h"
 #include "base/log.h"
 #include "base/read_file.h"
+#include "server/data_plane/open_nics.h"
 #include "server/members/cluster_file.h"
-#include "server/open_nics.h"
+#include "server/security/loopback.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 
@@ -202,8 +203,6 @@ absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& conf
   }
   return options;
 }
-
-std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 ServerBuilder::ServerBuilder() {
   AddProtocol("grpc", OverNics([](const ServerConfig&, const NicPlace&) {

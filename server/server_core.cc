@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
-#include "server/pollers.h"
+#include "server/config/pollers.h"
 #include "server/process/grpc_log.h"
 #include "server/process/lean_heap.h"
 #include "server/security/grpc_arguments.h"

@@ -22,7 +22,7 @@
 #include "channel/signing/caller.h"
 #include "rendezvous/step_registry.h"
 #include "rendezvous/thread_alarms.h"
-#include "server/data_plane.h"
+#include "server/data_plane/data_plane.h"
 #include "server/etcd/etcd_members.h"
 #include "server/listener/listener.h"
 #include "server/members/announcer.h"

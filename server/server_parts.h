@@ -65,9 +65,6 @@ std::unique_ptr<Server> MakeServer(ServerParts parts);
 
 uint64_t RandomIncarnation();  // Never 0.
 
-// The host of "host:port"; without a port the whole text.
-std::string HostOf(const std::string& address);
-
 }  // namespace tryst
 
 #endif  // TRYST_SERVER_SERVER_PARTS_H_

@@ -27,8 +27,8 @@
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
-#include "server/open_nics.h"
-#include "server/pollers.h"
+#include "server/config/pollers.h"
+#include "server/data_plane/open_nics.h"
 #include "server/services/samples.h"
 #include "server/status/insight.h"
 

@@ -134,14 +134,14 @@ for turn in 0 1 2 3 4 5 6; do
 done
 
 # A change is what came after a pause, and reaches those whose inputs it touches.
-commit 0 base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py notes.txt
+commit 0 base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/process/soak/soak.py notes.txt
 commit 1 notes.txt
 before=$(git rev-parse HEAD)
-commit 10 tests/soak/soak.py
+commit 10 tests/process/soak/soak.py
 commit 11 notes.txt
 CI_TURN=0 lanes_plan
 [[ $base == "$before" ]] || complain "the change begins after $base, wanted $before"
-[[ ${why[soak]} == "reached by tests/soak/soak.py" ]] || complain "soak: ${why[soak]}"
+[[ ${why[soak]} == "reached by tests/process/soak/soak.py" ]] || complain "soak: ${why[soak]}"
 [[ ${why[bench]} == "not reached; if time is left" ]] || complain "bench: ${why[bench]}"
 [[ ${order[*]:0:5} == "plain core guest previous soak" ]] || complain "order: ${order[*]}"
 ((${#order[@]} == ${#lane_names[@]})) || complain "not every lane is in the order: ${order[*]}"
@@ -190,7 +190,7 @@ simulate() { # KEEPS [NAME]: whether the checkout stays, a lane that takes a hun
   done
   if [[ $1 == yes ]]; then lanes_keep_owed; fi
 }
-rooms=(base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py notes.txt verbs/soft/BUILD)
+rooms=(base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/process/soak/soak.py notes.txt verbs/soft/BUILD)
 hour=100
 seven() { # RUNS FIRST_TURN KEEPS [NAME]
   local run name

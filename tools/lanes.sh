@@ -9,10 +9,10 @@
 # Where memory and threads are ours. What remains is gRPC's users, which ThreadSanitizer
 # cannot judge and whose builds are the longest.
 ours='//base/... //rendezvous/... //verbs/... //channel:all //channel/rdma/... //channel/shm:ring_test //tests/contract/...
-  //tests/fuzz/... //tests/golden/... //tests/rendezvous/... //tests/sim/...'
+  //tests/fuzz/... //tests/sim/...'
 # The part of them that two cores build and run in a few minutes.
 core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel/shm:ring_test
-  //tests/shm:hostile_consumer_test //tests/shm:hostile_producer_test //tests/shm:kill_test
+  //tests/process/shm:hostile_consumer_test //tests/process/shm:hostile_producer_test //tests/process/shm:kill_test
   //tests/sim:message_link_test //tests/sim:hostile_rdma_producer_test //tests/sim:hostile_rdma_consumer_test'
 
 # NAME | TURN | MINUTES | NEEDS | INPUTS | ./run's ARGUMENTS
@@ -25,20 +25,20 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 lanes='
 plain      | always | 22 | -      | .                                                                         | test
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
-guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
-previous   | 0      | 12 | -      | //tests/versions:peer tests/versions                                      | test --previous
-engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer //tests/weights:log_appender tests/engines examples/deploy | test --engines
+guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/hardware tools run           | test --guest
+previous   | 0      | 12 | -      | //tests/release/versions:peer tests/release/versions                      | test --previous
+engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender tests/frameworks/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
-soak       | 2      |  2 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
-python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray
+soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED
+python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray | test --python --with=ray
 release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
-attack     | 4      |  4 | -      | //tests/attack:attack //tests/e2e:load_worker                             | attack --minutes 2 --seed=@SEED
-fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/oncall tests/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/oncall/...
+attack     | 4      |  4 | -      | //tests/attack:attack //tests/process/e2e:load_worker                     | attack --minutes 2 --seed=@SEED
+fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/process/oncall tests/release/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/process/oncall/...
 locks      | 6      | 12 | -      | //... run tools                                                           | lint --locks
-tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow tests/tensorflow examples/tensorflow | test --tensorflow
+tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow tests/frameworks/tensorflow examples/tensorflow | test --tensorflow
 '
 
 owed_file=out/ci/owed  # What the last run here had no time for.

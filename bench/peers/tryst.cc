@@ -24,8 +24,8 @@
 #include "bench/peers/harness.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
+#include "server/data_plane/open_nics.h"
 #include "server/members/membership.h"
-#include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 

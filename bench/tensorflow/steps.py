@@ -18,7 +18,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 _HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(_HERE, "..", "..", "tests", "tensorflow"))
+sys.path.insert(0, os.path.join(_HERE, "..", "..", "tests", "frameworks", "tensorflow"))
 
 import cluster  # pylint: disable=wrong-import-position
 

@@ -25,7 +25,7 @@ void FetchDestinations::Choose(RdmaAsk* ask, uint64_t inside, uint64_t bytes_las
     Give(ask, wanted.bytes(), LandingPool::For::kWaiting);
     return;
   }
-  const uint64_t guess = bytes_last != 0 ? bytes_last : options_.landing_bytes;
+  const uint64_t guess = bytes_last != 0 ? bytes_last : options_.offered_bytes;
   if (guess > inside) Give(ask, guess, LandingPool::For::kWaiting);
 }
 

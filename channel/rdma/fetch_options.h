@@ -21,7 +21,7 @@ struct FetchChannelOptions : FetchOpsOptions {
     max_parked = 1'000'000;  // Each costs a FetchAsk here and a ServeTake at the peer.
   }
   LinkOptions link;
-  uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
+  uint64_t offered_bytes = 256 << 10;  // Offered for a tensor of unknown size.
   int64_t heartbeat_ms = 250;          // Between pings, while a request is open and nothing comes.
   // After this silence the link counts as broken; if the peer's NIC still answers, after
   // link.stall_ms.

@@ -31,7 +31,7 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   FetchChannelOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
-  options.landing_bytes = options_.offered_bytes;
+  options.offered_bytes = options_.offered_bytes;
   Fill(peer, user, &options);
   options.heartbeat_ms = options_.heartbeat_ms;
   options.silence_ms = options_.silence_ms;

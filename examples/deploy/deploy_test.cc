@@ -11,7 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/members/cluster_spec.h"
 
 namespace tryst {

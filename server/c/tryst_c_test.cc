@@ -1,5 +1,5 @@
 // The C interface: every call in every state, and what its header promises about timeouts and the
-// caller's memory. tests/sdk compiles it with a C compiler.
+// caller's memory. tests/release/sdk compiles it with a C compiler.
 #include <atomic>
 #include <cstring>
 #include <functional>

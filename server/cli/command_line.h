@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 

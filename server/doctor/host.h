@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "server/config.h"
+#include "server/config/config.h"
 
 namespace tryst {
 

@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "channel/device/gdr_check.h"
+#include "server/config/pollers.h"
 #include "server/doctor/host.h"
-#include "server/pollers.h"
 #include "server/security/free_with.h"
 
 namespace tryst {

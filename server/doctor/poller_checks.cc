@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/config/pollers.h"
 #include "server/doctor/checks.h"
-#include "server/pollers.h"
 
 namespace tryst {
 namespace {

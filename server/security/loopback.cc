@@ -3,8 +3,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include <string>
-
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 
@@ -29,5 +27,7 @@ bool IsLoopback(absl::string_view address) {
   if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
   return host == "localhost";
 }
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 }  // namespace tryst

@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tests/e2e/free_port.h"
+#include "tests/process/e2e/free_port.h"
 
 namespace tryst {
 namespace {

@@ -9,8 +9,8 @@
 
 namespace tryst {
 
-// A ps and a worker in processes of their own (tests/e2e/load_worker), which exchange tensors and
-// check every byte. The ps is the one attacked. The destructor ends both.
+// A ps and a worker in processes of their own (tests/process/e2e/load_worker), which exchange
+// tensors and check every byte. The ps is the one attacked. The destructor ends both.
 class HonestJob {
  public:
   // `load_worker` is the program. Files go to `folder`.

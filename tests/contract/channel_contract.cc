@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "rendezvous/derived_status.h"
-#include "tests/pair/moment.h"
+#include "tests/process/pair/moment.h"
 
 namespace tryst {
 namespace {

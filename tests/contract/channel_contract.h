@@ -16,7 +16,7 @@
 #include "rendezvous/alarms.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
-#include "tests/pair/one_step.h"
+#include "tests/process/pair/one_step.h"
 
 // What every way of fetching a tensor promises, as tests that each back end must pass. A back end
 // instantiates the suite in a test of its own, as for nic_contract.h.

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/pool_world.h"
-#include "tests/shm/link_fault.h"
+#include "tests/process/shm/link_fault.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {

@@ -1,7 +1,7 @@
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/pool_world.h"
-#include "tests/toy/toy_transport.h"
+#include "tests/contract/toy/toy_transport.h"
 
 namespace tryst {
 namespace {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "tests/contract/channel_contract.h"
-#include "tests/pair/moment.h"
+#include "tests/process/pair/moment.h"
 
 // Waiting costs no slot: however many fetches wait for their Send, a fetch whose tensor is there
 // gets it, whatever their order.

@@ -13,8 +13,8 @@
 #include "channel/signing/caller.h"
 #include "channel/transports.h"
 #include "rendezvous/thread_alarms.h"
-#include "server/cut_proxy.h"
 #include "server/members/membership.h"
+#include "server/services/cut_proxy.h"
 #include "tests/contract/fetch_host.h"
 
 namespace tryst {

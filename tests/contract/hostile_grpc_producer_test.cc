@@ -30,7 +30,7 @@
 #include "channel/trace/live_ops.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor_key.h"
-#include "server/cut_proxy.h"
+#include "server/services/cut_proxy.h"
 #include "tests/contract/fetch_host.h"
 
 namespace tryst {

@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "bench/instant_nic.h"
 #include "gtest/gtest.h"
-#include "tests/pair/pool_counters.h"
-#include "tests/pair/worker_pair.h"
+#include "tests/process/pair/pool_counters.h"
+#include "tests/process/pair/worker_pair.h"
 #include "verbs/nic.h"
 #include "verbs/soft/soft_nic.h"
 

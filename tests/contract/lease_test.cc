@@ -14,7 +14,7 @@
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
-#include "tests/pair/one_step.h"
+#include "tests/process/pair/one_step.h"
 
 namespace tryst {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/contract/breakable_nic.h"
-#include "tests/pair/pool_counters.h"
+#include "tests/process/pair/pool_counters.h"
 
 namespace tryst {
 namespace {

@@ -14,7 +14,7 @@
 #include "gpu/device_memory.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
-#include "server/open_nics.h"
+#include "server/data_plane/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 #include "tests/contract/dma_buf_nic.h"

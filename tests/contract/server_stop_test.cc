@@ -13,11 +13,11 @@
 #include "absl/time/clock.h"
 #include "channel/trace/path_view.h"
 #include "gtest/gtest.h"
-#include "server/open_nics.h"
+#include "server/data_plane/open_nics.h"
 #include "server/server.h"
 #include "server/status/insight.h"
 #include "tests/contract/breakable_nic.h"
-#include "tests/pair/moment.h"
+#include "tests/process/pair/moment.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "server/server.h"
 #include "server/status/insight.h"
-#include "tests/toy/toy_transport.h"
+#include "tests/contract/toy/toy_transport.h"
 
 namespace tryst {
 namespace {

@@ -17,8 +17,8 @@
 #include "channel/shm/local_socket.h"
 #include "channel/shm/same_host.h"
 #include "gtest/gtest.h"
-#include "tests/pair/pool_counters.h"
-#include "tests/pair/worker_pair.h"
+#include "tests/process/pair/pool_counters.h"
+#include "tests/process/pair/worker_pair.h"
 #include "verbs/forwarding_nic.h"
 #include "verbs/soft/soft_nic.h"
 

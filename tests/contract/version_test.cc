@@ -6,9 +6,9 @@
 
 #include "base/log.h"
 #include "gtest/gtest.h"
-#include "tests/pair/moment.h"
-#include "tests/pair/pool_counters.h"
-#include "tests/pair/worker_pair.h"
+#include "tests/process/pair/moment.h"
+#include "tests/process/pair/pool_counters.h"
+#include "tests/process/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/members/cluster_spec.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "server/npy.h"
+#include "server/cli/npy.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto tensor = tryst::ParseNpy(absl::string_view(reinterpret_cast<const char*>(data), size));

@@ -25,8 +25,8 @@
 #include "channel/shm/shm_transport.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
-#include "tests/pair/one_step.h"
-#include "tests/shm/hostile_link.h"
+#include "tests/process/pair/one_step.h"
+#include "tests/process/shm/hostile_link.h"
 
 namespace tryst {
 namespace {

@@ -23,8 +23,8 @@ from cpp_source import Source, Unreadable
 from planting import Edit
 
 ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/device", "channel/grpc", "channel/ops", "channel/poller", "channel/pool",
-         "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/etcd", "server/listener",
-         "server/members", "server/process", "server/security", "server/services", "server/status")
+         "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/config", "server/data_plane",
+         "server/etcd", "server/listener", "server/members", "server/process", "server/security", "server/services", "server/status")
 
 # The text of `edits` has the word MUTANT where the code has to ask whether this fault, by its number, is awake.
 Fault = collections.namedtuple("Fault", "name path line function rule text edits")

@@ -64,7 +64,7 @@ if timeout 300 "$work/venv/bin/python" -m pip install -q auditwheel abi3audit zi
     check "nothing that glibc 2.28 lacks in ${library##*/}" "$work/venv/bin/python" -m ziglang cc -target aarch64-linux-gnu.2.28 \
       "$work/main.c" "$library" -o "$work/main"
   done
-  for group in Values Waiting Asyncio Plans Memory; do check_python "$group" tests/python/test_tryst.py "$group"; done
+  for group in Values Waiting Asyncio Plans Memory; do check_python "$group" tests/frameworks/python/test_tryst.py "$group"; done
   noted+=(numpy)
 else
   skip "tests with numpy, auditwheel" "PyPI cannot be reached: $(tail -n 1 "$work/log")"
@@ -75,7 +75,7 @@ if [[ $with_tensorflow == --tensorflow ]]; then
     check_python "TensorFlow's bridge" -m tryst.tensorflow.build "$work/bridge"
     TRYST_TENSORFLOW_PLUGIN=$(echo "$work"/bridge/*.so)
     export TRYST_TENSORFLOW_PLUGIN
-    check_python "TensorFlow's sends and receives" tests/tensorflow/rendezvous_test.py grpc+verbs
+    check_python "TensorFlow's sends and receives" tests/frameworks/tensorflow/rendezvous_test.py grpc+verbs
     noted+=(tensorflow)
   else
     skip "TensorFlow" "it cannot be had from PyPI: $(tail -n 1 "$work/log")"

@@ -8,8 +8,8 @@ wheel=$(readlink -f "$1") sdk=$(readlink -f "$2") plugin=$(readlink -f "$3")
 suites=("${@:4}")
 if ((${#suites[@]} == 0)); then suites=(bullseye trixie); fi
 cd "$(dirname "$(readlink -f "$0")")/../.."
-# shellcheck source=tests/fresh_machine/bare.sh
-source tests/fresh_machine/bare.sh
+# shellcheck source=tests/release/fresh_machine/bare.sh
+source tests/release/fresh_machine/bare.sh
 if ((EUID != 0)) && [[ ${suites[*]} != this ]]; then
   echo "SKIPPED: needs root, to chroot"
   echo "0 passed, 0 failed, 1 skipped"
@@ -54,7 +54,7 @@ for suite in "${suites[@]}"; do
     skipped=$((skipped + 1))
   else
     mkdir -p "$folder/tryst/tests" "$folder/tryst/examples"
-    cp -r tests/sdk tests/release "$folder/tryst/tests"
+    cp -r tests/release/sdk tests/release "$folder/tryst/tests"
     cp -r examples/c "$folder/tryst/examples"
     cp "$sdk" "$folder/tryst/sdk.tar.gz"
     cp "$plugin" "$folder/tryst/libnccl-net-tryst.so"
@@ -63,7 +63,7 @@ for suite in "${suites[@]}"; do
     if [[ $suite == this ]]; then tryst=$folder/tryst; fi
     libc=$(inside ldd --version | sed -nE '1s/.* //p') interpreter=$(inside python3 -c 'import platform; print(platform.python_version())')
     echo "$suite: $(inside ldd --version | head -n 1), $(inside python3 --version)"
-    check "the examples in C" "$tryst/tests/sdk/self_contained.sh" "$tryst/sdk.tar.gz"
+    check "the examples in C" "$tryst/tests/release/sdk/self_contained.sh" "$tryst/sdk.tar.gz"
     check "NCCL's plug-in" python3 -c "import ctypes; ctypes.CDLL('$tryst/libnccl-net-tryst.so').ncclNetPlugin_v8"
     note glibc "$libc"
     if inside python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
@@ -71,7 +71,7 @@ for suite in "${suites[@]}"; do
       note CPython "$interpreter"
       if [[ $suite == this ]] && inside python3 -c 'import numpy'; then
         for group in Values Plans Memory Frameworks; do
-          check "$group" env "PYTHONPATH=$tryst/wheel" JAX_PLATFORMS=cpu python3 tests/python/test_tryst.py "$group"
+          check "$group" env "PYTHONPATH=$tryst/wheel" JAX_PLATFORMS=cpu python3 tests/frameworks/python/test_tryst.py "$group"
         done
         for package in numpy torch jax; do
           if version=$(inside python3 -c "import importlib.metadata as m; print(m.version('$package'))" 2>/dev/null); then

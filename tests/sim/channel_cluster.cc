@@ -17,7 +17,7 @@
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/model/slot_replay.h"
-#include "tests/pair/pool_counters.h"
+#include "tests/process/pair/pool_counters.h"
 #include "tests/sim/direct_channel.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"

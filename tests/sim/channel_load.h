@@ -13,8 +13,8 @@
 
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
-#include "tests/faults/canary_buffers.h"
-#include "tests/history/history_file.h"
+#include "tests/process/faults/canary_buffers.h"
+#include "tests/process/history/history_file.h"
 #include "tests/sim/sim_executor.h"
 #include "verbs/sim/sim_random.h"
 #include "verbs/sim/sim_world.h"

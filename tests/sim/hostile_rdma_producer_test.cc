@@ -18,7 +18,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "gtest/gtest.h"
-#include "tests/pair/path_listener.h"
+#include "tests/process/pair/path_listener.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 
@@ -106,7 +106,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
     FetchChannelOptions options;
     options.link = link_options_;
-    options.landing_bytes = 4096;
+    options.offered_bytes = 4096;
     options.standing = 1;
     options.path = "rdma";
     options.self = kConsumer;

@@ -17,7 +17,7 @@
 #include "bench/ps_model.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
-#include "tests/pair/pool_counters.h"
+#include "tests/process/pair/pool_counters.h"
 #include "tests/sim/large_hosts.h"
 
 namespace tryst {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/history/history_file.h"
+#include "tests/process/history/history_file.h"
 #include "tests/sim/channel_load.h"
 
 // The whole history of a simulated load, put before the judge of histories.

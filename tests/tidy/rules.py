@@ -211,10 +211,10 @@ def glossary(tree):
 
 def measure_of_a_transport(tree):
     """The transport for tests, which is all that a new one has to write, has at most 250 lines."""
-    toy = [f for f in tree.files if f.startswith("tests/toy/")]
+    toy = [f for f in tree.files if f.startswith("tests/contract/toy/")]
     total = sum(len(tree.read(f).splitlines()) for f in toy)
     if total > MOST_LINES_OF_A_TRANSPORT:
-        yield "tests/toy: %d lines, and a transport for tests is to need at most %d" % (
+        yield "tests/contract/toy: %d lines, and a transport for tests is to need at most %d" % (
             total, MOST_LINES_OF_A_TRANSPORT)
 
 
@@ -398,8 +398,8 @@ FORBIDDEN = [
     (r"absl::(Mutex|MutexLock|CondVar|ReaderMutexLock)\b", ".", r"$^",
      "ThreadSanitizer cannot see it: base/mutex.h (docs/decisions/0001-mutex.md)"),
     (r"absl::(Notification|BlockingCounter|Barrier)\b", ".",
-     r"(server|examples|tests/versions)/.*",  # Beside gRPC, which ThreadSanitizer cannot judge.
-     "ThreadSanitizer cannot see it: tests/pair/moment.h"),
+     r"(server|examples|tests/release/versions)/.*",  # Beside gRPC, which ThreadSanitizer cannot judge.
+     "ThreadSanitizer cannot see it: tests/process/pair/moment.h"),
     (r"std::(mutex|lock_guard|unique_lock|scoped_lock|shared_mutex|condition_variable\w*)\b", ".",
      r"plugins/tensorflow/.*",  # Built with TensorFlow's Abseil, not with ours.
      "clang cannot prove it: base/mutex.h (docs/decisions/0001-mutex.md)"),
@@ -431,7 +431,7 @@ def forbidden_code(tree):
 def machine_paths(tree):
     """No path of one machine."""
     for path, number, line in lines(tree, r"(?<![\w.$}/-])/(work|home|root|Users|mnt)/\w"):
-        if path.startswith("tests/guest/"):
+        if path.startswith("tests/hardware/guest/"):
             continue  # The guest has those folders to itself.
         yield "%s:%d: a path of one machine: %s" % (path, number, line)
 

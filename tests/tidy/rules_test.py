@@ -157,8 +157,8 @@ class RulesTest(unittest.TestCase):
                 self.expect(rules.documents, {**run, "docs/A.md": "\n" + wrong + "\n"}, piece)
 
     def test_measure_of_a_transport(self):
-        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
-        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 251}, "251 lines")
+        self.expect(rules.measure_of_a_transport, {"tests/contract/toy/toy.cc": "int a;\n" * 250})
+        self.expect(rules.measure_of_a_transport, {"tests/contract/toy/toy.cc": "int a;\n" * 251}, "251 lines")
 
     def test_a_clean_tree_is_clean(self):
         for rule in rules.RULES:
@@ -241,10 +241,10 @@ class RulesTest(unittest.TestCase):
 
     def test_dead_files(self):
         self.expect(rules.dead_files,
-                    {"verbs/old.cc": "", "tests/guest/stray.sh": "", "tests/golden/a.bin": "",
-                     "tests/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
-                     "tests/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
-                    "tests/golden/a.bin: dead", "tests/guest/stray.sh: dead", "verbs/old.cc: dead")
+                    {"verbs/old.cc": "", "tests/hardware/guest/stray.sh": "", "tests/contract/golden/a.bin": "",
+                     "tests/contract/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
+                     "tests/contract/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
+                    "tests/contract/golden/a.bin: dead", "tests/hardware/guest/stray.sh: dead", "verbs/old.cc: dead")
 
     def test_dead_files_sees_loops(self):
         self.expect(rules.dead_files,
@@ -254,6 +254,25 @@ class RulesTest(unittest.TestCase):
                                     '[cc_test(name = n, srcs = ["%s.cc" % n], deps = d)'
                                     ' for n, d in [("b_test", [":nic"])]]\n'},
                     "verbs/c_test.cc: dead")
+
+    def test_dead_files_sees_what_goes_without_saying(self):
+        files = {"verbs/%s" % name: "" for name in (
+            "nic.h", "ring.cc", "ring.h", "left.h", "see_main.cc", "see.cc", "a_test.cc", "b_test.cc", "b_help.h", "run_test.sh", "x_fuzz.cc",
+            "corpus/x/one", "corpus/y/two")}
+        self.expect(rules.dead_files, {
+            **files, "verbs/BUILD": 'cc_library(name = "nic")\ncc_library(name = "all", parts = ["ring"])\ncc_binary(name = "see")\n'
+                                    '[cc_test(name = t) for t in ["a_test"]]\ncc_test(name = "b_test", parts = ["b_test", "b_help"])\n'
+                                    'sh_test(name = "run_test")\ncc_fuzz_test(name = "x_fuzz")\n'},
+            "verbs/corpus/y/two: dead", "verbs/left.h: dead", "verbs/see.cc: dead")
+
+    def test_what_only_tests_are_built_from(self):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {"tests/BUILD": 'cc_library(name = "a")\ncc_library(name = "b", testonly = False)\n', "tests/a.cc": "",
+                               "tests/b.cc": "", "verbs/BUILD": 'cc_library(name = "c")\n', "verbs/c.cc": ""}.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w") as f:
+                    f.write(text)
+            self.assertEqual(tree.Tree(root).test_files(), {"tests/a.cc"})
 
     def test_guards(self):
         self.expect(rules.guards, {"verbs/ibv/a.h": "#pragma once\n"}, "is TRYST_VERBS_IBV_A_H_")

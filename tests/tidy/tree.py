@@ -13,7 +13,10 @@ COMMENT_OR_LITERAL = re.compile(
     re.DOTALL)
 
 
-NOT_EDGES = ("name", "visibility", "default_visibility", "packages", "tags")
+NOT_EDGES = ("name", "parts", "users", "visibility", "default_visibility", "packages", "tags")
+# tools/build_defs/rules.bzl: their files go without saying where they are named for the target, and in these rooms testonly does.
+HAVE_PARTS = {"cc_binary", "cc_fuzz_test", "cc_library", "cc_test"}
+TEST_ROOMS = ("bench", "tests")
 
 
 class Target:
@@ -47,6 +50,7 @@ class Tree:
     def __init__(self, root):
         self.root = root
         self.files = sorted(self._walk())
+        self.known = set(self.files)
 
     def _walk(self):
         for folder, folders, names in os.walk(self.root):
@@ -122,8 +126,26 @@ class Tree:
                 name = (self._strings(package, keywords.get("name"), variables) or [""])[0]
                 nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
                 strings = [s for node in nodes for s in self._strings(package, node, variables)]
-                for_tests = call.func.id.endswith("_test") or getattr(keywords.get("testonly"), "value", False)
+                strings += self._files_without_saying(package, call.func.id, name, keywords, variables)
+                for_tests = (call.func.id.endswith("_test") or
+                             getattr(keywords.get("testonly"), "value", package.split("/")[0] in TEST_ROOMS))
                 yield Target(package, call.func.id, name, call.lineno, build, strings, for_tests)
+
+    def _files_without_saying(self, package, kind, name, keywords, variables):
+        """What rules.bzl adds to the files that a target names, from within its package."""
+        stem = name + "_main" if kind == "cc_binary" and os.path.join(package, name + "_main.cc") in self.known else name
+        named = not {"parts", "srcs", "hdrs"}.isdisjoint(keywords)
+        wanted = []
+        if kind in HAVE_PARTS:
+            parts = self._strings(package, keywords.get("parts"), variables) if named else [stem]
+            wanted = [part + ending for part in parts for ending in (".cc", ".h")]
+        elif kind == "sh_test" and not named:
+            wanted = [name + ".sh", name + ".py"]
+        found = [file for file in wanted if os.path.join(package, file) in self.known]
+        if kind == "cc_fuzz_test" and "corpus" not in keywords:
+            corpus = os.path.join(package, "corpus", name[:-len("_fuzz")], "")
+            found += [file[len(package) + 1:] for file in self.files if file.startswith(corpus)]
+        return found
 
     def _strings(self, package, node, variables):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "glob":

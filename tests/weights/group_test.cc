@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "tests/e2e/process.h"
+#include "tests/process/e2e/process.h"
 
 namespace tryst {
 namespace {

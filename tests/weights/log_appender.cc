@@ -4,7 +4,7 @@
 //   leads LIFE LEASE
 //   appended LIFE INDEX VALUE
 //   read LIFE INDEX VALUE
-// tests/engines/etcd.py judges the lines of several of them.
+// tests/frameworks/engines/etcd.py judges the lines of several of them.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-"""cc_library and cc_tests: as Bazel's own, but several sources are compiled as one.
+"""What cc_library and cc_tests of rules.bzl stand on: several sources are compiled as one.
 
 Most of a compilation reads headers (100,000 lines of them for 150 of ours), so that the sources of one
 target, joined, compile in a quarter of the time that they take one by one. Errors name the source and its
@@ -37,7 +37,7 @@ _joined_source = rule(
     },
 )
 
-def cc_library(name, srcs = [], **kwargs):
+def joined_library(name, srcs = [], **kwargs):
     """Takes what Bazel's own takes. Sources that a select() chooses stay apart.
 
     Args:
@@ -85,15 +85,8 @@ _source_test = rule(
 
 _GTEST = ["@com_google_googletest//:gtest_main"]
 
-def cc_tests(name, tests, deps = [], size = None):
-    """Tests of a folder that are compiled into one program. //folder:NAME_test is still a test of its own.
-
-    Args:
-      name: of the program.
-      tests: {"x_test": what x_test.cc depends on besides googletest}, or dict(deps = ..., size = ..., data = ...).
-      deps: what all of them depend on.
-      size: of those that say none.
-    """
+def joined_tests(name, tests, deps, size, tags):
+    """As rules.bzl says of cc_tests."""
     tests = {test: what if type(what) == type({}) else dict(deps = what) for test, what in tests.items()}
     _joined_source(
         name = name + "_joined_test",
@@ -107,7 +100,7 @@ def cc_tests(name, tests, deps = [], size = None):
         name = name,
         srcs = [name + "_joined_test"],
         tags = ["manual"],
-        deps = depset(deps + [dep for what in tests.values() for dep in what["deps"]] +
+        deps = depset(deps + [dep for what in tests.values() for dep in what.get("deps", [])] +
                       ["//tools/build_defs:joined_test_main"]).to_list(),
     )
     for test, what in tests.items():
@@ -115,7 +108,7 @@ def cc_tests(name, tests, deps = [], size = None):
             name = test + "_alone",
             srcs = [test + ".cc"],
             tags = ["manual"],
-            deps = deps + what["deps"] + _GTEST,
+            deps = deps + what.get("deps", []) + _GTEST,
         )
         _source_test(
             name = test,
@@ -124,5 +117,6 @@ def cc_tests(name, tests, deps = [], size = None):
                 "//conditions:default": name,
             }),
             size = what.get("size", size),
-            **{key: value for key, value in what.items() if key not in ("deps", "size")}
+            tags = what.get("tags", tags),
+            **{key: value for key, value in what.items() if key not in ("deps", "size", "tags")}
         )
