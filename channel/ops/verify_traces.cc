@@ -17,9 +17,6 @@
 namespace tryst {
 namespace {
 
-// Times are those at which a poller's turn began. Where a machine is busy, or a turn copies much,
-// it takes long; of one that took longer than this, times seem to go back.
-constexpr int64_t kTurnNs = 1'000'000'000;
 // With more operations under way than that, a worker may not have listed all.
 constexpr size_t kMostUnderWay = 256;
 constexpr char kGrpc[] = "grpc";  // The path whose fetches have states of their own.
@@ -221,7 +218,7 @@ bool Same(const End& a, const End& b) {
 
 class Verifier {
  public:
-  explicit Verifier(absl::Span<const TraceDump> dumps) : dumps_(dumps) {}
+  Verifier(absl::Span<const TraceDump> dumps, int64_t turn_ns) : dumps_(dumps), turn_ns_(turn_ns) {}
 
   TraceVerdict Run() && {
     for (const TraceDump& dump : dumps_) {
@@ -346,18 +343,28 @@ class Verifier {
     verdict_.alone += static_cast<size_t>(std::count(used.begin(), used.end(), false));
   }
 
-  // Several serves may have one id, as generations begin anew: takes the one at the fetch's time.
+  // Several serves have one id where the producer let go of the first, as when the consumer left
+  // the path and came back, and as generations begin anew: the last that began before the fetch
+  // ended is the one that served it.
   static size_t PartnerOf(const End& fetch, const std::vector<End>& serves,
                           const std::vector<bool>& used) {
     size_t best = serves.size();
-    int64_t least = 0;
     for (size_t i = 0; i < serves.size(); ++i) {
       if (used[i]) continue;
       const bool one_clock = serves[i].dump->clock == fetch.dump->clock;
-      const int64_t apart = one_clock ? std::abs(serves[i].began_ns() - fetch.began_ns()) : 0;
-      if (best == serves.size() || apart < least) best = i, least = apart;
+      if (best == serves.size()) {
+        best = i;
+      } else if (one_clock && IsNearer(fetch, serves[i], serves[best])) {
+        best = i;
+      }
     }
     return best;
+  }
+
+  static bool IsNearer(const End& fetch, const End& one, const End& other) {
+    const bool one_before = one.began_ns() <= fetch.end_ns();
+    if (one_before != (other.began_ns() <= fetch.end_ns())) return one_before;
+    return one_before == (one.began_ns() > other.began_ns());
   }
 
   void JudgePair(const End& fetch, const End& serve) {
@@ -399,7 +406,10 @@ class Verifier {
     // These take nothing along: what was on its way to them goes back.
     const bool gave_up =
         got == absl::StatusCode::kCancelled || got == absl::StatusCode::kDeadlineExceeded;
-    if (serve.ok() && gave_up) {
+    // A consumer of which nothing is known at the producer's end may have died in between.
+    const bool knows = fetch.dump->clock != serve.dump->clock ||
+                       serve.end_ns() <= fetch.dump->now_ns - fetch.dump->ahead_ns;
+    if (serve.ok() && gave_up && knows) {
       Breach(fetch, fetch.end_ns(),
              absl::StrCat("it has ended with ", name(got),
                           ", and its producer holds the tensor for accepted: it is lost"));
@@ -415,7 +425,7 @@ class Verifier {
   }
 
   void JudgeTimes(const End& fetch, const End& serve) {
-    const int64_t error_ns = fetch.dump->ahead_error_ns + serve.dump->ahead_error_ns + kTurnNs;
+    const int64_t error_ns = fetch.dump->ahead_error_ns + serve.dump->ahead_error_ns + turn_ns_;
     if (!fetch.ok()) return;
     const int64_t sent_ns = serve.Since(WaitsFor::kAcceptance);
     const int64_t came_ns = fetch.by_grpc() ? fetch.end_ns() : fetch.last_ns();
@@ -441,7 +451,7 @@ class Verifier {
           dump.clock != fetch.dump->clock || !IsComplete(dump)) {
         continue;
       }
-      const int64_t error_ns = dump.ahead_error_ns + fetch.dump->ahead_error_ns + kTurnNs;
+      const int64_t error_ns = dump.ahead_error_ns + fetch.dump->ahead_error_ns + turn_ns_;
       if (fetch.end_ns() + error_ns < dump.now_ns - dump.ahead_ns) {
         Breach(fetch, fetch.end_ns(), "it has got a tensor that its producer has never served");
       }
@@ -499,6 +509,7 @@ class Verifier {
   }
 
   const absl::Span<const TraceDump> dumps_;
+  const int64_t turn_ns_;
   TraceVerdict verdict_;
   absl::flat_hash_map<uint64_t, Ends> by_id_;
   std::map<Key, std::vector<std::pair<End, End>>> delivered_;
@@ -506,7 +517,9 @@ class Verifier {
 
 }  // namespace
 
-TraceVerdict VerifyTraces(absl::Span<const TraceDump> dumps) { return Verifier(dumps).Run(); }
+TraceVerdict VerifyTraces(absl::Span<const TraceDump> dumps, int64_t turn_ns) {
+  return Verifier(dumps, turn_ns).Run();
+}
 
 bool MayFollow(WaitsFor before, WaitsFor after) {
   return FetchFollows()[static_cast<size_t>(before)][static_cast<size_t>(after)];

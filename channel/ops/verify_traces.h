@@ -35,13 +35,16 @@ struct TraceVerdict {
 //   as many bytes as were sent, and its producer holds it for accepted; of one that was cancelled,
 //   or too late, the producer does not; what the producer could not send failed with its code;
 // - no tensor comes before it was sent, and none is accepted before it came, within the error of
-//   the clocks and a second, since times are those at which a poller's turn began;
+//   the clocks and `turn_ns`, since times are those at which a poller's turn began;
 // - the tensors of one key and step come in the order in which they were sent;
 // - where a producer's trace is complete, a fetch that got a tensor from it is in it.
 //
 // Dumps with the same `clock` were read by one reader: times of different ones are not compared.
 // Device tensors are traced as the fetches that they consist of.
-TraceVerdict VerifyTraces(absl::Span<const TraceDump> dumps);
+//
+// Where a machine is busy, or a turn copies much, a turn takes long; of one that took longer than
+// `turn_ns`, times seem to go back.
+TraceVerdict VerifyTraces(absl::Span<const TraceDump> dumps, int64_t turn_ns = 1'000'000'000);
 
 // Whether the table of a fetch's states leads from one wait to the next, over any transport that
 // has these states.

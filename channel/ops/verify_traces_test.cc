@@ -16,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr char kProducer[] = "/job:ps/replica:0/task:0";
 constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
@@ -123,6 +124,42 @@ TEST_F(VerifyTracesTest, WhatIsWellIsClean) {
   EXPECT_EQ(verdict.pairs, 19);
   EXPECT_EQ(verdict.alone, 0);
   EXPECT_EQ(verdict.under_way, 0);
+}
+
+// The consumer left the path and came back: the producer let go of the first.
+TEST_F(VerifyTracesTest, AFetchThatIsServedTwiceIsJudgedByTheLastServe) {
+  Fetch(1,
+        {{WaitsFor::kSlot, 0},
+         {WaitsFor::kPeerSend, 10},
+         {WaitsFor::kDrain, 100},
+         {WaitsFor::kConnection, 120},
+         {WaitsFor::kExecutor, 5000}},
+        5001);
+  Serve(1, {{WaitsFor::kLocalSend, 15}, {WaitsFor::kWireRoom, 110}, {WaitsFor::kConsumer, 120}},
+        200, kCancelled, 0);
+  GoodServe(1, 4950);
+  EXPECT_THAT(Breaches(), IsEmpty());
+  EXPECT_EQ(Verify().pairs, 1);
+  EXPECT_EQ(Verify().alone, 1);
+}
+
+// A consumer whose process has ended says no more of what it was sent.
+TEST_F(VerifyTracesTest, WhatEndsAfterTheConsumersLastWordMayBeLost) {
+  Fetch(1, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kLastWord, 20}}, 30,
+        kCancelled, 0);
+  GoodServe(1, 0).end_ns = 2'000'000 * kMs + kAheadNs;
+  EXPECT_THAT(Breaches(), IsEmpty());
+  consumer().now_ns = 3'000'000 * kMs;
+  Expect("it is lost");
+}
+
+// Where a turn takes no time, as in the simulator, times are exact.
+TEST_F(VerifyTracesTest, TheLengthOfATurnIsTheCallersToSay) {
+  GoodFetch(1, 0).end_ns = 500 * kMs;
+  GoodServe(1, 600);
+  EXPECT_THAT(Breaches(), IsEmpty());
+  producer().ahead_error_ns = 0;
+  EXPECT_THAT(VerifyTraces(dumps_, 0).breaches, SizeIs(1));
 }
 
 TEST_F(VerifyTracesTest, WhateverTheTablesAllowIsClean) {

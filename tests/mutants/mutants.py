@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,8 @@ import sample  # noqa: E402
 
 # These have few sources, no gRPC and no simulator.
 QUICK_SAMPLE = 24
+# What belongs to the loader of the machine where a program was built.
+GLIBC = re.compile(r"(ld-linux.*|lib(c|m|pthread|dl|rt|resolv|util|anl|nss_\w+))\.so\.\d+")
 QUICK = {
     "//channel/ops:fetch_keys_test",
     "//channel/ops:takes_test",
@@ -160,7 +163,7 @@ def pack(folder, programs, tree, packed):
     """Programs, what they are linked with, what they read, and this command."""
     if os.path.exists(folder):
         sys.exit("there is a %s already" % folder)
-    for made in ("bin", "lib", "tests/mutants"):
+    for made in ("bin", "lib", "glibc", "tests/mutants"):
         os.makedirs(os.path.join(folder, made))
     libraries = {}
     for target, program in programs.items():
@@ -178,7 +181,7 @@ def pack(folder, programs, tree, packed):
         for word in (word for line in listed.splitlines() for word in line.split() if word.startswith("/")):
             libraries[os.path.basename(word)] = word
     for name, library in libraries.items():
-        copy_stripped(library, os.path.join(folder, "lib", name))
+        copy_stripped(library, os.path.join(folder, "glibc" if GLIBC.fullmatch(name) else "lib", name))
     shutil.copytree(os.path.join(tree, "tests/fuzz/corpus"), os.path.join(folder, "tests/fuzz/corpus"), dirs_exist_ok=True)
     for name in os.listdir(HERE):
         if name.endswith((".py", ".mutants", ".txt")):
@@ -195,9 +198,13 @@ def pack(folder, programs, tree, packed):
 def unpacked():
     with open(os.path.join(ROOT, "packed.json"), encoding="utf-8") as file:
         packed = json.load(file)
-    loader = [os.path.join(ROOT, "lib/ld-linux-x86-64.so.2"), "--library-path", os.path.join(ROOT, "lib")]
-    programs = {target: loader + [os.path.join(ROOT, "bin", target[2:].replace("/", "_").replace(":", "__"))]
-                for target in packed["targets"]}
+    programs = {target: [os.path.join(ROOT, "bin", target[2:].replace("/", "_").replace(":", "__"))] for target in packed["targets"]}
+    os.environ["LD_LIBRARY_PATH"] = os.path.join(ROOT, "lib")
+    probe = next(program for target, program in programs.items() if target.endswith("_test"))
+    if subprocess.run(probe + ["--gtest_list_tests"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        # An older system. What starts itself again, or another program, cannot do so through a loader, and judges none.
+        loader = [os.path.join(ROOT, "glibc/ld-linux-x86-64.so.2"), "--library-path", "%s/glibc:%s/lib" % (ROOT, ROOT)]
+        programs = {target: loader + program for target, program in programs.items()}
     return programs, packed
 
 

@@ -11,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reached.h"
+#include "channel/ops/verify_traces.h"
 #include "channel/rdma/wire.h"
 #include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
+#include "channel/trace/trace_dump.h"
 #include "channel/transports.h"
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/virtual_alarms.h"
@@ -39,12 +42,14 @@ struct Worker {
 
   LocalRendezvous* step(int64_t step_id);
   bool Turn();
+  TraceDump Dump() const;
   int64_t NextTimerNs() const;
 
   Cluster* const cluster;
   const size_t index;
   const uint64_t incarnation;
   std::vector<std::unique_ptr<Poller>> pollers;
+  std::vector<std::unique_ptr<Trace>> traces;  // One for each poller; none where nothing is traced.
   std::map<int64_t, std::unique_ptr<LocalRendezvous>> steps;
   struct Source final : TensorSource {
     explicit Source(Worker* worker) : worker(worker) {}
@@ -135,6 +140,7 @@ class Cluster final : public LoadTarget {
   void AuditLandings();
   void CheckNothingKept();
   void CountAndCheckConnections();
+  void VerifyWhatIsTraced();
   void TakeDown();
   Troubles TroublesOfRun() const;
 
@@ -154,6 +160,7 @@ class Cluster final : public LoadTarget {
   std::unique_ptr<ChannelLoad> load_;
   bool quiet_ = false;  // No more faults.
   SimRandom aim_;
+  std::vector<TraceDump> dumps_;              // A killed worker leaves its own here.
   std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
   uint64_t next_incarnation_ = 1000;
   ChannelClusterReport report_;
@@ -165,6 +172,15 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   for (int i = 0; i < cluster->options_.pollers; ++i) {
     pollers.push_back(std::make_unique<Poller>(&cluster->world_.clock()));
     turned.push_back(pollers.back().get());
+  }
+  std::vector<Trace*> traced;
+  if (cluster->options_.verify) {
+    TraceOptions all;
+    all.sample_every = 1;
+    for (int i = 0; i < cluster->options_.pollers; ++i) {
+      traces.push_back(std::make_unique<Trace>(all));
+      traced.push_back(traces.back().get());
+    }
   }
   std::vector<NicPath> paths;
   for (uint32_t rail = 0; rail < cluster->rails_; ++rail) {
@@ -190,7 +206,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
   (void)cluster->Chance(15);  // The pinned seeds were found with this draw.
-  pools = MakeChannelPools(turned, {}, &cluster->wire_, &source, std::move(paths),
+  pools = MakeChannelPools(turned, traced, &cluster->wire_, &source, std::move(paths),
                            std::move(fallback), options);
   const absl::Status opened = pools->Open();
   TRYST_CHECK(opened.ok()) << opened;
@@ -216,6 +232,21 @@ int64_t Worker::NextTimerNs() const {
   int64_t next_ns = std::numeric_limits<int64_t>::max();
   for (const auto& poller : pollers) next_ns = std::min(next_ns, poller->NextTimerNs());
   return next_ns;
+}
+
+TraceDump Worker::Dump() const {
+  TraceFilter all;
+  all.most = std::numeric_limits<size_t>::max();
+  TraceDump dump;
+  dump.worker = WorkerNameOf(index);
+  dump.incarnation = incarnation;
+  dump.now_ns = cluster->world_.NowNs();
+  for (const auto& trace : traces) AddRecords(*trace, all, &dump);
+  LiveOps ops(all.most);
+  for (const auto& pool : pools->all()) pool->ListOpsNow(&ops);
+  AddLiveOps(ops.Take(), all, &dump);
+  FinishDump(all, &dump);
+  return dump;
 }
 
 LocalRendezvous* Worker::step(int64_t step_id) {
@@ -418,6 +449,7 @@ void Cluster::Kill(size_t index) {
   Worker* worker = workers_[index].get();
   ++report_.kills;
   load_->NoteKill();
+  if (options_.verify) dumps_.push_back(worker->Dump());
   // The fetches of the dead process itself have no owner any more.
   for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
   worker->pools->Close(absl::UnavailableError("killed"));
@@ -491,6 +523,7 @@ ChannelClusterReport Cluster::Run() {
   CheckNothingKept();
   const bool clean = report_.violations.empty();
   CountAndCheckConnections();
+  VerifyWhatIsTraced();
   TakeDown();
   if (clean) load_->CheckNothingLost();
   report_.load = load_->counts();
@@ -659,6 +692,19 @@ void Cluster::CountAndCheckConnections() {
   }
 }
 
+// As `tryst verify` does it to a job, and more exactly: here a turn takes no time.
+void Cluster::VerifyWhatIsTraced() {
+  if (!options_.verify) return;
+  for (const auto& worker : workers_) dumps_.push_back(worker->Dump());
+  const TraceVerdict verdict = VerifyTraces(dumps_, 0);
+  report_.traced = verdict.operations;
+  report_.pairs = verdict.pairs;
+  for (const TraceBreach& breach : verdict.breaches) {
+    report_.violations.push_back(
+        absl::StrCat("at ", breach.at_ns / 1000, " us, by the traces: ", breach.what));
+  }
+}
+
 bool Cluster::Drained() const {
   return dying_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
            return worker->pools == nullptr || worker->pools->Drained();
@@ -711,6 +757,8 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
   kills += other.kills;
   paths_lost += other.paths_lost;
   moved += other.moved;
+  traced += other.traced;
+  pairs += other.pairs;
   for (const auto& [edge, times] : other.slot_edges) slot_edges[edge] += times;
   return *this;
 }

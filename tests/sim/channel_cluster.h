@@ -29,6 +29,8 @@ struct ChannelClusterOptions {
   int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
   int pollers = 1;     // Each worker has so many, each turned when the seed says so.
   uint32_t slots = 0;  // Each channel has so many; 0: the seed says it.
+  // Everything is traced, and what was traced is held against the tables (verify_traces.h).
+  bool verify = true;
 };
 
 struct ChannelClusterReport {
@@ -43,6 +45,8 @@ struct ChannelClusterReport {
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
   uint64_t moved = 0;    // Fetches that went on by another path.
+  uint64_t traced = 0;   // Ends of operations of which the traces tell.
+  uint64_t pairs = 0;    // Fetches of which both ends' traces tell.
   SlotEdges slot_edges;  // How often each edge of the model of slots was taken.
   TableCounts tables;
   Troubles troubles;

@@ -133,11 +133,12 @@ void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelCluste
          " ended with a status, %" PRIu64 " of them early; %" PRIu64 " MiB, %" PRIu64
          " faults, %" PRIu64 " restarts, %" PRIu64 " paths lost, %" PRIu64
          " fetches moved, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
-         " events; %" PRIu64 " seeds broke a promise\n",
+         " events; traces of %" PRIu64 " ends, %" PRIu64 " pairs, verified; %" PRIu64
+         " seeds broke a promise\n",
          seeds, from, seconds, load.operations(), load.sends, load.fetches, load.cancels,
          load.cancels_in_flight, load.aborts, load.delivered, load.failed, load.early,
          load.bytes >> 20, sum.faults, sum.kills, sum.paths_lost, sum.moved, sum.epochs,
-         sum.replays, sum.events, bad);
+         sum.replays, sum.events, sum.traced, sum.pairs, bad);
   fflush(stdout);
 }
 

@@ -26,6 +26,7 @@ struct DirectChannel::Op {
   Cancellation take;  // Ours, of the producer's take.
   Received taken;
   Cancellation::Token token = Cancellation::kNoToken;
+  TraceSpan span;
 };
 
 DirectChannel::DirectChannel(SimWorld* world, std::string peer, FindSource find_source)
@@ -40,6 +41,7 @@ void DirectChannel::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs&
   op->key = key;
   op->args = args;
   op->done = std::move(done);
+  op->span.Begin(WaitsFor::kPeerSend, world_->NowNs());
   out_.insert(op);
   if (closed_) return EndSoon(op, why_closed_);
   if (args.cancellation != nullptr) {
@@ -140,6 +142,7 @@ void DirectChannel::ListOps(LiveOps* ops) const {
     live.path = "direct";
     live.step = op->step_id;
     live.key = op->key;
+    live.span = op->span;
     ops->Add(std::move(live));
   }
 }

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -15,8 +17,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "channel/ops/verify_traces.h"
+#include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
+#include "server/cli/trace_file.h"
 #include "server/server_parts.h"
+#include "server/status/insight.h"
 #include "tests/process/e2e/free_port.h"
 #include "tests/process/promises/known.h"
 
@@ -32,12 +38,15 @@ Numbers& Flags() {
   return flags;
 }
 
-std::unique_ptr<Server> StartServer(const std::vector<std::string>& flags, std::string* value) {
+std::unique_ptr<Server> StartServer(const std::vector<std::string>& flags, std::string* value,
+                                    std::string* trace_file) {
   std::vector<std::string> rest;
-  std::map<std::string, std::string> own = {{"role", ""}, {"numbers", ""}, {kFew, ""}};
+  std::map<std::string, std::string> own = {
+      {"role", ""}, {"numbers", ""}, {"trace_file", ""}, {kFew, ""}};
   auto config = LoadConfig(flags, ProcessEnvironment(), &rest, &own);
   TRYST_CHECK(config.ok()) << config.status();
-  if (value != nullptr) *value = own["numbers"];
+  *value = own["numbers"];
+  *trace_file = own["trace_file"];
   absl::StatusOr<ServerParts> parts = ServerBuilder().Prepare(*config);
   TRYST_CHECK(parts.ok()) << parts.status();
   if (!own[kFew].empty()) {
@@ -50,6 +59,12 @@ std::unique_ptr<Server> StartServer(const std::vector<std::string>& flags, std::
   const absl::Status started = server->Start();
   TRYST_CHECK(started.ok()) << started;
   return server;
+}
+
+TraceDump DumpOf(const Server& server) {
+  TraceFilter all;
+  all.most = std::numeric_limits<size_t>::max();
+  return server.insight()->Dump(all);
 }
 
 Numbers ParseNumbers(const std::string& text) {
@@ -71,9 +86,11 @@ int Play(const std::vector<std::string>& args, const std::map<std::string, Role>
   TRYST_CHECK(found != roles.end()) << "no role " << role;
   WireLine line(3);
   std::string numbers;
-  std::unique_ptr<Server> server = StartServer(args, &numbers);
+  std::string trace_file;
+  std::unique_ptr<Server> server = StartServer(args, &numbers, &trace_file);
   if (!line.Say(absl::StrCat("ready ", server->incarnation()))) return 1;
   const int code = found->second(Worker{server.get()}, ParseNumbers(numbers), &line);
+  std::ofstream(trace_file) << ChromeTrace({DumpOf(*server)});
   (void)server->Stop(absl::Seconds(1));
   return code;
 }
@@ -101,12 +118,13 @@ TensorKey KeyBetween(const std::string& from, uint64_t incarnation, const std::s
 std::string OtherName(int task) { return absl::StrCat("/job:ps/replica:0/task:", task); }
 
 OtherEnd::OtherEnd(int task, const std::string& role, std::vector<std::string> settings,
-                   const Numbers& numbers)
+                   const Numbers& numbers, const std::string& trace_file)
     : name_(OtherName(task)) {
   int ends[2];
   TRYST_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   line_ = std::make_unique<WireLine>(ends[0]);
   settings.push_back(absl::StrCat("--role=", role));
+  settings.push_back(absl::StrCat("--trace_file=", trace_file));
   settings.push_back(
       absl::StrCat("--numbers=", absl::StrJoin(numbers, ",", absl::PairFormatter(":"))));
   process_ = std::make_unique<Process>("/proc/self/exe", std::move(settings), ends[1]);
@@ -141,22 +159,49 @@ PromisePair::PromisePair(const TestedPath& path, std::vector<std::string> settin
   const std::string own = addresses.back();
   addresses.pop_back();
   spec_ = absl::StrCat("ps=", absl::StrJoin(addresses, ","), ";worker=", own);
-  server_ = StartServer(FlagsOf("worker", 0), nullptr);
+  std::string unused;
+  server_ = StartServer(FlagsOf("worker", 0), &unused, &unused);
   self_.server = server_.get();
 }
 
-PromisePair::~PromisePair() { (void)server_->Stop(absl::Seconds(2)); }
+PromisePair::~PromisePair() {
+  VerifyTraces();
+  (void)server_->Stop(absl::Seconds(2));
+}
+
+// A file's times count from its earliest event, so that each has a clock of its own.
+void PromisePair::VerifyTraces() const {
+  std::vector<TraceDump> dumps = {DumpOf(*server_)};
+  for (const std::string& name : trace_files_) {
+    std::ifstream file(name);
+    if (!file) continue;  // It was killed, or still runs.
+    absl::StatusOr<std::vector<TraceDump>> read = ReadTraceFile(&file);
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read.ok()) continue;
+    for (TraceDump& dump : *read) {
+      dump.clock = static_cast<int>(dumps.size());
+      dumps.push_back(std::move(dump));
+    }
+    (void)remove(name.c_str());
+  }
+  const TraceVerdict verdict = tryst::VerifyTraces(dumps);
+  for (size_t i = 0; i < verdict.breaches.size() && i < 5; ++i) {
+    ADD_FAILURE() << "by the traces: " << verdict.breaches[i].what;
+  }
+}
 
 std::vector<std::string> PromisePair::FlagsOf(const std::string& job, int task) const {
   return With(With({"--insecure", absl::StrCat("--job=", job), absl::StrCat("--task=", task),
-                    absl::StrCat("--cluster_spec=", spec_)},
+                    absl::StrCat("--cluster_spec=", spec_), "--trace_sample_every=1"},
                    path_.flags),
               settings_);
 }
 
 std::unique_ptr<OtherEnd> PromisePair::Start(const std::string& role, const Numbers& numbers,
                                              int task) const {
-  return std::make_unique<OtherEnd>(task, role, FlagsOf("ps", task), numbers);
+  trace_files_.push_back(
+      absl::StrCat(testing::TempDir(), "/trace.", server_->address(), ".", trace_files_.size()));
+  return std::make_unique<OtherEnd>(task, role, FlagsOf("ps", task), numbers, trace_files_.back());
 }
 
 bool PromisePair::CameByThePath() const {

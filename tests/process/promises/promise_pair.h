@@ -38,8 +38,9 @@ using Role = std::function<int(const Worker& self, const Numbers& numbers, WireL
 // The other process: this program, started again for a role.
 class OtherEnd {
  public:
+  // Where it ends by itself, it leaves what it has traced in `trace_file`.
   OtherEnd(int task, const std::string& role, std::vector<std::string> settings,
-           const Numbers& numbers);
+           const Numbers& numbers, const std::string& trace_file);
   // Waits until it serves. False: it does not, and the test has failed.
   bool AwaitReady();
   uint64_t incarnation() const { return incarnation_; }
@@ -75,6 +76,7 @@ class PromisePair {
   // `settings` are server flags for both ends.
   explicit PromisePair(const TestedPath& path, std::vector<std::string> settings = {},
                        int others = 1);
+  // Holds what all ends that live have traced against the tables (verify_traces.h).
   ~PromisePair();
 
   const Worker& self() const { return self_; }
@@ -85,10 +87,12 @@ class PromisePair {
 
  private:
   std::vector<std::string> FlagsOf(const std::string& job, int task) const;
+  void VerifyTraces() const;
 
   const TestedPath path_;
   std::vector<std::string> settings_;
   std::string spec_;
+  mutable std::vector<std::string> trace_files_;  // One for each end that was started.
   std::unique_ptr<Server> server_;
   Worker self_{};
 };
