@@ -25,7 +25,7 @@ expect "through a link" 0 'demo' "$TEST_TMPDIR/link" help
 # The list names every verb.
 while read -r verb; do
   expect "help names $verb" 0 "  $verb " "$run" help
-done < <(sed -n 's/^verb_\([a-z]*\)().*/\1/p' "$run")
+done < <(sed -n 's/^verb_\([a-z]*\)().*/\1/p' "$run" "${run%/run}"/tools/verbs/*.sh)
 
 # A machine that lacks a package and has neither root nor sudo is told what to install.
 mkdir "$TEST_TMPDIR/bin"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tried_test.py TRIED CHANGELOG RUN: the rows of docs/COMPATIBILITY.md are such as the tests write, of tests that there are, and whatever the
+"""tried_test.py TRIED CHANGELOG VERBS...: the rows of docs/COMPATIBILITY.md are such as the tests write, of tests that there are, and whatever the
 page is to speak of has one; the last release is CHANGELOG.md's.
 """
 import json
@@ -11,7 +11,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import case_report  # noqa: E402
 
-TRIED, CHANGELOG, RUN = (pathlib.Path(argument).read_text() for argument in sys.argv[1:4])
+TRIED, CHANGELOG, *VERBS = (pathlib.Path(argument).read_text() for argument in sys.argv[1:5])
+RUN = "\n".join(VERBS)
 ROWS = json.loads(TRIED)
 # What any machine can try: CPython 3.12 is in no Debian, and NCCL needs two GPUs.
 PYTHONS = ["3.11", "3.13", "3.14"]

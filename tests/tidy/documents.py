@@ -57,7 +57,7 @@ class Known:
         self.tops = {f.split("/", 1)[0] for f in tree.files if "/" in f}
         self.targets = {str(t) for t in tree.targets()}
         self.packages = {t.package for t in tree.targets()}
-        run = tree.read("run") if "run" in tree.files else ""
+        run = "\n".join(tree.read(f) for f in tree.files if f == "run" or f.startswith("tools/verbs/"))
         self.verbs = set(re.findall(r"^verb_([\w-]+)\(\)", run, re.MULTILINE))
         texts = [tree.read(f) for f in tree.files if not f.endswith((".md", ".svg", ".jsonl")) and tree.is_text(f)]
         self.words = set(word for text in texts for word in re.findall(r"[A-Za-z_][\w-]*", text))
