@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "base/reached.h"
+#include "base/guards_reached.h"
 #include "channel/string_codec.h"
 #include "gtest/gtest.h"
 
@@ -251,24 +251,7 @@ TEST(FetchWireTest, LimitIsNamed) {
   EXPECT_NE(std::string::npos, status.message().find("1048576")) << status;
 }
 
-// At the end: whatever only a fault or a hostile peer can reach has been reached.
-class EveryGuardIsReached : public ::testing::Environment {
- public:
-  void TearDown() override {
-    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
-        ::testing::UnitTest::GetInstance()->total_test_count()) {
-      return;
-    }
-    size_t guards = 0;
-    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
-      if (!absl::StartsWith(name, "grpc: ")) return;
-      ++guards;
-      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
-    });
-    EXPECT_GE(guards, 5u);
-  }
-};
-const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new GuardsReached("grpc: ", 5));
 
 }  // namespace
 }  // namespace tryst

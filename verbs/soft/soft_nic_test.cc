@@ -12,10 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/reached.h"
+#include "base/guards_reached.h"
 #include "gtest/gtest.h"
 #include "verbs/soft/hostile_peer.h"
 #include "verbs/soft/soft_receive_ring.h"
@@ -1046,24 +1045,7 @@ TEST(SoftNicThreadsTest, RegionGoesWhileItIsWrittenAndRead) {
   }
 }
 
-// At the end: whatever only a fault or a hostile peer can reach has been reached.
-class EveryGuardIsReached : public ::testing::Environment {
- public:
-  void TearDown() override {
-    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
-        ::testing::UnitTest::GetInstance()->total_test_count()) {
-      return;
-    }
-    size_t guards = 0;
-    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
-      if (!absl::StartsWith(name, "soft: ")) return;
-      ++guards;
-      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
-    });
-    EXPECT_GE(guards, 10u);
-  }
-};
-const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new GuardsReached("soft: ", 10));
 
 TEST(SoftReceiveRingTest, ReceivesComeInTheirOrderEachWithItsEntries) {
   QueuePairOptions options;

@@ -15,8 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crew.h"
+#include "base/guards_reached.h"
 #include "base/log.h"
-#include "base/reached.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
@@ -970,24 +970,7 @@ TEST_F(LeftPathTest, ADeadlineGoesWithItsFetch) {
   EXPECT_FALSE(moved.ended) << moved.status;
 }
 
-// At the end: whatever only a fault can reach has been reached.
-class EveryGuardIsReached : public ::testing::Environment {
- public:
-  void TearDown() override {
-    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
-        ::testing::UnitTest::GetInstance()->total_test_count()) {
-      return;
-    }
-    size_t guards = 0;
-    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
-      if (!absl::StartsWith(name, "shm: ")) return;
-      ++guards;
-      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
-    });
-    EXPECT_GE(guards, 6u);
-  }
-};
-const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new GuardsReached("shm: ", 6));
 
 }  // namespace
 }  // namespace tryst
