@@ -90,7 +90,10 @@ int Play(const std::vector<std::string>& args, const std::map<std::string, Role>
   std::unique_ptr<Server> server = StartServer(args, &numbers, &trace_file);
   if (!line.Say(absl::StrCat("ready ", server->incarnation()))) return 1;
   const int code = found->second(Worker{server.get()}, ParseNumbers(numbers), &line);
-  std::ofstream(trace_file) << ChromeTrace({DumpOf(*server)});
+  // Under another name until it is whole: the test may look meanwhile.
+  const std::string part = absl::StrCat(trace_file, ".part");
+  std::ofstream(part) << ChromeTrace({DumpOf(*server)});
+  if (rename(part.c_str(), trace_file.c_str()) != 0) return 1;
   (void)server->Stop(absl::Seconds(1));
   return code;
 }
