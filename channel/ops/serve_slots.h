@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/serve_op.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/slot_array.h"
@@ -54,9 +55,9 @@ struct ServeSlotsOptions {
   int generation_bits = 16;  // After so many bits a generation begins anew.
   uint32_t max_parked = 0;   // Requests of the consumer that may wait without a slot.
   // Bounds of the keys that it names: how many, the bytes of one, and of all.
-  uint32_t max_keys = 0;
-  size_t max_key_bytes = 0;
-  uint64_t max_keys_bytes = 0;
+  uint32_t max_keys = limits::kMaxKeys;
+  size_t max_key_bytes = limits::kMaxKeyBytes;
+  uint64_t max_keys_bytes = limits::kMaxKeysBytes;
   size_t tickets_a_word = 1;      // That fit into one HERE.
   Trace* trace = nullptr;         // The poller's; may be null.
   SlotWatch* watch = nullptr;     // May be null.

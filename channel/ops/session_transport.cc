@@ -9,8 +9,14 @@ SessionTransport::SessionTransport(const TransportContext& context, const Sessio
       session_options_(options),
       seed_(context.seed),
       consumers_(&context_, options.max_consumers, [this](const Hello& hello, uint64_t session) {
-        return MakeSession(hello, session);
+        return MakeServeSession(hello, session);
       }) {}
+
+std::unique_ptr<Channel> SessionTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  std::unique_ptr<FetchSession> session = MakeFetchSession(peer, user);
+  fetching_.push_back({session.get(), user});
+  return session;
+}
 
 void SessionTransport::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
@@ -33,6 +39,12 @@ void SessionTransport::Close(const absl::Status& why) {
 
 void SessionTransport::ExplainServing(const std::string& peer, std::string* out) const {
   consumers_.Explain(peer, out);
+}
+
+FetchCounters SessionTransport::fetch_counters() const {
+  FetchCounters sum;
+  for (const Fetching& one : fetching_) sum += one.session->Counted();
+  return sum;
 }
 
 void SessionTransport::View(const std::string& peer, std::vector<PathView>* views) const {

@@ -122,8 +122,8 @@ bool FetchSender::SendRequest(FetchAsk* base, bool may_park) {
   body.ticket = ask->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link->Put(add)) return false;
-  ask->trace_id =
-      TraceId(session, uint64_t{ask->slot} << 16 | uint64_t{ask->generation}, ask->step);
+  ask->trace_id = TraceId(session_->session(),
+                          uint64_t{ask->slot} << 16 | uint64_t{ask->generation}, ask->step);
   return true;
 }
 

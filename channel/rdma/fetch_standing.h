@@ -22,12 +22,12 @@ class StandingReceives {
  public:
   // All outlive it.
   StandingReceives(FetchOps* ops, FetchDestinations* destinations, KeyHabits* habits,
-                   const FetchChannelOptions* options, FetchCounters* counters)
+                   const FetchChannelOptions* options)
       : ops_(ops),
         destinations_(destinations),
         habits_(habits),
         options_(*options),
-        counters_(*counters) {}
+        counters_(*ops->counters()) {}
 
   // The standing receive that this fetch claims; null if there is none.
   FetchAsk* Foreseen(const FetchKey& key, int64_t step_id);

@@ -27,7 +27,8 @@ absl::Status RdmaTransport::Open() {
   return nic_->Add(this);
 }
 
-std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, PathUser* user) {
+std::unique_ptr<FetchSession> RdmaTransport::MakeFetchSession(const std::string& peer,
+                                                              PathUser* user) {
   FetchChannelOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
@@ -37,10 +38,7 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.silence_ms = options_.silence_ms;
   options.standing = options_.standing;
   options.standing_ms = options_.standing_ms;
-  auto channel = std::make_unique<FetchChannel>(hub_.get(), nic_->landings(), context_.bootstrap,
-                                                std::move(options));
-  fetching_.push_back({channel.get(), user});
-  return channel;
+  return RdmaFetchLink::MakeSession(hub_.get(), nic_->landings(), context_.bootstrap, options);
 }
 
 // ---- Room to land in ----
@@ -59,13 +57,13 @@ void RdmaTransport::OnRoom() {
   // takes all the room and none is always last.
   const size_t count = fetching_.size();
   for (size_t idle = 0; idle < count;) {
-    const bool took = fetching_[room_first_ % count].channel->TakeRoom();
+    const bool took = LinkOf(fetching_[room_first_ % count])->TakeRoom();
     idle = took ? 0 : idle + 1;
     room_first_ = (room_first_ + 1) % count;
   }
   // Real fetches outrank standing receives, of any peer.
   if (std::none_of(fetching_.begin(), fetching_.end(),
-                   [](const Fetching& one) { return one.channel->waits_for_room(); })) {
+                   [](const Fetching& one) { return LinkOf(one)->waits_for_room(); })) {
     return;
   }
   DropStanding();
@@ -73,7 +71,7 @@ void RdmaTransport::OnRoom() {
 }
 
 void RdmaTransport::DropStanding() {
-  for (const Fetching& one : fetching_) one.channel->DropOneStanding();
+  for (const Fetching& one : fetching_) LinkOf(one)->DropOneStanding();
 }
 
 // ---- Events of the NIC ----
@@ -104,7 +102,8 @@ absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hell
   return absl::optional<std::string>();
 }
 
-std::unique_ptr<ServeSession> RdmaTransport::MakeSession(const Hello& hello, uint64_t session) {
+std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello,
+                                                              uint64_t session) {
   ServeChannelOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
@@ -128,7 +127,7 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   const FetchCounters fetched = fetch_counters();
   counters->Count("rdma_fetches", fetched.fetches);
   counters->Count("rdma_fetched_bytes", fetched.bytes);
-  counters->Count("rdma_epochs", fetched.epochs);
+  counters->Count("rdma_epochs", fetched.links);
   counters->Count("rdma_breaks", fetched.breaks);
   counters->Count("rdma_replays", fetched.replays);
   counters->Count("rdma_digests_wrong", fetched.digests_wrong);
@@ -141,14 +140,8 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   counters->Gauge("pinned_bytes_most", nic_->landings()->pinned_bytes_most());
 }
 
-FetchCounters RdmaTransport::fetch_counters() const {
-  FetchCounters sum;
-  for (const Fetching& one : fetching_) sum += one.channel->counters();
-  return sum;
-}
-
 const LandingPool* RdmaTransport::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  for (const Fetching& one : fetching_) one.channel->AddLent(lent_bytes, waiting_bytes);
+  for (const Fetching& one : fetching_) LinkOf(one)->AddLent(lent_bytes, waiting_bytes);
   return nic_->landings();
 }
 

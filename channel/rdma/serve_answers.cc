@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
@@ -61,7 +62,7 @@ bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
 bool ServeAnswers::SendFailed(ServeOp* op) {
   wire::Record record = Word(*op, wire::RecordType::kFailed);
   record.number = static_cast<uint32_t>(op->status.code());
-  record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
+  record.body = op->status.message().substr(0, limits::kMaxErrorBytes);
   if (IsDerived(op->status)) record.flags |= wire::kDerived;
   if (!link_->Send(record)) return false;
   ++counters_->failed;

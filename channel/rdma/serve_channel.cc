@@ -14,9 +14,6 @@ ServeSlotsOptions SlotsOf(const ServeChannelOptions& options) {
   ServeSlotsOptions slots;
   slots.generation_bits = 16;
   slots.max_parked = options.max_parked;
-  slots.max_keys = wire::kMaxKeys;
-  slots.max_key_bytes = wire::kMaxKeyBytes;
-  slots.max_keys_bytes = wire::kMaxKeysBytes;
   slots.tickets_a_word = wire::kMaxTickets;
   slots.watch = options.link.watch;
   return slots;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/stream_copy.h"
 #include "rendezvous/derived_status.h"
 
@@ -186,7 +187,7 @@ void ShmAnswers::AnswerInline(ServeOp* op, const void* payload, uint64_t bytes) 
 }
 
 bool ShmAnswers::AnswerFailed(ServeOp* op) {
-  const absl::string_view text = op->status.message().substr(0, shm_wire::kMaxErrorBytes);
+  const absl::string_view text = op->status.message().substr(0, limits::kMaxErrorBytes);
   constexpr size_t kRoom = sizeof(ReplyCell::body);
   const size_t cells = 1 + (text.size() + 2) / kRoom;
   if (!link_->replies.HasRoom(static_cast<uint32_t>(cells))) return false;

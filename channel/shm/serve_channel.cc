@@ -28,9 +28,6 @@ ServeSlotsOptions SlotsOptions() {
   ServeSlotsOptions slots;
   slots.generation_bits = 32;
   slots.max_parked = shm_wire::kMaxParked;
-  slots.max_keys = shm_wire::kMaxKeys;
-  slots.max_key_bytes = shm_wire::kMaxKeyBytes;
-  slots.max_keys_bytes = shm_wire::kMaxKeysBytes;
   slots.tickets_a_word = shm_wire::kReplyTickets;
   return slots;
 }

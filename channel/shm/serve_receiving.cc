@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "channel/ops/limits.h"
 #include "channel/shm/serve_channel.h"
 
 // What a ShmServeChannel hears of its consumer, and the words that it says.
@@ -26,8 +27,8 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
   if (!may_hear.ok()) return may_hear;
   switch (cell.head.type) {
     case CellType::kKey:
-      if (cell.head.number >= shm_wire::kMaxKeys || cell.head.slot == 0 ||
-          cell.head.slot > shm_wire::kMaxKeyBytes) {
+      if (cell.head.number >= limits::kMaxKeys || cell.head.slot == 0 ||
+          cell.head.slot > limits::kMaxKeyBytes) {
         return absl::DataLossError(
             "the consumer broke the protocol: a key that it names has a number out of range, or is "
             "empty or too long");

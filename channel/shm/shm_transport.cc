@@ -27,14 +27,8 @@ ShmTransport::~ShmTransport() {
   if (hub_ != nullptr) hub_->Detach();
 }
 
-std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  auto channel = MakeFetchChannel(peer, user);
-  fetching_.push_back(channel.get());
-  return channel;
-}
-
-std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
-                                                                PathUser* user) {
+std::unique_ptr<FetchSession> ShmTransport::MakeFetchSession(const std::string& peer,
+                                                             PathUser* user) {
   ShmFetchOptions options;
   Fill(peer, user, &options);
   options.sizes = options_.sizes;
@@ -43,7 +37,7 @@ std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::strin
   options.join_timeout_ms = options_.join_timeout_ms;
   options.max_parked = std::min(options.max_parked, shm_wire::kMaxParked);
   options.before_check = options_.before_check;
-  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+  return ShmFetchLink::MakeSession(hub_.get(), context_.bootstrap, options);
 }
 
 absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello& hello) const {
@@ -58,7 +52,7 @@ absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello
   return absl::optional<std::string>();
 }
 
-std::unique_ptr<ServeSession> ShmTransport::MakeSession(const Hello& hello, uint64_t session) {
+std::unique_ptr<ServeSession> ShmTransport::MakeServeSession(const Hello& hello, uint64_t session) {
   ShmServeOptions serve;
   serve.most = options_.sizes;
   Fill(&serve);
@@ -117,11 +111,11 @@ void ShmTransport::ExplainServing(const std::string& consumer, std::string* out)
 }
 
 void ShmTransport::AddCounters(Counters* counters) const {
-  const ShmFetchCounters fetched = fetch_counters();
+  const FetchCounters fetched = fetch_counters();
   counters->Count("shm_fetches", fetched.fetches);
   counters->Count("shm_fetched_bytes", fetched.bytes);
   counters->Count("shm_by_reference", fetched.by_reference);
-  counters->Count("shm_in_cells", fetched.in_cells);
+  counters->Count("shm_in_cells", fetched.in_message);
   counters->Count("shm_copied", fetched.copied);
   counters->Count("shm_pulled", fetched.pulled);
   counters->Count("shm_in_parts", fetched.in_parts);
@@ -134,12 +128,6 @@ void ShmTransport::AddCounters(Counters* counters) const {
   counters->Gauge("shm_used_bytes", arena.used_bytes);
   counters->Gauge("shm_segment_bytes", arena.segment_bytes);
   counters->Count("shm_refusals", arena.refusals);
-}
-
-ShmFetchCounters ShmTransport::fetch_counters() const {
-  ShmFetchCounters sum;
-  for (const ShmFetchChannel* channel : fetching_) sum += channel->counters();
-  return sum;
 }
 
 }  // namespace tryst

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "channel/arena/arena.h"
 #include "channel/ops/session_transport.h"
-#include "channel/shm/fetch_channel.h"
+#include "channel/shm/fetch_link.h"
 #include "channel/shm/serve_channel.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/transport.h"
@@ -45,15 +45,12 @@ class ShmTransport final : public SessionTransport {
   // kUnavailable: this system has no shared memory for us.
   absl::Status Open() override;
   bool is_optional() const override { return true; }
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  // For tests: one that is not counted. `user` may be null.
-  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer, PathUser* user);
+  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   // Drops consumers that have gone, and unused memory.
   void Maintain() override;
 
   void ExplainServing(const std::string& consumer, std::string* out) const override;
   void AddCounters(Counters* counters) const override;
-  ShmFetchCounters fetch_counters() const;
   std::vector<const ShmServeChannel*> serving() const;
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
@@ -64,7 +61,7 @@ class ShmTransport final : public SessionTransport {
  private:
   // kUnimplemented: it is not the same host.
   absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
-  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) override;
+  std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) override;
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
   // brought.
@@ -77,7 +74,6 @@ class ShmTransport final : public SessionTransport {
   std::unique_ptr<ShmHub> hub_;  // Null until Open().
 
   // Poller thread only.
-  std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;

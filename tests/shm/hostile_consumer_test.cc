@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -219,15 +220,15 @@ class HostileConsumerTest : public ::testing::Test {
 
 TEST_F(HostileConsumerTest, KeysAreRememberedUpToSoManyBytes) {
   uint32_t told = 0;
-  while (told < shm_wire::kMaxKeys && SayKey(told, KeyOf(told, shm_wire::kMaxKeyBytes))) ++told;
+  while (told < limits::kMaxKeys && SayKey(told, KeyOf(told, limits::kMaxKeyBytes))) ++told;
   EXPECT_FALSE(IsServed());
-  EXPECT_LE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes + 64);
-  EXPECT_GE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes);
+  EXPECT_LE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes + 64);
+  EXPECT_GE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes);
 }
 
 TEST_F(HostileConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   for (uint32_t i = 0; i < 40'000; ++i) {
-    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, shm_wire::kMaxKeyBytes))) << i;
+    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, limits::kMaxKeyBytes))) << i;
   }
   EXPECT_TRUE(IsServed());
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
+#include "channel/ops/limits.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/serve_channel.h"
 #include "gtest/gtest.h"
@@ -225,16 +226,16 @@ class HostileRdmaConsumerTest : public ::testing::Test {
 
 TEST_F(HostileRdmaConsumerTest, KeysAreRememberedUpToSoManyBytes) {
   uint32_t told = 0;
-  while (told < wire::kMaxKeys && SayKey(told, KeyOf(told, wire::kMaxKeyBytes))) ++told;
+  while (told < limits::kMaxKeys && SayKey(told, KeyOf(told, limits::kMaxKeyBytes))) ++told;
   EXPECT_FALSE(IsServed());
   // What is under way when the last one is refused was told, too.
-  EXPECT_LE(uint64_t{told}, wire::kMaxKeysBytes / wire::kMaxKeyBytes + 64);
-  EXPECT_GE(uint64_t{told}, wire::kMaxKeysBytes / wire::kMaxKeyBytes);
+  EXPECT_LE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes + 64);
+  EXPECT_GE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes);
 }
 
 TEST_F(HostileRdmaConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   for (uint32_t i = 0; i < 20'000; ++i) {
-    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, wire::kMaxKeyBytes))) << i;
+    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, limits::kMaxKeyBytes))) << i;
   }
   EXPECT_TRUE(IsServed());
 }
