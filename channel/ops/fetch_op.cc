@@ -30,14 +30,6 @@ void FetchOp::Renew() {
   join = nullptr;
 }
 
-void FetchOp::Deliver() {
-  DoneFn run = std::move(done);
-  done = nullptr;
-  std::move(run)(std::move(received));
-  received.tensor.Reset();  // If it was not moved on.
-  args.DropReferences();
-}
-
 const RecvArgs& FetchAsk::NoArgs() {
   static const RecvArgs* const none = new RecvArgs();
   return *none;

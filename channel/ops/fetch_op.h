@@ -90,7 +90,13 @@ class FetchOp final : public PollerTimer {
   void Cancel(Poller* poller) {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
   }
-  void Deliver();  // Runs `done` on the calling thread.
+  void Deliver() {  // Runs `done` on the calling thread.
+    DoneFn run = std::move(done);
+    done = nullptr;
+    std::move(run)(std::move(received));
+    received.tensor.Reset();  // If it was not moved on.
+    args.DropReferences();
+  }
   // Deliver() on an executor's thread; tells the poller if that is another thread.
   void DeliverFrom(Poller* poller) {
     Deliver();

@@ -80,6 +80,7 @@ void ServeSlots::Connect(uint64_t epoch) {
 }
 
 void ServeSlots::Disconnect() {
+  if (!connected_) return;
   connected_ = false;
   takes_.SetEpoch(0);
   words_.clear();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/base/attributes.h"
@@ -46,7 +47,6 @@ class ServeWire {
   virtual bool SayHere(absl::Span<const uint64_t> tickets) = 0;
   // Has SayWords() called at the end of this turn.
   virtual void FlushSoon() = 0;
-  virtual void OnTakesIdle() = 0;
 };
 
 struct ServeSlotsOptions {
@@ -62,6 +62,7 @@ struct ServeSlotsOptions {
   Trace* trace = nullptr;         // The poller's; may be null.
   SlotWatch* watch = nullptr;     // May be null.
   const void* watched = nullptr;  // The end that the watch is told of.
+  std::function<void()> on_takes_idle;
 };
 
 struct ServeRequest {
@@ -218,7 +219,9 @@ class ServeSlots final : private TakesUser {
   }
   static void NoteNotAsked();
   void OnHere() override { wire_->FlushSoon(); }
-  void OnTakesIdle() override { wire_->OnTakesIdle(); }
+  void OnTakesIdle() override {
+    if (options_.on_takes_idle) options_.on_takes_idle();
+  }
   uint64_t IdOf(const ServeOp& op) const {
     return TraceId(trace_number_, uint64_t{op.slot} << options_.generation_bits | op.generation,
                    op.step);

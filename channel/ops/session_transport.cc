@@ -51,6 +51,14 @@ void SessionTransport::View(const std::string& peer, std::vector<PathView>* view
   consumers_.View(peer, views);
 }
 
+std::vector<const ServeSession*> SessionTransport::serving() const {
+  std::vector<const ServeSession*> serving;
+  for (const auto& session : consumers_.serving()) {
+    if (!session->closed()) serving.push_back(session.get());
+  }
+  return serving;
+}
+
 void SessionTransport::Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options) {
   options->path = name();
   options->self = context_.self;

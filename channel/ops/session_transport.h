@@ -48,6 +48,7 @@ class SessionTransport : public Transport {
   void ListOps(LiveOps* ops) const override { consumers_.ListOps(ops); }
   FetchCounters fetch_counters() const;
   ServeCounters serve_counters() const { return consumers_.counters(); }
+  std::vector<const ServeSession*> serving() const;  // Those that are not closed.
 
  protected:
   SessionTransport(const TransportContext& context, const SessionOptions& options);
@@ -63,7 +64,6 @@ class SessionTransport : public Transport {
   void DropSessions() { consumers_.Reap(); }
 
   bool closed() const { return closed_; }
-  const Consumers::Sessions& serving() const { return consumers_.serving(); }
 
   const TransportContext context_;
 

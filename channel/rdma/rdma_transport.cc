@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "channel/rdma/serve_channel.h"
+#include "channel/rdma/serve_link.h"
 
 namespace tryst {
 
@@ -112,8 +112,7 @@ std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello
   options.stripe_bytes = options_.stripe_bytes;
   options.write_bytes = options_.write_bytes;
   options.max_parked = options_.max_waiting;
-  return std::make_unique<ServeChannel>(hub_.get(), context_.source, std::move(options), hello,
-                                        session);
+  return RdmaServeLink::MakeSession(hub_.get(), context_.source, options, hello, session);
 }
 
 void RdmaTransport::Close(const absl::Status& why) {

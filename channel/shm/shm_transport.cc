@@ -68,8 +68,7 @@ std::unique_ptr<ServeSession> ShmTransport::MakeServeSession(const Hello& hello,
                    consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
     kept_.push_back({consumer, given});
   };
-  return std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve), hello,
-                                           session);
+  return ShmServeLink::MakeSession(hub_.get(), context_.source, serve, hello, session);
 }
 
 absl::Status ShmTransport::MayOpen(const std::string& consumer) {
@@ -87,14 +86,6 @@ absl::Status ShmTransport::MayOpen(const std::string& consumer) {
 void ShmTransport::Maintain() {
   SessionTransport::Maintain();
   if (context_.place == 0) arena_->Trim();
-}
-
-std::vector<const ShmServeChannel*> ShmTransport::serving() const {
-  std::vector<const ShmServeChannel*> serving;
-  for (const auto& session : SessionTransport::serving()) {
-    if (!session->closed()) serving.push_back(static_cast<const ShmServeChannel*>(session.get()));
-  }
-  return serving;
 }
 
 size_t ShmTransport::KeptFor(const std::string& consumer) {

@@ -11,7 +11,7 @@
 #include "channel/arena/arena.h"
 #include "channel/ops/session_transport.h"
 #include "channel/shm/fetch_link.h"
-#include "channel/shm/serve_channel.h"
+#include "channel/shm/serve_link.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/transport.h"
 
@@ -51,7 +51,6 @@ class ShmTransport final : public SessionTransport {
 
   void ExplainServing(const std::string& consumer, std::string* out) const override;
   void AddCounters(Counters* counters) const override;
-  std::vector<const ShmServeChannel*> serving() const;
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
   // to only if link after link breaks while it holds tensors of each. Of all consumers together

@@ -127,7 +127,7 @@ class HostileConsumerTest : public ::testing::Test {
     ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, generation, 0, StepOne(), flags));
     for (int i = 0; i < 3; ++i) Turn();
     ASSERT_TRUE(IsServed());
-    ASSERT_GT(path_->serving()[0]->references(), 0u);
+    ASSERT_GT(Link(0)->references(), 0u);
   }
 
   // The number of packets that the producer has sent over the socket.
@@ -164,6 +164,9 @@ class HostileConsumerTest : public ::testing::Test {
                     .ok());
   }
 
+  const ShmServeLink* Link(size_t i) const {
+    return static_cast<const ShmServeLink*>(path_->serving()[i]->link());
+  }
   bool IsServed() const {
     return path_->serving().size() == 1 &&
            absl::StrContains(path_->serving()[0]->Explain(), "over shm: connected");
@@ -476,7 +479,7 @@ TEST_F(HostileConsumerTest, AnotherConsumerIsServedBesideThisOne) {
 // In our segments it could read what is for others.
 TEST_F(HostileConsumerTest, AnotherUserGetsCopiesAlone) {
   constexpr uid_t kNobody = 65534;
-  EXPECT_FALSE(path_->serving()[0]->apart());
+  EXPECT_FALSE(Link(0)->apart());
   const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
   ASSERT_TRUE(answer.ok()) << answer.status();
   const auto invitation = shm_wire::DecodeInvitation(answer->parameters);
@@ -492,7 +495,7 @@ TEST_F(HostileConsumerTest, AnotherUserGetsCopiesAlone) {
   packet.token = invitation->token;
   ASSERT_TRUE(guest->Send(packet));
   for (int i = 0; i < 10; ++i) Turn();
-  EXPECT_TRUE(path_->serving()[1]->apart());
+  EXPECT_TRUE(Link(1)->apart());
 }
 
 TEST_F(HostileConsumerTest, WhoIsInvitedAndDoesNotJoinIsForgotten) {

@@ -11,7 +11,7 @@
 #include "channel/ops/farewell.h"
 #include "channel/ops/limits.h"
 #include "channel/rdma/message_link.h"
-#include "channel/rdma/serve_channel.h"
+#include "channel/rdma/serve_link.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor_source.h"
 #include "verbs/sim/sim_nic.h"
@@ -99,7 +99,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     serve.retain_ms = 1000;
     options_.slots = slots;
     link_ = *MessageLink::Create(hostile_hub_.get(), options_, 1, &liar_);
-    producer_ = std::make_unique<ServeChannel>(hub_.get(), &source_, serve, HelloOf(1), kSession);
+    producer_ = RdmaServeLink::MakeSession(hub_.get(), &source_, serve, HelloOf(1), kSession);
     const absl::Status joined = Join(1);
     TRYST_CHECK(joined.ok()) << joined;
   }
@@ -221,7 +221,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   std::unique_ptr<QueueHub> hub_;
   std::unique_ptr<QueueHub> hostile_hub_;
   std::unique_ptr<MessageLink> link_;
-  std::unique_ptr<ServeChannel> producer_;
+  std::unique_ptr<ServeSession> producer_;
 };
 
 TEST_F(HostileRdmaConsumerTest, KeysAreRememberedUpToSoManyBytes) {
@@ -452,7 +452,7 @@ TEST_F(HostileRdmaConsumerTest, AConsumerIsGivenUpOnlyIfItStaysAway) {
 
 TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   absl::Status answered;
-  const auto say_badly = [&answered](ServeChannel* producer, Hello hello) {
+  const auto say_badly = [&answered](ServeSession* producer, Hello hello) {
     hello.parameters = "of no kind";
     answered = absl::UnknownError("not answered");
     producer->OnHello(hello, [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
@@ -469,14 +469,15 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   ServeChannelOptions options;
   options.link = options_;
   options.retain_ms = 1000;
-  ServeChannel first(hub_.get(), &source_, options, HelloOf(1), kSession);
-  say_badly(&first, HelloOf(1));
+  const auto first =
+      RdmaServeLink::MakeSession(hub_.get(), &source_, options, HelloOf(1), kSession);
+  say_badly(first.get(), HelloOf(1));
   EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
-  EXPECT_FALSE(first.Abandoned());
+  EXPECT_FALSE(first->Abandoned());
   world_.RunFor(int64_t{2} * 1000 * 1000 * 1000);
   Settle();
-  EXPECT_TRUE(first.Abandoned());
-  first.Close(absl::CancelledError("over"));
+  EXPECT_TRUE(first->Abandoned());
+  first->Close(absl::CancelledError("over"));
 }
 
 // Simulated honest ends reach these never, or once in thousands of seeds.
