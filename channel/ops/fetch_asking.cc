@@ -50,7 +50,7 @@ void FetchOps::SendSoon(FetchAsk* ask) {
 }
 
 // Sends statements about slots first, because they must go before a new request on the same slot.
-bool FetchOps::SayAll() {
+bool FetchOps::SayWhatIsDue() {
   if (SomebodyWaits() && slots_.free() == 0) link_->OnNoSlot();
   while (!send_line_.empty()) {
     FetchAsk* ask = send_line_.front();

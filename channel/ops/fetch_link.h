@@ -61,7 +61,6 @@ class FetchLink {
   virtual FetchAsk* Foreseen(const FetchKey&, int64_t) { return nullptr; }
   virtual void OnWaits(FetchOp*) {}  // It is in a line.
   virtual void OnNoSlot() {}         // A fetch waits for a slot, and none is free.
-  virtual bool FetchesInCallbacks() const { return false; }
   virtual void AskAhead(bool /*in_use*/) {}
   virtual size_t asked_ahead() const { return 0; }  // Asks for which no fetch has come yet.
   // Whether the peer may write the memory of the caller in front.

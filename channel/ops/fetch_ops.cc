@@ -140,7 +140,7 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
     ask->behind.Remove(op);
   }
   op->ask = nullptr;
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+  Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
 }
 
 // The next fetch of the line takes the place of the one in front. False: there is none, or it
@@ -169,7 +169,7 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
       DropTicket(ask);
       lines_.queued.Remove(ask);
       link_->DropMemory(ask);
-      return Finish(ask, why, Tensor(), false, When::kAtEndOfTurn);
+      return Finish(ask, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kCancel:
       link_->OnLeaves(ask, from);
       StartLeaving(ask, why);
@@ -203,7 +203,7 @@ void FetchOps::ReportFront(FetchAsk* ask, const absl::Status& why) {
   FetchOp* const op = TakeFront(ask);
   if (op == nullptr) return;
   ask->began_ns = op->begun_ns;
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+  Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
 }
 
 FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
@@ -212,7 +212,7 @@ FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
   return op;
 }
 
-void FetchOps::Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
+void FetchOps::Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead,
                       When when) {
   if (ask->is_ahead()) link_->OnEndAhead(ask);
   FetchOp* const op = TakeFront(ask);
@@ -229,7 +229,8 @@ void FetchOps::FinishLeaving(FetchAsk* ask) {
   }
 }
 
-void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when) {
+void FetchOps::Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead,
+                      When when) {
   op->phase = FetchPhase::kReported;
   ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
   if (track_ != nullptr) {

@@ -53,6 +53,7 @@ struct FetchOpsOptions : ConnectorOptions {
   // How long fetches wait for a peer that does not answer, counted from its last sign of life.
   // 0: for ever.
   int64_t patience_ms = 60'000;
+  bool fetches_in_callbacks = false;  // As Channel has it.
   // How LinkWatch watches a link.
   int64_t check_ms = 0;
   int64_t ask_up_ms = 0;
@@ -82,7 +83,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   void ListOps(LiveOps* ops) const override;
   std::vector<WaitingFetch> TakeWaiting() override;
   bool Drained() const override;
-  bool FetchesInCallbacks() const override { return link_->FetchesInCallbacks(); }
+  bool FetchesInCallbacks() const override { return ops_options_.fetches_in_callbacks; }
   void AskAhead(bool in_use) override { link_->AskAhead(in_use); }
 
   // ---- What happens to an ask: for the link ----
@@ -107,7 +108,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   // The peer is to hear that it is given up; the caller in front is not told yet.
   void StartLeaving(FetchAsk* ask, const absl::Status& why);
   // The peer has nothing more to say of it, and this is the result of the fetch in front.
-  void Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   // As Finish(), of one that was given up: for the reason noted then.
   void FinishLeaving(FetchAsk* ask);
   FetchAsk* TakeAsk(FetchKey* key, int64_t step);
@@ -123,7 +124,11 @@ class FetchOps : public Channel, public FetchOpOwner {
   std::vector<FetchAsk*> Asked() const;
 
   // ---- Asking (fetch_asking.cc) ----
-  bool SayAll();                 // False: there was no room for all of it.
+  // False: there was no room for all of it. Every turn asks.
+  bool SayAll() {
+    if (SomebodyWaits() || HasWords() || tell_replayed_) return SayWhatIsDue();
+    return words_->SayOwn();
+  }
   void SendSoon(FetchAsk* ask);  // What is due follows from its state.
   void TakeSlot(FetchAsk* ask);
   bool SomebodyWaits() const { return lines_.any(); }
@@ -192,12 +197,13 @@ class FetchOps : public Channel, public FetchOpOwner {
   void LineUp(FetchOp* op, bool now);
   bool JoinLine(FetchOp* op, const FetchKey& key);
   bool AskFor(FetchAsk* ask);
+  bool SayWhatIsDue();
   bool SayOf(FetchAsk* ask);
   bool SendRequestOf(FetchAsk* ask);
   bool HandOver(FetchAsk* ask);
   FetchOp* TakeFront(FetchAsk* ask);
   void LastWord(FetchAsk* ask);
-  void Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   bool TakeSmall(DType dtype, absl::Span<const int64_t> dims, absl::string_view payload,
                  Tensor* tensor);
   void TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken);

@@ -169,7 +169,7 @@ class WrittenFetches final : public FetchSession {
   void SayFailed(size_t slot, const absl::Status& why) {
     FetchAsk* const ask = slots_.at(slot);
     ASSERT_NE(Hear(ask, FetchEvent::kFailed), nullptr);
-    Finish(ask, why, Tensor(), false, When::kNow);
+    Finish(ask, absl::Status(why), Tensor(), false, When::kNow);
   }
   void SayGone(size_t slot) {
     FetchAsk* const ask = slots_.at(slot);

@@ -29,7 +29,7 @@ absl::Status FetchOps::TakeInside(FetchAsk* ask, DType dtype, absl::Span<const i
       if (TakeSmall(dtype, dims, payload, tensor)) return absl::OkStatus();
     } else if (wanted.on_host() && IsAsSaid(wanted, dtype, dims, payload.size())) {
       if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
-      *tensor = wanted;
+      *tensor = ask->TakeDestination();
       return absl::OkStatus();
     }
   }

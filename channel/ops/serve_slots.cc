@@ -348,7 +348,7 @@ void ServeSlots::NoteNotAsked() {
   TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
 }
 
-bool ServeSlots::SayWords() {
+bool ServeSlots::SayAllWords() {
   const bool all = words_.SayAll([this](bool is_parked, uint16_t slot, uint32_t generation) {
     return wire_->SayWord(is_parked, slot, generation);
   });

@@ -127,8 +127,8 @@ class ServeSlots final : private TakesUser {
   ABSL_MUST_USE_RESULT bool FailTaken(ServeOp* op, const absl::Status& why);
 
   // Says which slots are parked or free, and which tickets have their outcome; false: there was no
-  // room for all.
-  bool SayWords();
+  // room for all. Every turn asks.
+  bool SayWords() { return !has_words() || SayAllWords(); }
   bool has_slot_words() const { return !words_.empty(); }
   bool has_words() const { return !words_.empty() || takes_.has_here(); }
   void SayGone(uint16_t slot, uint32_t generation) { words_.Gone(slot, generation); }
@@ -207,6 +207,7 @@ class ServeSlots final : private TakesUser {
     if (track_ != nullptr) TraceFormer(former);
   }
   void TraceFormer(const Former& former);
+  bool SayAllWords();
   void StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known);
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;

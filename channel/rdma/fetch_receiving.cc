@@ -119,8 +119,8 @@ void FetchReceiver::LeaveIfOver(RdmaAsk* ask) {
 }
 
 // Ends the fetch. The peer's last message about the slot has come, and no write follows it.
-void FetchReceiver::Complete(RdmaAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
-                             FetchOps::When when) {
+void FetchReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Tensor&& tensor,
+                             bool is_dead, FetchOps::When when) {
   destinations_->Drop(ask);
   if (ask->is_ahead() && status.ok()) {
     session_->Advance(ask, FetchEvent::kAheadDone);
@@ -128,8 +128,9 @@ void FetchReceiver::Complete(RdmaAsk* ask, absl::Status status, Tensor&& tensor,
     return;
   }
   sender_->link->Accept(ask->slot, static_cast<uint16_t>(ask->generation + 1));
-  const bool recurs = status.ok() && ask->wants().recurring && !ask->destination().valid();
-  if (!recurs) return session_->Finish(ask, std::move(status), std::move(tensor), is_dead, when);
+  if (!recurs || !status.ok()) {
+    return session_->Finish(ask, std::move(status), std::move(tensor), is_dead, when);
+  }
   session_->keys()->Number(ask->of);
   FetchKey* const key = ask->of;
   if (tensor.valid()) habits_->NoteTensor(*key, tensor);
@@ -149,6 +150,7 @@ absl::Status FetchReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
   const bool is_dead = (record.flags & wire::kIsDead) != 0;
+  const bool recurs = Recurs(*ask);
   Tensor tensor;
   if (!is_dead) {
     NoteBytes(*ask, payload.size());
@@ -159,7 +161,7 @@ absl::Status FetchReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
     ++counters_.in_message;
     counters_.bytes += payload.size();
   }
-  Complete(ask, absl::OkStatus(), std::move(tensor), is_dead, FetchOps::When::kNow);
+  Complete(ask, recurs, absl::OkStatus(), std::move(tensor), is_dead, FetchOps::When::kNow);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "channel/ops/fetch_link.h"
@@ -45,8 +46,16 @@ class FetchReceiver {
   absl::Status OnLanded(RdmaAsk* ask, const wire::Record& record);
   absl::Status OnNeedDestination(RdmaAsk* ask, const wire::Record& record);
   absl::Status TakeLanded(RdmaAsk* ask);
-  void Complete(RdmaAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
-                FetchOps::When when = FetchOps::When::kAtEndOfTurn);
+  // Whether another tensor of its key is to be asked for ahead.
+  static bool Recurs(const RdmaAsk& ask) {
+    return ask.wants().recurring && !ask.destination().valid();
+  }
+  void Complete(RdmaAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead) {
+    Complete(ask, Recurs(*ask), std::move(status), std::move(tensor), is_dead,
+             FetchOps::When::kAtEndOfTurn);
+  }
+  void Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Tensor&& tensor, bool is_dead,
+                FetchOps::When when);
   void LeaveIfOver(RdmaAsk* ask);
   int64_t now_ns() const { return session_->now_ns(); }
 

@@ -28,6 +28,7 @@ ShmFetchLink::~ShmFetchLink() { sender_.hub->poller()->ForgetFlush(this); }
 std::unique_ptr<FetchSession> ShmFetchLink::MakeSession(ShmHub* hub, Bootstrap* bootstrap,
                                                         const ShmFetchOptions& options) {
   FetchOpsOptions ops = options;
+  ops.fetches_in_callbacks = true;
   // Several times within what a check may find to be over.
   ops.check_ms = options.patience_ms / 8;
   ops.ask_up_ms = options.give_up_ms;

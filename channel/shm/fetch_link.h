@@ -66,7 +66,6 @@ class ShmFetchLink final : public FetchLink,
   void DropKeys() override;
   absl::Status MayFill(const Tensor& destination) const override;
   void OnWaits(FetchOp* op) override;
-  bool FetchesInCallbacks() const override { return true; }
   void DropMemory(FetchAsk* ask) override { ShmAsk::Of(ask)->DropTensor(); }
   // A tensor of which parts have arrived lies in the memory of the fetch in front.
   bool MayPass(const FetchAsk& ask, const FetchOp&) const override {

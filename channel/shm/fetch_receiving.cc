@@ -398,7 +398,7 @@ absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
 // ---- Ending ----
 
 // The producer's last word on the slot has come, and is accepted.
-void ShmReceiver::Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead) {
+void ShmReceiver::Complete(ShmAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead) {
   link_->Accept(*ask);
   ask->DropTensor();
   session_->Finish(ask, std::move(status), std::move(tensor), is_dead, FetchOps::When::kNow);
