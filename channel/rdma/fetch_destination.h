@@ -16,7 +16,7 @@ namespace tryst {
 class FetchDestinations {
  public:
   // All outlive it.
-  FetchDestinations(FetchOps* ops, LandingPool* landings, const FetchChannelOptions* options)
+  FetchDestinations(FetchOps* ops, LandingPool* landings, const RdmaFetchOptions* options)
       : ops_(ops), landings_(landings), options_(*options), writer_(landings->NewWriter()) {}
 
   LandingPool* landings() const { return landings_; }
@@ -61,7 +61,7 @@ class FetchDestinations {
 
   FetchOps* const ops_;
   LandingPool* const landings_;
-  const FetchChannelOptions& options_;
+  const RdmaFetchOptions& options_;
   const uint64_t writer_;  // Our number in the pool, as the writer of these landings.
   LinkedLine<FetchAsk> room_line_{&FetchAsk::wait_link};  // kWaitingRoom.
 };

@@ -20,7 +20,7 @@ constexpr uint64_t kWrittenInATurn = 1 << 20;
 }  // namespace
 
 RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
-                             FetchChannelOptions options)
+                             RdmaFetchOptions options)
     : session_(session),
       hub_(hub),
       options_(std::move(options)),
@@ -31,7 +31,7 @@ RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* 
 
 std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingPool* landings,
                                                          Bootstrap* bootstrap,
-                                                         const FetchChannelOptions& options) {
+                                                         const RdmaFetchOptions& options) {
   FetchOpsOptions ops = options;
   ops.watch = options.link.watch;
   ops.check_ms = options.heartbeat_ms;

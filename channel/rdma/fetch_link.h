@@ -30,11 +30,11 @@ namespace tryst {
 class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
  public:
   RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
-                FetchChannelOptions options);
+                RdmaFetchOptions options);
   // The session over such a link.
   static std::unique_ptr<FetchSession> MakeSession(QueueHub* hub, LandingPool* landings,
                                                    Bootstrap* bootstrap,
-                                                   const FetchChannelOptions& options);
+                                                   const RdmaFetchOptions& options);
 
   // Call it when landing room came back: the fetch that has waited longest takes some, or ends.
   // False: no fetch waits, or the room was not enough.
@@ -105,14 +105,14 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   // Constant after construction.
   FetchSession* const session_;
   QueueHub* const hub_;
-  const FetchChannelOptions options_;
+  const RdmaFetchOptions options_;
 
   // Poller thread only.
   KeyHabits habits_;
   FetchDestinations destinations_;
-  FetchSender sender_;
+  RdmaSender sender_;
   StandingReceives standing_;
-  FetchReceiver receiver_;
+  RdmaReceiver receiver_;
   PagedBlocks<RdmaAsk> ask_blocks_;
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
 };

@@ -13,7 +13,7 @@
 
 namespace tryst {
 
-struct FetchChannelOptions : FetchOpsOptions {
+struct RdmaFetchOptions : FetchOpsOptions {
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
   int64_t heartbeat_ms = 250;          // Between pings, while a request is open and nothing comes.

@@ -39,7 +39,7 @@ absl::optional<FetchEvent> EventOf(wire::RecordType type) {
 
 }  // namespace
 
-absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
+absl::Status RdmaReceiver::OnRecord(const wire::Record& record) {
   if (record.type == wire::RecordType::kPong) {
     if (sender_->TakePong()) session_->OnAnswer();
     return absl::OkStatus();
@@ -68,7 +68,7 @@ absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
   return row == nullptr ? OutOfPlace(ask->state, *event) : Act(ask, row->action, record);
 }
 
-absl::Status FetchReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Record& record) {
+absl::Status RdmaReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Record& record) {
   switch (action) {
     case FetchAction::kTake:
       session_->owed()->NoteBrought();
@@ -99,7 +99,7 @@ absl::Status FetchReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Re
 }
 
 // Leaves the slot. If the tensor comes in parts, those still under way are known.
-void FetchReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
+void RdmaReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
   if (from != FetchState::kParts) ask->meta.stripes = 0;
   destinations_->StopWaiting(ask);
   ask->early = Tensor();
@@ -107,7 +107,7 @@ void FetchReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
     destinations_->Drop(ask);  // No peer can write it any more.
 }
 
-void FetchReceiver::LeaveIfOver(RdmaAsk* ask) {
+void RdmaReceiver::LeaveIfOver(RdmaAsk* ask) {
   if (ask->state != FetchState::kLeft) return;
   if (ask->parts_seen < ask->meta.stripes) {
     TRYST_REACHED("sim: GONE comes before the last part");
@@ -119,8 +119,8 @@ void FetchReceiver::LeaveIfOver(RdmaAsk* ask) {
 }
 
 // Ends the fetch. The peer's last message about the slot has come, and no write follows it.
-void FetchReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Tensor&& tensor,
-                             bool is_dead, FetchOps::When when) {
+void RdmaReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Tensor&& tensor,
+                            bool is_dead, FetchOps::When when) {
   destinations_->Drop(ask);
   if (ask->is_ahead() && status.ok()) {
     session_->Advance(ask, FetchEvent::kAheadDone);
@@ -140,12 +140,12 @@ void FetchReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, T
 }
 
 // Remembers the size for the next fetch of the key.
-void FetchReceiver::NoteBytes(const RdmaAsk& ask, uint64_t bytes) {
+void RdmaReceiver::NoteBytes(const RdmaAsk& ask, uint64_t bytes) {
   session_->keys()->Number(ask.of);
   habits_->NoteBytes(*ask.of, bytes);
 }
 
-absl::Status FetchReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
@@ -165,7 +165,7 @@ absl::Status FetchReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   ask->meta = *meta;
@@ -176,7 +176,7 @@ absl::Status FetchReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
+absl::Status RdmaReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
   session_->OnWord();
   RdmaAsk* ask = RdmaAsk::Of(session_->slots().at(slot));
   if (ask == nullptr || static_cast<uint16_t>(ask->generation) != generation) {
@@ -218,7 +218,7 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
 }
 
 // All bytes are in the destination.
-absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
+absl::Status RdmaReceiver::TakeLanded(RdmaAsk* ask) {
   const wire::TensorMeta& meta = ask->meta;
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta.dims, meta.rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
@@ -291,7 +291,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
@@ -322,7 +322,7 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& 
 }
 
 // A fetch has claimed the standing receive.
-void FetchReceiver::TakeAhead(RdmaAsk* ask) {
+void RdmaReceiver::TakeAhead(RdmaAsk* ask) {
   Tensor tensor = std::exchange(ask->early, Tensor());
   const bool is_dead = !tensor.valid();
   const Tensor& wanted = ask->destination();

@@ -18,11 +18,11 @@
 namespace tryst {
 
 // Handles what the producer says, and tensors that land. Poller thread only.
-class FetchReceiver {
+class RdmaReceiver {
  public:
   // All outlive it.
-  FetchReceiver(FetchSession* session, FetchLink* link, FetchSender* sender,
-                FetchDestinations* destinations, StandingReceives* standing, KeyHabits* habits)
+  RdmaReceiver(FetchSession* session, FetchLink* link, RdmaSender* sender,
+               FetchDestinations* destinations, StandingReceives* standing, KeyHabits* habits)
       : session_(session),
         link_(link),
         sender_(sender),
@@ -61,7 +61,7 @@ class FetchReceiver {
 
   FetchSession* const session_;
   FetchLink* const link_;
-  FetchSender* const sender_;
+  RdmaSender* const sender_;
   FetchDestinations* const destinations_;
   StandingReceives* const standing_;
   KeyHabits* const habits_;

@@ -16,9 +16,9 @@ namespace tryst {
 
 // The consumer's link of this epoch, and what it sends over it: keys, requests, cancels. Poller
 // thread only.
-class FetchSender final : public FetchWords {
+class RdmaSender final : public FetchWords {
  public:
-  FetchSender(const FetchSession* session, FetchDestinations* destinations, KeyHabits* habits)
+  RdmaSender(const FetchSession* session, FetchDestinations* destinations, KeyHabits* habits)
       : session_(session), destinations_(destinations), habits_(habits) {}
 
   std::unique_ptr<MessageLink> link;  // Null: there is none.

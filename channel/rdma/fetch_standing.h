@@ -22,7 +22,7 @@ class StandingReceives {
  public:
   // All outlive it.
   StandingReceives(FetchOps* ops, FetchDestinations* destinations, KeyHabits* habits,
-                   const FetchChannelOptions* options)
+                   const RdmaFetchOptions* options)
       : ops_(ops),
         destinations_(destinations),
         habits_(habits),
@@ -47,7 +47,7 @@ class StandingReceives {
   FetchOps* const ops_;
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
-  const FetchChannelOptions& options_;
+  const RdmaFetchOptions& options_;
   FetchCounters& counters_;
   bool asks_ahead_ = true;
   // The oldest first. They wait neither for a slot nor for room, so the link is free.

@@ -29,7 +29,7 @@ absl::Status RdmaTransport::Open() {
 
 std::unique_ptr<FetchSession> RdmaTransport::MakeFetchSession(const std::string& peer,
                                                               PathUser* user) {
-  FetchChannelOptions options;
+  RdmaFetchOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
   options.landing_bytes = options_.offered_bytes;
@@ -104,7 +104,7 @@ absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hell
 
 std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello,
                                                               uint64_t session) {
-  ServeChannelOptions options;
+  RdmaServeOptions options;
   options.link = options_.link;
   options.link.digests &= nic_->path().digests;
   Fill(&options);

@@ -16,7 +16,7 @@
 
 namespace tryst {
 
-struct ServeChannelOptions : ServeSessionOptions {
+struct RdmaServeOptions : ServeSessionOptions {
   LinkOptions link;  // Our sizes bound those that a consumer asks for.
   // Up to this size a tensor travels inside the message, if it fits.
   uint64_t eager_bytes = 8192;
@@ -28,11 +28,11 @@ struct ServeChannelOptions : ServeSessionOptions {
 
 // How the producer answers over rdma: inside the message, with a write to the consumer's
 // destination, or with the size of the destination that it needs. Poller thread only.
-class ServeAnswers {
+class RdmaAnswers {
  public:
   // The arguments outlive it.
-  ServeAnswers(QueueHub* hub, const ServeChannelOptions* options, ServeSlots* slots,
-               ServeCounters* counters)
+  RdmaAnswers(QueueHub* hub, const RdmaServeOptions* options, ServeSlots* slots,
+              ServeCounters* counters)
       : hub_(hub), options_(*options), slots_(slots), counters_(counters) {}
 
   void Make(size_t slots) {
@@ -68,7 +68,7 @@ class ServeAnswers {
   wire::Record Word(const ServeOp& op, wire::RecordType type) const;
 
   QueueHub* const hub_;
-  const ServeChannelOptions& options_;
+  const RdmaServeOptions& options_;
   ServeSlots* const slots_;
   ServeCounters* const counters_;
   SlotArray<ServeSending> sending_;  // By slot.

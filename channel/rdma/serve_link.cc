@@ -8,7 +8,7 @@
 // The links of a RdmaServeLink, one after the other. serve_receiving.cc has what goes over them.
 namespace tryst {
 
-RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, ServeChannelOptions options)
+RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, RdmaServeOptions options)
     : session_(session),
       slots_(*session->slots()),
       hub_(hub),
@@ -17,7 +17,7 @@ RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, ServeChannelO
       answers_(hub, &options_, &slots_, session->counters()) {}
 
 std::unique_ptr<ServeSession> RdmaServeLink::MakeSession(QueueHub* hub, TensorSource* source,
-                                                         const ServeChannelOptions& options,
+                                                         const RdmaServeOptions& options,
                                                          const Hello& consumer, uint64_t session) {
   ServeSlotsOptions slots;
   slots.max_parked = options.max_parked;

@@ -23,10 +23,10 @@ namespace tryst {
 // message ring and ack page. Poller thread only.
 class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
  public:
-  RdmaServeLink(ServeSession* session, QueueHub* hub, ServeChannelOptions options);
+  RdmaServeLink(ServeSession* session, QueueHub* hub, RdmaServeOptions options);
   // The session over such a link. `consumer` is the first hello.
   static std::unique_ptr<ServeSession> MakeSession(QueueHub* hub, TensorSource* source,
-                                                   const ServeChannelOptions& options,
+                                                   const RdmaServeOptions& options,
                                                    const Hello& consumer, uint64_t session);
 
  private:
@@ -60,14 +60,14 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   ServeSession* const session_;
   ServeSlots& slots_;  // The session's.
   QueueHub* const hub_;
-  const ServeChannelOptions options_;
+  const RdmaServeOptions options_;
 
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;
   bool pong_due_ = false;
   RingLine<ServeOp*> ready_line_;
   ServeLeftovers leftovers_;
-  ServeAnswers answers_;
+  RdmaAnswers answers_;
 };
 
 }  // namespace tryst

@@ -90,7 +90,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.slots = kSlots;
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
-    ServeChannelOptions serve;
+    RdmaServeOptions serve;
     serve.link = options_;
     serve.path = "rdma";
     serve.self = kProducer;
@@ -466,7 +466,7 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   Settle();
   EXPECT_TRUE(producer_->Abandoned());
   // The first that it says.
-  ServeChannelOptions options;
+  RdmaServeOptions options;
   options.link = options_;
   options.retain_ms = 1000;
   const auto first =
