@@ -55,8 +55,8 @@ class FetchLink {
   virtual FetchAsk* MakeAsk() = 0;  // Makes one, which lasts until DropAsks().
   virtual void DropAsks() = 0;      // Destroys all of them: none is out.
   virtual void DropKeys() {}  // All keys were forgotten: nothing is out, and was not for long.
-  // Whether a destination can be filled; an invalid one stands for none.
-  virtual absl::Status MayFill(const Tensor& destination) const = 0;
+  // Whether a destination in the memory of a device can be filled.
+  virtual absl::Status MayFillDevice(int ordinal) const = 0;
   // What was asked for ahead of this fetch, or null. It gets a fetch now.
   virtual FetchAsk* Foreseen(const FetchKey&, int64_t) { return nullptr; }
   virtual void OnWaits(FetchOp*) {}  // It is in a line.

@@ -90,7 +90,9 @@ absl::Status FetchOps::MayBegin(const FetchOp& op) const {
         "the tensor's key has ", op.key.text().size(), " bytes, and the peer takes at most ",
         ops_options_.max_key_bytes, ": choose a shorter name"));
   }
-  return link_->MayFill(op.destination());
+  const Tensor& destination = op.destination();
+  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
+  return link_->MayFillDevice(destination.space().device_ordinal);
 }
 
 // Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may

@@ -60,6 +60,13 @@ struct FetchOpsOptions : ConnectorOptions {
   PathUser* user = nullptr;  // Null: nobody wants to know, and there is no other path.
 };
 
+// A tensor as it lies inside a word of the peer.
+struct TensorInside {
+  DType dtype;
+  absl::Span<const int64_t> dims;
+  absl::string_view payload;
+};
+
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
 // cancels and deadlines, parking, replay, delivery. A FetchLink says how to ask, how to cancel, and
 // what came (docs/decisions/0040-one-operation.md; the table is fetch_table.h).
@@ -112,10 +119,12 @@ class FetchOps : public Channel, public FetchOpOwner {
   // As Finish(), of one that was given up: for the reason noted then.
   void FinishLeaving(FetchAsk* ask);
   FetchAsk* TakeAsk(FetchKey* key, int64_t step);
-  // The peer says that the tensor is in `payload`: copies it to its place. Afterwards `tensor` is
-  // valid; or the caller cannot have it, and its ask has ended. kDataLoss: it cannot be a tensor.
-  absl::Status TakeInside(FetchAsk* ask, DType dtype, absl::Span<const int64_t> dims,
-                          absl::string_view payload, Tensor* tensor);
+  // The fast way of most tensors that lie inside a word: copies the bytes into the caller's memory,
+  // which then is the tensor (TakeDestination). False: nothing has happened.
+  bool FillDestination(const FetchAsk& ask, const TensorInside& inside);
+  // Afterwards `tensor` is valid; or the caller cannot have it, and its ask has ended. kDataLoss:
+  // it cannot be a tensor.
+  absl::Status TakeInside(FetchAsk* ask, const TensorInside& inside, Tensor* tensor);
   // Whether what the peer says the tensor is may be, and is what the caller wants.
   absl::Status MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
@@ -204,8 +213,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   FetchOp* TakeFront(FetchAsk* ask);
   void LastWord(FetchAsk* ask);
   void Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
-  bool TakeSmall(DType dtype, absl::Span<const int64_t> dims, absl::string_view payload,
-                 Tensor* tensor);
+  bool TakeSmall(const FetchAsk& ask, const TensorInside& inside, Tensor* tensor);
   void TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken);
   std::string WhyLate(const FetchOp& op) const;
   void FreeIfDone(FetchOp* op);

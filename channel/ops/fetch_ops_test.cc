@@ -108,7 +108,7 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
     blocks_.clear();
   }
   void DropKeys() override { ++dropped_keys; }
-  absl::Status MayFill(const Tensor&) const override { return may_fill; }
+  absl::Status MayFillDevice(int) const override { return may_fill; }
   void OnWaits(FetchOp*) override {
     ++waits;
     FlushSoon();
@@ -419,7 +419,11 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
       absl::InvalidArgumentError(
           "the tensor's key has 201 bytes, and the peer takes at most 200: choose a shorter name"));
   fetches_->written()->may_fill = absl::UnimplementedError("no such memory");
-  const auto unfit = Fetch("a");
+  RecvArgs on_device;
+  uint8_t byte = 0;
+  on_device.destination = *Tensor::Adopt(&byte, DType::kUint8, {1},
+                                         MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  const auto unfit = Fetch("a", on_device);
   EXPECT_EQ(unfit->times, 0) << "never inside the call";
   poller_.Turn();
   EXPECT_EQ(unfit->status, absl::UnimplementedError("no such memory"));

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -8,67 +7,71 @@
 
 // What FetchOps does with a tensor that lies inside a word of the peer.
 namespace tryst {
-namespace {
 
-// Never a string tensor.
-bool IsAsSaid(const Tensor& wanted, DType dtype, absl::Span<const int64_t> dims, uint64_t bytes) {
-  const absl::Span<const int64_t> have = wanted.shape().dims();
-  return wanted.dtype() == dtype && wanted.bytes() == bytes && have.size() == dims.size() &&
-         std::equal(have.begin(), have.end(), dims.begin());
+bool FetchOps::FillDestination(const FetchAsk& ask, const TensorInside& inside) {
+  const Tensor& wanted = ask.destination();
+  const uint64_t bytes = inside.payload.size();
+  // Never a string tensor.
+  if (!wanted.valid() || !wanted.on_host() || wanted.dtype() != inside.dtype ||
+      inside.dtype == DType::kString || wanted.bytes() != bytes ||
+      bytes > ops_options_.max_tensor_bytes || wanted.shape().dims() != inside.dims) {
+    return false;
+  }
+  if (bytes > 0) memcpy(wanted.mutable_data(), inside.payload.data(), bytes);
+  ++counters_.in_message;
+  counters_.bytes += bytes;
+  return true;
 }
 
-}  // namespace
-
-absl::Status FetchOps::TakeInside(FetchAsk* ask, DType dtype, absl::Span<const int64_t> dims,
-                                  absl::string_view payload, Tensor* tensor) {
-  const Tensor& wanted = ask->destination();
-  if (dtype != DType::kString && payload.size() <= ops_options_.max_tensor_bytes) {
-    // The fast ways, of nearly all tensors: the type and shape are those that the caller announced,
-    // or the tensor is small and the caller gave no memory.
-    if (!wanted.valid()) {
-      if (TakeSmall(dtype, dims, payload, tensor)) return absl::OkStatus();
-    } else if (wanted.on_host() && IsAsSaid(wanted, dtype, dims, payload.size())) {
-      if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
-      *tensor = ask->TakeDestination();
+absl::Status FetchOps::TakeInside(FetchAsk* ask, const TensorInside& inside, Tensor* tensor) {
+  const absl::string_view payload = inside.payload;
+  if (!TakeSmall(*ask, inside, tensor)) {
+    auto shape = TensorShape::Make(inside.dims);
+    if (!shape.ok()) return absl::DataLossError(shape.status().message());
+    absl::Status status = MayTake(*ask, inside.dtype, *shape, payload.size());
+    if (inside.dtype == DType::kString) {
+      auto decoded = DecodeStrings(payload, *shape);
+      if (!decoded.ok()) return decoded.status();
+      if (status.ok()) *tensor = *std::move(decoded);
+    } else {
+      auto bytes = TensorBytes(inside.dtype, *shape);
+      if (!bytes.ok() || *bytes != payload.size()) {
+        return absl::DataLossError(
+            "the producer broke the protocol: a tensor's length does not match its type and shape");
+      }
+      const Tensor& wanted = ask->destination();
+      if (status.ok() && wanted.valid() && wanted.on_host()) {
+        *tensor = wanted;
+      } else if (status.ok()) {
+        auto made = Tensor::Allocate(inside.dtype, *shape);
+        status = made.status();
+        if (made.ok()) *tensor = *std::move(made);
+      }
+      if (status.ok() && !payload.empty()) {
+        memcpy(tensor->mutable_data(), payload.data(), payload.size());
+      }
+    }
+    if (!status.ok()) {
+      EndAsk(ask, status);  // The tensor stays with the producer.
       return absl::OkStatus();
     }
   }
-  auto shape = TensorShape::Make(dims);
-  if (!shape.ok()) return absl::DataLossError(shape.status().message());
-  absl::Status status = MayTake(*ask, dtype, *shape, payload.size());
-  if (dtype == DType::kString) {
-    auto decoded = DecodeStrings(payload, *shape);
-    if (!decoded.ok()) return decoded.status();
-    if (status.ok()) *tensor = *std::move(decoded);
-  } else {
-    auto bytes = TensorBytes(dtype, *shape);
-    if (!bytes.ok() || *bytes != payload.size()) {
-      return absl::DataLossError(
-          "the producer broke the protocol: a tensor's length does not match its type and shape");
-    }
-    if (status.ok() && wanted.valid() && wanted.on_host()) {
-      *tensor = wanted;
-    } else if (status.ok()) {
-      auto made = Tensor::Allocate(dtype, *shape);
-      status = made.status();
-      if (made.ok()) *tensor = *std::move(made);
-    }
-    if (status.ok() && !payload.empty()) {
-      memcpy(tensor->mutable_data(), payload.data(), payload.size());
-    }
-  }
-  if (!status.ok()) EndAsk(ask, status);  // The tensor stays with the producer.
+  ++counters_.in_message;
+  counters_.bytes += payload.size();
   return absl::OkStatus();
 }
 
-// Copies it into a reused block.
-bool FetchOps::TakeSmall(DType dtype, absl::Span<const int64_t> dims, absl::string_view payload,
-                         Tensor* tensor) {
-  if (payload.size() > SmallStorage::kBytes) return false;
+// The caller gave no memory: copies it into a reused block.
+bool FetchOps::TakeSmall(const FetchAsk& ask, const TensorInside& inside, Tensor* tensor) {
+  const uint64_t bytes = inside.payload.size();
+  if (ask.destination().valid() || inside.dtype == DType::kString || bytes > SmallStorage::kBytes ||
+      bytes > ops_options_.max_tensor_bytes) {
+    return false;
+  }
   StorageRef memory = small_->Take();
   Tensor small;
-  if (!small.TakeView(&memory, dtype, dims) || small.bytes() != payload.size()) return false;
-  if (!payload.empty()) memcpy(small.mutable_data(), payload.data(), payload.size());
+  if (!small.TakeView(&memory, inside.dtype, inside.dims) || small.bytes() != bytes) return false;
+  if (bytes > 0) memcpy(small.mutable_data(), inside.payload.data(), bytes);
   *tensor = std::move(small);
   return true;
 }

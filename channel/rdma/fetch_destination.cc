@@ -9,11 +9,6 @@
 
 namespace tryst {
 
-absl::Status FetchDestinations::MayFill(const Tensor& destination) const {
-  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
-  return landings_->nic()->ReachesDevice(destination.space().device_ordinal);
-}
-
 void FetchDestinations::Choose(RdmaAsk* ask, uint64_t inside, uint64_t bytes_last) {
   if (ask->landing || ask->region != nullptr) return;
   const Tensor& wanted = ask->destination();

@@ -20,7 +20,6 @@ class FetchDestinations {
       : ops_(ops), landings_(landings), options_(*options), writer_(landings->NewWriter()) {}
 
   LandingPool* landings() const { return landings_; }
-  absl::Status MayFill(const Tensor& destination) const;
   // Chooses a destination before the peer has said what the tensor is: of the size that the caller
   // named, else of the last size (`bytes_last`; 0: unknown), else of a guessed one. A tensor that
   // fits into a message (`inside` bytes) needs none. Without room it gets none, and the peer will

@@ -63,8 +63,8 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
   void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override { habits_ = KeyHabits(); }
-  absl::Status MayFill(const Tensor& destination) const override {
-    return destinations_.MayFill(destination);
+  absl::Status MayFillDevice(int ordinal) const override {
+    return destinations_.landings()->nic()->ReachesDevice(ordinal);
   }
   FetchAsk* Foreseen(const FetchKey& key, int64_t step_id) override {
     return standing_.Foreseen(key, step_id);

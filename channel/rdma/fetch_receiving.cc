@@ -149,19 +149,22 @@ absl::Status RdmaReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
-  const bool is_dead = (record.flags & wire::kIsDead) != 0;
   const bool recurs = Recurs(*ask);
-  Tensor tensor;
-  if (!is_dead) {
-    NoteBytes(*ask, payload.size());
-    const absl::Status taken =
-        session_->TakeInside(ask, static_cast<DType>(meta->dtype),
-                             absl::MakeConstSpan(meta->dims, meta->rank), payload, &tensor);
-    if (!taken.ok() || !tensor.valid()) return taken;
-    ++counters_.in_message;
-    counters_.bytes += payload.size();
+  if ((record.flags & wire::kIsDead) != 0) {
+    Complete(ask, recurs, absl::OkStatus(), Tensor(), true, FetchOps::When::kNow);
+    return absl::OkStatus();
   }
-  Complete(ask, recurs, absl::OkStatus(), std::move(tensor), is_dead, FetchOps::When::kNow);
+  NoteBytes(*ask, payload.size());
+  const TensorInside inside = {static_cast<DType>(meta->dtype),
+                               absl::MakeConstSpan(meta->dims, meta->rank), payload};
+  if (session_->FillDestination(*ask, inside)) {
+    Complete(ask, recurs, absl::OkStatus(), ask->TakeDestination(), false, FetchOps::When::kNow);
+    return absl::OkStatus();
+  }
+  Tensor tensor;
+  const absl::Status taken = session_->TakeInside(ask, inside, &tensor);
+  if (!taken.ok() || !tensor.valid()) return taken;
+  Complete(ask, recurs, absl::OkStatus(), std::move(tensor), false, FetchOps::When::kNow);
   return absl::OkStatus();
 }
 

@@ -278,8 +278,7 @@ bool ShmFetchLink::Close(const absl::Status& why) {
 
 // ---- Asks ----
 
-absl::Status ShmFetchLink::MayFill(const Tensor& destination) const {
-  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
+absl::Status ShmFetchLink::MayFillDevice(int) const {
   return absl::UnimplementedError(
       "a receive over shared memory cannot write device memory: receive into host memory");
 }

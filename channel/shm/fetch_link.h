@@ -64,7 +64,7 @@ class ShmFetchLink final : public FetchLink,
   FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
   void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override;
-  absl::Status MayFill(const Tensor& destination) const override;
+  absl::Status MayFillDevice(int ordinal) const override;
   void OnWaits(FetchOp* op) override;
   void DropMemory(FetchAsk* ask) override { ShmAsk::Of(ask)->DropTensor(); }
   // A tensor of which parts have arrived lies in the memory of the fetch in front.

@@ -137,20 +137,23 @@ absl::Status ShmReceiver::OnInline(ShmAsk* ask, const ReplyCell& cell) {
         "the producer broke the protocol: a tensor is larger than the answer that it lies in");
   }
   if (ask->state == FetchState::kLeaving) return absl::OkStatus();
-  const bool is_dead = (cell.head.flags & shm_wire::kIsDead) != 0;
-  Tensor tensor;
-  if (!is_dead) {
-    int64_t dims[TensorShape::kMaxRank];
-    shm_wire::CopyDims(cell.body + 2, rank, dims);
-    const uint8_t* const payload = cell.body + 2 + size_t{8} * rank;
-    const absl::Status taken = session_->TakeInside(
-        ask, static_cast<DType>(cell.body[0]), absl::MakeConstSpan(dims, rank),
-        absl::string_view(reinterpret_cast<const char*>(payload), bytes), &tensor);
-    if (!taken.ok() || !tensor.valid()) return taken;
-    ++link_->counters->in_message;
-    link_->counters->bytes += bytes;
+  if ((cell.head.flags & shm_wire::kIsDead) != 0) {
+    Complete(ask, absl::OkStatus(), Tensor(), true);
+    return absl::OkStatus();
   }
-  Complete(ask, absl::OkStatus(), std::move(tensor), is_dead);
+  int64_t dims[TensorShape::kMaxRank];
+  shm_wire::CopyDims(cell.body + 2, rank, dims);
+  const char* const payload = reinterpret_cast<const char*>(cell.body) + 2 + size_t{8} * rank;
+  const TensorInside inside = {static_cast<DType>(cell.body[0]), absl::MakeConstSpan(dims, rank),
+                               absl::string_view(payload, bytes)};
+  if (session_->FillDestination(*ask, inside)) {
+    Complete(ask, absl::OkStatus(), ask->TakeDestination(), false);
+    return absl::OkStatus();
+  }
+  Tensor tensor;
+  const absl::Status taken = session_->TakeInside(ask, inside, &tensor);
+  if (!taken.ok() || !tensor.valid()) return taken;
+  Complete(ask, absl::OkStatus(), std::move(tensor), false);
   return absl::OkStatus();
 }
 

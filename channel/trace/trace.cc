@@ -36,14 +36,6 @@ constexpr Words kWaitsForWords[] = {
 static_assert(sizeof(kWaitsForWords) / sizeof(kWaitsForWords[0]) == kWaitsForCount,
               "each has its words");
 
-// SplitMix64's finalizer.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 absl::string_view WaitsForName(WaitsFor what) {
@@ -52,13 +44,6 @@ absl::string_view WaitsForName(WaitsFor what) {
 
 absl::string_view WaitsForText(WaitsFor what) {
   return kWaitsForWords[static_cast<size_t>(what)].text;
-}
-
-uint64_t TraceId(uint64_t connection, uint64_t operation, int64_t step) {
-  // The factors keep the three apart; one pass spreads them. Both ends pay it for each fetch.
-  const uint64_t id = Mix(connection + operation * 0xd6e8feb86659fd93u +
-                          static_cast<uint64_t>(step) * 0xa0761d6478bd642fu);
-  return id != 0 ? id : 1;
 }
 
 uint64_t TraceTrack::BucketBeginNs(size_t i) {
