@@ -150,6 +150,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   void OnHere(absl::Span<const uint64_t> tickets);
   void DropTicket(FetchAsk* ask);
   FetchCounters* counters() { return &counters_; }
+  const FetchOpsOptions& options() const { return ops_options_; }
   // No connection any more: nothing is to be said over it.
   void ForgetWords();
   const FetchSlots& slots() const { return slots_; }

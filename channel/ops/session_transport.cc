@@ -59,27 +59,31 @@ std::vector<const ServeSession*> SessionTransport::serving() const {
   return serving;
 }
 
-void SessionTransport::Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options) {
-  options->path = name();
-  options->self = context_.self;
-  options->self_incarnation = context_.incarnation;
-  options->peer = peer;
-  options->trace = context_.trace;
-  options->max_tensor_bytes = context_.max_tensor_bytes;
-  options->retain_ms = session_options_.retain_ms;
-  options->patience_ms = session_options_.patience_ms;
-  options->max_parked = session_options_.max_waiting;
-  options->user = user;
-  if (user != nullptr && user->HasAnother()) options->give_up_ms = session_options_.give_up_ms;
-  options->seed = ++seed_;
+FetchOpsOptions SessionTransport::FetchOptionsOf(const std::string& peer, PathUser* user) {
+  FetchOpsOptions options;
+  options.path = name();
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.peer = peer;
+  options.trace = context_.trace;
+  options.max_tensor_bytes = context_.max_tensor_bytes;
+  options.retain_ms = session_options_.retain_ms;
+  options.patience_ms = session_options_.patience_ms;
+  options.max_parked = session_options_.max_waiting;
+  options.user = user;
+  if (user != nullptr && user->HasAnother()) options.give_up_ms = session_options_.give_up_ms;
+  options.seed = ++seed_;
+  return options;
 }
 
-void SessionTransport::Fill(ServeSessionOptions* options) const {
-  options->path = name();
-  options->self = context_.self;
-  options->self_incarnation = context_.incarnation;
-  options->trace = context_.trace;
-  options->retain_ms = session_options_.retain_ms;
+ServeSessionOptions SessionTransport::ServeOptions() const {
+  ServeSessionOptions options;
+  options.path = name();
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.trace = context_.trace;
+  options.retain_ms = session_options_.retain_ms;
+  return options;
 }
 
 }  // namespace tryst

@@ -58,8 +58,8 @@ class SessionTransport : public Transport {
   virtual std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) = 0;
 
   // What is the same for every kind of link.
-  void Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options);
-  void Fill(ServeSessionOptions* options) const;
+  FetchOpsOptions FetchOptionsOf(const std::string& peer, PathUser* user);
+  ServeSessionOptions ServeOptions() const;
   // Call it in the destructor, while what sessions use is still there.
   void DropSessions() { consumers_.Reap(); }
 

@@ -7,8 +7,8 @@
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/linked_line.h"
 #include "channel/rdma/fetch_ask.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/landing_pool.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
@@ -16,7 +16,7 @@ namespace tryst {
 class FetchDestinations {
  public:
   // All outlive it.
-  FetchDestinations(FetchOps* ops, LandingPool* landings, const RdmaFetchOptions* options)
+  FetchDestinations(FetchOps* ops, LandingPool* landings, const RdmaOptions* options)
       : ops_(ops), landings_(landings), options_(*options), writer_(landings->NewWriter()) {}
 
   LandingPool* landings() const { return landings_; }
@@ -60,7 +60,7 @@ class FetchDestinations {
 
   FetchOps* const ops_;
   LandingPool* const landings_;
-  const RdmaFetchOptions& options_;
+  const RdmaOptions& options_;
   const uint64_t writer_;  // Our number in the pool, as the writer of these landings.
   LinkedLine<FetchAsk> room_line_{&FetchAsk::wait_link};  // kWaitingRoom.
 };

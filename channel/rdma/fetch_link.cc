@@ -20,19 +20,18 @@ constexpr uint64_t kWrittenInATurn = 1 << 20;
 }  // namespace
 
 RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
-                             RdmaFetchOptions options)
+                             const RdmaOptions& options)
     : session_(session),
       hub_(hub),
-      options_(std::move(options)),
+      options_(options),
       destinations_(session, landings, &options_),
       sender_(session, &destinations_, &habits_),
       standing_(session, &destinations_, &habits_, &options_),
       receiver_(session, this, &sender_, &destinations_, &standing_, &habits_) {}
 
 std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingPool* landings,
-                                                         Bootstrap* bootstrap,
-                                                         const RdmaFetchOptions& options) {
-  FetchOpsOptions ops = options;
+                                                         Bootstrap* bootstrap, FetchOpsOptions ops,
+                                                         const RdmaOptions& options) {
   ops.watch = options.link.watch;
   ops.check_ms = options.heartbeat_ms;
   auto session =
@@ -73,8 +72,8 @@ bool RdmaFetchLink::EndAttempt(const absl::Status& refusal) {
 absl::Status RdmaFetchLink::UseAnswer(const Hello& answer) {
   if (answer.protocol_newest < kProtocolOldest || answer.protocol_oldest > kProtocolNewest) {
     return absl::FailedPreconditionError(absl::StrCat(
-        options_.peer, " speaks protocol ", answer.protocol_oldest, " to ", answer.protocol_newest,
-        " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
+        session_->options().peer, " speaks protocol ", answer.protocol_oldest, " to ",
+        answer.protocol_newest, " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
         ": run the same release on both, or two that follow each other"));
   }
   auto parameters = wire::DecodeParameters(answer.parameters);
@@ -99,10 +98,10 @@ int64_t RdmaFetchLink::MostSilentMs() const {
                        options_.silence_ms * 1'000'000;
   if (!answers) return options_.silence_ms;
   const int64_t stall_ms = options_.link.stall_ms;
-  if (session_->owed()->has_spoken() || options_.give_up_ms <= 0) return stall_ms;
+  if (session_->owed()->has_spoken() || session_->options().give_up_ms <= 0) return stall_ms;
   uint64_t lent_bytes = 0, waiting_bytes = 0;
   AddLent(&lent_bytes, &waiting_bytes);
-  return std::min(stall_ms, std::max(options_.silence_ms, options_.give_up_ms) +
+  return std::min(stall_ms, std::max(options_.silence_ms, session_->options().give_up_ms) +
                                 static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs));
 }
 
@@ -187,7 +186,7 @@ void RdmaFetchLink::MoveAway(FetchAsk* ask) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
   session_->TakeOut(ask, &taken);
-  options_.user->OnTooLarge(std::move(taken));
+  session_->options().user->OnTooLarge(std::move(taken));
 }
 
 // ---- Asks ----

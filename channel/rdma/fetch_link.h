@@ -12,7 +12,6 @@
 #include "channel/ops/paged_blocks.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/fetch_receiving.h"
 #include "channel/rdma/fetch_sending.h"
 #include "channel/rdma/fetch_standing.h"
@@ -20,6 +19,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
@@ -30,11 +30,11 @@ namespace tryst {
 class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
  public:
   RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
-                RdmaFetchOptions options);
+                const RdmaOptions& options);
   // The session over such a link.
   static std::unique_ptr<FetchSession> MakeSession(QueueHub* hub, LandingPool* landings,
-                                                   Bootstrap* bootstrap,
-                                                   const RdmaFetchOptions& options);
+                                                   Bootstrap* bootstrap, FetchOpsOptions ops,
+                                                   const RdmaOptions& options);
 
   // Call it when landing room came back: the fetch that has waited longest takes some, or ends.
   // False: no fetch waits, or the room was not enough.
@@ -105,7 +105,7 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   // Constant after construction.
   FetchSession* const session_;
   QueueHub* const hub_;
-  const RdmaFetchOptions options_;
+  const RdmaOptions options_;
 
   // Poller thread only.
   KeyHabits habits_;

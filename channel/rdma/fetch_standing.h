@@ -10,8 +10,8 @@
 #include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/key_habits.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
@@ -22,7 +22,7 @@ class StandingReceives {
  public:
   // All outlive it.
   StandingReceives(FetchOps* ops, FetchDestinations* destinations, KeyHabits* habits,
-                   const RdmaFetchOptions* options)
+                   const RdmaOptions* options)
       : ops_(ops),
         destinations_(destinations),
         habits_(habits),
@@ -47,7 +47,7 @@ class StandingReceives {
   FetchOps* const ops_;
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
-  const RdmaFetchOptions& options_;
+  const RdmaOptions& options_;
   FetchCounters& counters_;
   bool asks_ahead_ = true;
   // The oldest first. They wait neither for a slot nor for room, so the link is free.

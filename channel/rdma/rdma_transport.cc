@@ -9,7 +9,9 @@ namespace tryst {
 
 RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
                              RdmaOptions options)
-    : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {}
+    : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {
+  options_.link.digests &= nic_->path().digests;
+}
 
 RdmaTransport::~RdmaTransport() {
   DropSessions();
@@ -29,16 +31,8 @@ absl::Status RdmaTransport::Open() {
 
 std::unique_ptr<FetchSession> RdmaTransport::MakeFetchSession(const std::string& peer,
                                                               PathUser* user) {
-  RdmaFetchOptions options;
-  options.link = options_.link;
-  options.link.digests &= nic_->path().digests;
-  options.landing_bytes = options_.offered_bytes;
-  Fill(peer, user, &options);
-  options.heartbeat_ms = options_.heartbeat_ms;
-  options.silence_ms = options_.silence_ms;
-  options.standing = options_.standing;
-  options.standing_ms = options_.standing_ms;
-  return RdmaFetchLink::MakeSession(hub_.get(), nic_->landings(), context_.bootstrap, options);
+  return RdmaFetchLink::MakeSession(hub_.get(), nic_->landings(), context_.bootstrap,
+                                    FetchOptionsOf(peer, user), options_);
 }
 
 // ---- Room to land in ----
@@ -104,15 +98,8 @@ absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hell
 
 std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello,
                                                               uint64_t session) {
-  RdmaServeOptions options;
-  options.link = options_.link;
-  options.link.digests &= nic_->path().digests;
-  Fill(&options);
-  options.eager_bytes = options_.eager_bytes;
-  options.stripe_bytes = options_.stripe_bytes;
-  options.write_bytes = options_.write_bytes;
-  options.max_parked = options_.max_waiting;
-  return RdmaServeLink::MakeSession(hub_.get(), context_.source, options, hello, session);
+  return RdmaServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_, hello,
+                                    session);
 }
 
 void RdmaTransport::Close(const absl::Status& why) {

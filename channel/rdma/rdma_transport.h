@@ -62,7 +62,7 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
 
   // Constant after Open().
   const std::shared_ptr<SharedNic> nic_;
-  const RdmaOptions options_;
+  RdmaOptions options_;
   std::unique_ptr<QueueHub> hub_;
 
   // Poller thread only.

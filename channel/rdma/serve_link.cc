@@ -8,23 +8,24 @@
 // The links of a RdmaServeLink, one after the other. serve_receiving.cc has what goes over them.
 namespace tryst {
 
-RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, RdmaServeOptions options)
+RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOptions& options)
     : session_(session),
       slots_(*session->slots()),
       hub_(hub),
-      options_(std::move(options)),
+      options_(options),
       leftovers_(hub->poller()),
       answers_(hub, &options_, &slots_, session->counters()) {}
 
 std::unique_ptr<ServeSession> RdmaServeLink::MakeSession(QueueHub* hub, TensorSource* source,
-                                                         const RdmaServeOptions& options,
+                                                         const ServeSessionOptions& serve,
+                                                         const RdmaOptions& options,
                                                          const Hello& consumer, uint64_t session) {
   ServeSlotsOptions slots;
-  slots.max_parked = options.max_parked;
+  slots.max_parked = options.max_waiting;
   slots.tickets_a_word = wire::kMaxTickets;
   slots.watch = options.link.watch;
   return std::make_unique<ServeSession>(
-      hub->poller(), source, options, slots, consumer, session,
+      hub->poller(), source, serve, slots, consumer, session,
       [&](ServeSession* made) { return std::make_unique<RdmaServeLink>(made, hub, options); });
 }
 

@@ -23,10 +23,11 @@ namespace tryst {
 // message ring and ack page. Poller thread only.
 class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
  public:
-  RdmaServeLink(ServeSession* session, QueueHub* hub, RdmaServeOptions options);
+  RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOptions& options);
   // The session over such a link. `consumer` is the first hello.
   static std::unique_ptr<ServeSession> MakeSession(QueueHub* hub, TensorSource* source,
-                                                   const RdmaServeOptions& options,
+                                                   const ServeSessionOptions& serve,
+                                                   const RdmaOptions& options,
                                                    const Hello& consumer, uint64_t session);
 
  private:
@@ -60,7 +61,7 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   ServeSession* const session_;
   ServeSlots& slots_;  // The session's.
   QueueHub* const hub_;
-  const RdmaServeOptions options_;
+  const RdmaOptions options_;
 
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;

@@ -18,20 +18,22 @@ using shm_wire::Packet;
 using shm_wire::PacketType;
 using shm_wire::ReplyCell;
 
-ShmFetchLink::ShmFetchLink(FetchSession* session, ShmHub* hub, ShmFetchOptions options)
-    : session_(session),
-      sender_(session, hub, std::move(options), this),
-      receiver_(&sender_, this) {}
+ShmFetchLink::ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions& options)
+    : session_(session), sender_(session, hub, options, this), receiver_(&sender_, this) {}
 
 ShmFetchLink::~ShmFetchLink() { sender_.hub->poller()->ForgetFlush(this); }
 
 std::unique_ptr<FetchSession> ShmFetchLink::MakeSession(ShmHub* hub, Bootstrap* bootstrap,
-                                                        const ShmFetchOptions& options) {
-  FetchOpsOptions ops = options;
+                                                        FetchOpsOptions ops,
+                                                        const ShmOptions& options) {
+  ops.open_text = "connected (same host, proved by a memory that both see)";
+  ops.max_parked = std::min(ops.max_parked, shm_wire::kMaxParked);
   ops.fetches_in_callbacks = true;
+  // A tensor sent after the report of a cancel cannot go to the request that was given up.
+  ops.leave_ns = 1'000'000'000;
   // Several times within what a check may find to be over.
-  ops.check_ms = options.patience_ms / 8;
-  ops.ask_up_ms = options.give_up_ms;
+  ops.check_ms = ops.patience_ms / 8;
+  ops.ask_up_ms = ops.give_up_ms;
   if (ops.ask_up_ms > 0) ops.check_ms = std::min(ops.check_ms, ops.ask_up_ms / 2);
   return std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
     return std::make_unique<ShmFetchLink>(session, hub, options);
@@ -89,7 +91,7 @@ bool ShmFetchLink::EndAttempt(const absl::Status& why) {
         gone_incarnation_,
         absl::UnavailableError(absl::StrFormat(
             "the process of %s (incarnation %016x) has ended, and no new one answers yet: %s",
-            sender_.options.peer, gone_incarnation_, why.message())));
+            session_->options().peer, gone_incarnation_, why.message())));
   }
   return false;
 }
@@ -200,8 +202,8 @@ absl::Status ShmFetchLink::Overdue() {
   owed->NoteAwaited(std::any_of(slots.begin(), slots.end(), is_awaited));
   if (!owed->IsLate() || owed->word_ns() <= owed->owes_since_ns()) return absl::OkStatus();
   TRYST_REACHED("rare: parts of a tensor in shared memory stay away");
-  if (sender_.options.give_up_ms > 0) return session_->NoteLate();
-  const absl::Status late = owed->Late(sender_.options.peer, sender_.options.path);
+  if (session_->options().give_up_ms > 0) return session_->NoteLate();
+  const absl::Status late = owed->Late(session_->options().peer, session_->options().path);
   for (FetchAsk* ask : slots) {
     if (is_awaited(ask)) session_->EndAsk(ask, late);
   }
@@ -221,14 +223,14 @@ void ShmFetchLink::OnProducerGone() {
   const uint32_t end = header.producer_left.load(std::memory_order_acquire);
   if (end == shm_wire::kKept) {
     return Break(absl::UnavailableError(absl::StrCat(
-        sender_.options.peer, " has ended the shared memory and expects a new connection")));
+        session_->options().peer, " has ended the shared memory and expects a new connection")));
   }
   ReadRest();
   if (!open()) return;
   gone_incarnation_ = session_->peer_incarnation();
   End(absl::UnavailableError(absl::StrFormat(
           "%s (incarnation %016x) has ended its shared memory: its process is gone or is stopping",
-          sender_.options.peer, session_->peer_incarnation())),
+          session_->options().peer, session_->peer_incarnation())),
       /*life_over=*/true);
 }
 

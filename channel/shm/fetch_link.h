@@ -35,11 +35,11 @@ class ShmFetchLink final : public FetchLink,
                            private ShmReceiver::User,
                            private PollerFlush {
  public:
-  ShmFetchLink(FetchSession* session, ShmHub* hub, ShmFetchOptions options);
+  ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions& options);
   ~ShmFetchLink() override;
   // The session over such a link.
   static std::unique_ptr<FetchSession> MakeSession(ShmHub* hub, Bootstrap* bootstrap,
-                                                   const ShmFetchOptions& options);
+                                                   FetchOpsOptions ops, const ShmOptions& options);
 
  private:
   static constexpr int kCellsPerTurn = 128;
@@ -58,7 +58,7 @@ class ShmFetchLink final : public FetchLink,
   std::string FarewellParameters(const std::string& farewell) const override;
   std::string Explain() const override;
   void HearWords() override;
-  int64_t MostSilentMs() const override { return sender_.options.patience_ms; }
+  int64_t MostSilentMs() const override { return session_->options().patience_ms; }
   void AskForSign(bool again) override;
   absl::Status Overdue() override;
   FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }

@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_SHM_FETCH_SENDING_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,26 +18,11 @@
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
+#include "channel/shm/shm_options.h"
 #include "channel/shm/wire.h"
 #include "channel/trace/trace.h"
 
 namespace tryst {
-
-struct ShmFetchOptions : FetchOpsOptions {
-  ShmFetchOptions() {
-    path = "shm";
-    open_text = "connected (same host, proved by a memory that both see)";
-    // A tensor sent after the report of a cancel cannot go to the request that was given up.
-    leave_ns = 1'000'000'000;
-  }
-  shm_wire::LinkSizes sizes;
-  bool digests = false;
-  bool allow_pull = true;  // Read the producer's own memory, where the kernel lets us.
-  int64_t join_timeout_ms = 5000;
-  // For tests: called when a tensor was read out of the producer's memory, before the loan is
-  // looked at.
-  std::function<void()> before_check;
-};
 
 // One link of shared memory at its consumer: what the connection (ShmFetchLink) and the answers
 // (ShmReceiver) share, and what is sent over it. Poller thread only.
@@ -51,16 +35,16 @@ struct ShmSender final : public FetchWords {
     uint32_t generation;
   };
   // `flush` runs at the end of a turn in which something was queued. All outlive it.
-  ShmSender(FetchSession* session, ShmHub* hub, ShmFetchOptions options, PollerFlush* flush)
+  ShmSender(FetchSession* session, ShmHub* hub, const ShmOptions& options, PollerFlush* flush)
       : session(session),
         hub(hub),
-        options(std::move(options)),
+        options(options),
         counters(session->counters()),
         flush_(flush) {}
 
   FetchSession* const session;
   ShmHub* const hub;
-  const ShmFetchOptions options;
+  const ShmOptions options;
   uint64_t epoch = 0;  // Its hello has it.
   std::shared_ptr<LocalSocket> socket;
   // To see its end: a child that it forked may hold its end of the socket open.

@@ -26,11 +26,13 @@ constexpr int64_t kJoinNs = 15'000'000'000;
 
 }  // namespace
 
-ShmServeLink::ShmServeLink(ServeSession* session, ShmHub* hub, ShmServeOptions options)
+ShmServeLink::ShmServeLink(ServeSession* session, ShmHub* hub, const ShmOptions& options,
+                           Bounds bounds)
     : session_(session),
       slots_(*session->slots()),
       poller_(hub->poller()),
-      sender_(hub, std::move(options), this, session->counters()),
+      bounds_(std::move(bounds)),
+      sender_(hub, options, this, session->counters()),
       answers_(&sender_, &slots_) {
   process_.link = this;
 }
@@ -42,32 +44,34 @@ ShmServeLink::~ShmServeLink() {
 }
 
 std::unique_ptr<ServeSession> ShmServeLink::MakeSession(ShmHub* hub, TensorSource* source,
-                                                        const ShmServeOptions& options,
+                                                        const ServeSessionOptions& serve,
+                                                        const ShmOptions& options, Bounds bounds,
                                                         const Hello& consumer, uint64_t session) {
   ServeSlotsOptions slots;
   slots.generation_bits = 32;
   slots.max_parked = shm_wire::kMaxParked;
   slots.tickets_a_word = shm_wire::kReplyTickets;
   return std::make_unique<ServeSession>(
-      hub->poller(), source, options, slots, consumer, session,
-      [&](ServeSession* made) { return std::make_unique<ShmServeLink>(made, hub, options); });
+      hub->poller(), source, serve, slots, consumer, session, [&](ServeSession* made) {
+        return std::make_unique<ShmServeLink>(made, hub, options, std::move(bounds));
+      });
 }
 
 // ---- A link, from its hello to its end ----
 
 absl::Status ShmServeLink::Open(const Hello& hello, Hello* answer) {
-  if (sender_.options.may_open) {
-    const absl::Status may_open = sender_.options.may_open();
+  if (bounds_.may_open) {
+    const absl::Status may_open = bounds_.may_open();
     if (!may_open.ok()) return may_open;
   }
   const auto offer = shm_wire::DecodeOffer(hello.parameters);
   if (!offer.ok()) return offer.status();
   sender_.digests = sender_.options.digests || offer->digests;
-  sender_.sizes.cells = std::min(offer->sizes.cells, sender_.options.most.cells);
+  sender_.sizes.cells = std::min(offer->sizes.cells, sender_.options.sizes.cells);
   // The slots are the session's.
   sender_.sizes.slots = slots_.made() ? static_cast<uint32_t>(slots_.size())
-                                      : std::min(offer->sizes.slots, sender_.options.most.slots);
-  sender_.sizes.references = std::min(offer->sizes.references, sender_.options.most.references);
+                                      : std::min(offer->sizes.slots, sender_.options.sizes.slots);
+  sender_.sizes.references = std::min(offer->sizes.references, sender_.options.sizes.references);
   auto invitation = sender_.hub->Invite(this);
   if (!invitation.ok()) return invitation.status();
   invitation->session = session_->number();
@@ -205,7 +209,7 @@ void ShmServeLink::Break(const absl::Status& why) {
       // it need not be kept here.
       sender_.hub->arena()->KeepWhile(sender_.given,
                                       [given = sender_.given] { return given->Over(); });
-      if (sender_.options.on_kept) sender_.options.on_kept(sender_.given);
+      if (bounds_.on_kept) bounds_.on_kept(sender_.given);
     }
   }
   sender_.given = nullptr;

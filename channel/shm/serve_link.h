@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -32,11 +33,18 @@ class ShmServeLink final : public ServeLink,
                            private PollerFlush,
                            private PollerTimer {
  public:
-  ShmServeLink(ServeSession* session, ShmHub* hub, ShmServeOptions options);
+  // What the transport decides about all links of one consumer.
+  struct Bounds {
+    std::function<absl::Status()> may_open;  // Whether there may be another link to it.
+    // The link is over, and the consumer holds tensors that came over it.
+    std::function<void(const std::shared_ptr<const GivenReferences>&)> on_kept;
+  };
+  ShmServeLink(ServeSession* session, ShmHub* hub, const ShmOptions& options, Bounds bounds);
   ~ShmServeLink() override;
   // The session over such a link. `consumer` is the first hello.
   static std::unique_ptr<ServeSession> MakeSession(ShmHub* hub, TensorSource* source,
-                                                   const ShmServeOptions& options,
+                                                   const ServeSessionOptions& serve,
+                                                   const ShmOptions& options, Bounds bounds,
                                                    const Hello& consumer, uint64_t session);
 
   size_t references() const { return sender_.given == nullptr ? 0 : sender_.given->held(); }
@@ -99,6 +107,7 @@ class ShmServeLink final : public ServeLink,
   ServeSession* const session_;
   ServeSlots& slots_;  // The session's.
   Poller* const poller_;
+  const Bounds bounds_;
   ShmServeSender sender_;
   State state_ = State::kNone;
   bool consumer_gone_ = false;  // Its process has ended, as far as can be seen.

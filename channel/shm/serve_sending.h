@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_SHM_SERVE_SENDING_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -13,47 +12,26 @@
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
+#include "channel/shm/shm_options.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
 
-struct ShmServeOptions : ServeSessionOptions {
-  ShmServeOptions() { path = "shm"; }
-  shm_wire::LinkSizes most;  // A consumer's sizes are accepted up to these.
-  bool digests = false;
-  // The bound on what is staged in the arena for this consumer and not returned yet.
-  uint64_t stage_bytes = 512 << 20;
-  // Tensors for the caller's memory are sent in parts or read from our memory by the consumer,
-  // whichever the link has measured to be faster (docs/decisions/0024-large-copies.md). Where
-  // parts_bytes is more than pull_bytes, those between the two are read and the others go in parts,
-  // unless helpers take part.
-  uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 64 << 10;
-  // Of one consumer; at least as much as a part takes (ShmAnswers).
-  uint64_t parts_room_bytes = 2 << 20;
-  bool allow_pull = true;
-  // The consumer gets only copies, in memory of its own link, because in our segments it could read
-  // tensors that are for others. A process of another user is always treated so.
-  bool apart = false;
-  std::function<absl::Status()> may_open;  // Whether there may be another link to it.
-  // The link is over, and the consumer holds tensors that came over it.
-  std::function<void(const std::shared_ptr<const GivenReferences>&)> on_kept;
-};
-
 // The present link of a session as its producer sees it: what the connection (ShmServeLink) and the
 // answers (ShmAnswers) share. Poller thread only.
 struct ShmServeSender {
-  ShmServeSender(ShmHub* hub, ShmServeOptions options, PollerFlush* flush, ServeCounters* counters)
-      : hub(hub), options(std::move(options)), flush(flush), counters(*counters) {}
+  ShmServeSender(ShmHub* hub, const ShmOptions& options, PollerFlush* flush,
+                 ServeCounters* counters)
+      : hub(hub), options(options), flush(flush), counters(*counters) {}
 
   ShmHub* const hub;
-  const ShmServeOptions options;
+  const ShmOptions options;
   // Runs at the end of a turn in which something was written.
   PollerFlush* const flush;
   shm_wire::LinkSizes sizes;
   bool digests = false;
   bool can_pull = false;
-  bool apart = true;  // ShmServeOptions::apart, or another user's process.
+  bool apart = true;  // ShmOptions::apart, or another user's process.
   std::shared_ptr<LocalSocket> socket;
   std::shared_ptr<GivenReferences> given;
   RingReader<shm_wire::kRequestCellBytes> requests;

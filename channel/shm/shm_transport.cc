@@ -29,15 +29,8 @@ ShmTransport::~ShmTransport() {
 
 std::unique_ptr<FetchSession> ShmTransport::MakeFetchSession(const std::string& peer,
                                                              PathUser* user) {
-  ShmFetchOptions options;
-  Fill(peer, user, &options);
-  options.sizes = options_.sizes;
-  options.digests = options_.digests;
-  options.allow_pull = options_.allow_pull;
-  options.join_timeout_ms = options_.join_timeout_ms;
-  options.max_parked = std::min(options.max_parked, shm_wire::kMaxParked);
-  options.before_check = options_.before_check;
-  return ShmFetchLink::MakeSession(hub_.get(), context_.bootstrap, options);
+  return ShmFetchLink::MakeSession(hub_.get(), context_.bootstrap, FetchOptionsOf(peer, user),
+                                   options_);
 }
 
 absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello& hello) const {
@@ -53,22 +46,14 @@ absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello
 }
 
 std::unique_ptr<ServeSession> ShmTransport::MakeServeSession(const Hello& hello, uint64_t session) {
-  ShmServeOptions serve;
-  serve.most = options_.sizes;
-  Fill(&serve);
-  serve.digests = options_.digests;
-  serve.stage_bytes = options_.stage_bytes;
-  serve.pull_bytes = options_.pull_bytes;
-  serve.parts_bytes = options_.parts_bytes;
-  serve.parts_room_bytes = options_.parts_room_bytes;
-  serve.allow_pull = options_.allow_pull;
-  serve.apart = options_.apart;
-  serve.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
-  serve.on_kept = [this,
-                   consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
+  ShmServeLink::Bounds bounds;
+  bounds.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
+  bounds.on_kept = [this,
+                    consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
     kept_.push_back({consumer, given});
   };
-  return ShmServeLink::MakeSession(hub_.get(), context_.source, serve, hello, session);
+  return ShmServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_,
+                                   std::move(bounds), hello, session);
 }
 
 absl::Status ShmTransport::MayOpen(const std::string& consumer) {

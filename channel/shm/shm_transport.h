@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,26 +12,10 @@
 #include "channel/shm/fetch_link.h"
 #include "channel/shm/serve_link.h"
 #include "channel/shm/shm_hub.h"
+#include "channel/shm/shm_options.h"
 #include "channel/transport.h"
 
 namespace tryst {
-
-struct ShmOptions : SessionOptions {
-  shm_wire::LinkSizes sizes;
-  bool digests = false;              // Off, because there is no wire that could change a bit.
-  bool allow_pull = true;            // Whether process_vm_readv may be used, in both directions.
-  bool apart = false;                // Nobody maps memory that others read: only copies are sent.
-  uint64_t stage_bytes = 512 << 20;  // How much of the arena may hold copies for one consumer.
-  // How tensors get into the caller's memory is measured where these two are equal:
-  // ShmServeOptions.
-  uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 64 << 10;
-  uint64_t parts_room_bytes = 2 << 20;  // For parts on their way to one consumer.
-  // How long a consumer waits for the welcome, after the producer's answer to its hello.
-  int64_t join_timeout_ms = 5000;
-  std::shared_ptr<Crew> crew;          // Helps with large copies. Null: nobody does.
-  std::function<void()> before_check;  // ShmFetchOptions'; for tests.
-};
 
 // The path over shared memory between the workers of this process and others on this host. Makes
 // the consumer's channels, and answers the hellos of consumers.

@@ -90,16 +90,17 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.slots = kSlots;
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
-    RdmaServeOptions serve;
-    serve.link = options_;
+    RdmaOptions rdma;
+    rdma.link = options_;
+    rdma.max_waiting = kMostParked;
+    ServeSessionOptions serve;
     serve.path = "rdma";
     serve.self = kProducer;
     serve.self_incarnation = 1;
-    serve.max_parked = kMostParked;
     serve.retain_ms = 1000;
     options_.slots = slots;
     link_ = *MessageLink::Create(hostile_hub_.get(), options_, 1, &liar_);
-    producer_ = RdmaServeLink::MakeSession(hub_.get(), &source_, serve, HelloOf(1), kSession);
+    producer_ = RdmaServeLink::MakeSession(hub_.get(), &source_, serve, rdma, HelloOf(1), kSession);
     const absl::Status joined = Join(1);
     TRYST_CHECK(joined.ok()) << joined;
   }
@@ -466,11 +467,12 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   Settle();
   EXPECT_TRUE(producer_->Abandoned());
   // The first that it says.
-  RdmaServeOptions options;
-  options.link = options_;
+  RdmaOptions rdma;
+  rdma.link = options_;
+  ServeSessionOptions options;
   options.retain_ms = 1000;
   const auto first =
-      RdmaServeLink::MakeSession(hub_.get(), &source_, options, HelloOf(1), kSession);
+      RdmaServeLink::MakeSession(hub_.get(), &source_, options, rdma, HelloOf(1), kSession);
   say_badly(first.get(), HelloOf(1));
   EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
   EXPECT_FALSE(first->Abandoned());

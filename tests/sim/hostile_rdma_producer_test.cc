@@ -104,17 +104,18 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_options_.message_bytes = message_bytes;
     link_options_.queue_pairs = queue_pairs;
     landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
-    RdmaFetchOptions options;
-    options.link = link_options_;
-    options.landing_bytes = 4096;
-    options.standing = 1;
+    RdmaOptions rdma;
+    rdma.link = link_options_;
+    rdma.offered_bytes = 4096;
+    rdma.standing = 1;
+    FetchOpsOptions options;
     options.path = "rdma";
     options.self = kConsumer;
     options.self_incarnation = 2;
     options.peer = kProducer;
     options.user = &user_;
     options.give_up_ms = give_up_ms;
-    channel_ = RdmaFetchLink::MakeSession(hub_.get(), landings_.get(), &hellos_, options);
+    channel_ = RdmaFetchLink::MakeSession(hub_.get(), landings_.get(), &hellos_, options, rdma);
   }
 
   ~HostileRdmaProducerTest() override {
@@ -488,8 +489,7 @@ TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
   scripted_.answers_pings = true;
-  const int64_t until_ns =
-      poller_.now_ns() + 4 * RdmaFetchOptions().silence_ms * int64_t{1'000'000};
+  const int64_t until_ns = poller_.now_ns() + 4 * RdmaOptions().silence_ms * int64_t{1'000'000};
   int pongs = 0;
   while (poller_.now_ns() < until_ns) {
     for (int i = 0; i < 10; ++i) Settle();
@@ -1113,7 +1113,7 @@ class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
     const int64_t took_ms = Run(does, 200'000, [&] { return fetched->calls > 0; });
     EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
     EXPECT_TRUE(absl::StrContains(fetched->status.message(), why)) << fetched->status;
-    const int64_t patience_ms = RdmaFetchOptions().patience_ms;
+    const int64_t patience_ms = RdmaOptions().patience_ms;
     EXPECT_GE(took_ms, patience_ms);
     EXPECT_LE(took_ms, patience_ms + 15'000);
   }
