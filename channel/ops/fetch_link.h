@@ -32,7 +32,8 @@ class FetchLink {
   virtual bool EndAttempt(const absl::Status& why) = 0;
   // Ends the link, if it is open; the session goes on.
   virtual void Break(const absl::Status& why) = 0;
-  // The session is closed. True: there is no link any more; else OnLinkDrained() follows.
+  // The session is closed. True: there is no link any more; else it calls the session's DrainAsks()
+  // and GoOn() when there is none.
   virtual bool Close(const absl::Status& why) = 0;
   // There is no link, and no byte can come over one.
   virtual bool Gone() const { return true; }
@@ -59,8 +60,8 @@ class FetchLink {
   virtual absl::Status MayFillDevice(int ordinal) const = 0;
   // What was asked for ahead of this fetch, or null. It gets a fetch now.
   virtual FetchAsk* Foreseen(const FetchKey&, int64_t) { return nullptr; }
-  virtual void OnWaits(FetchOp*) {}  // It is in a line.
-  virtual void OnNoSlot() {}         // A fetch waits for a slot, and none is free.
+  virtual void OnWaits(FetchOp*) = 0;  // It is in a line: calls the session's AwaitPeer().
+  virtual void OnNoSlot() {}           // A fetch waits for a slot, and none is free.
   virtual void AskAhead(bool /*in_use*/) {}
   virtual size_t asked_ahead() const { return 0; }  // Asks for which no fetch has come yet.
   // Whether the peer may write the memory of the caller in front.

@@ -121,7 +121,7 @@ void FetchSession::OnLinkOpen() {
 int64_t FetchSession::HeardNs() {
   if (!open() || (!Waits() && !probing_)) return -1;
   link_->HearWords();
-  return std::max(owed_.word_ns(), silence_.waiting_since_ns());
+  return LastHeardNs();
 }
 
 void FetchSession::OnWord() {
@@ -190,7 +190,6 @@ void FetchSession::OnLinkBroken(const absl::Status& why) {
                          << connector_.epoch() << "): " << why.message();
     }
     connector_.SetState(State::kDraining);
-    connector_.NoteFailing(std::max(owed_.word_ns(), silence_.waiting_since_ns()));
     if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
   }
   BreakAsks();

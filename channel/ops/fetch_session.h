@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_OPS_FETCH_SESSION_H_
 #define TRYST_CHANNEL_OPS_FETCH_SESSION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -70,6 +71,8 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
     if (waiting() == 1) silence_.NoteWaits();
     if (open()) watch_.Watch();
   }
+  // When the peer was last heard over the link, or was first waited for.
+  int64_t LastHeardNs() const { return std::max(owed_.word_ns(), silence_.waiting_since_ns()); }
   void OnWord();      // The peer was heard over the link.
   void OnAnswer();    // It has answered a question, and brought nothing.
   void NoteUsable();  // The path has shown that it works.
