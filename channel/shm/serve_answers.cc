@@ -93,6 +93,10 @@ void ShmAnswers::Forget(ServeOp* op) {
 void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
   link_->counters.bytes += Of(*op)->sent_bytes = bytes;
   slots_->Said(op);
+  if (!sent_line_.empty() && sent_line_.back().op == op) {
+    sent_line_.back().generation = op->generation;  // What was sent before was accepted.
+    return;
+  }
   if (sent_line_.size() >= 4 * slots_->size()) ForgetMovedOn();
   sent_line_.push_back({op, op->generation});
 }
