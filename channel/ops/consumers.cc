@@ -143,7 +143,7 @@ void Consumers::Maintain() {
 void Consumers::Reap() {
   for (auto& session : closing_) {
     if (!session->Drained()) continue;
-    counters_ += session->counters();
+    counters_ += session->Counted();
     const size_t keys = session->told_keys();
     session.reset();
     context_->poller->NoteBurstOver(keys);
@@ -184,8 +184,8 @@ void Consumers::ListOps(LiveOps* ops) const {
 
 ServeCounters Consumers::counters() const {
   ServeCounters sum = counters_;
-  for (const auto& session : serving_) sum += session->counters();
-  for (const auto& session : closing_) sum += session->counters();
+  for (const auto& session : serving_) sum += session->Counted();
+  for (const auto& session : closing_) sum += session->Counted();
   return sum;
 }
 

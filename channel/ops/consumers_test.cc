@@ -32,55 +32,46 @@ class Slow final : public TensorSource {
   int back = 0;
 };
 
-// Its links open at once.
-class Session final : public ServeSession {
+// Opens at once.
+class Link final : public ServeLink {
  public:
-  Session(Poller* poller, TensorSource* source, const Hello& hello, uint64_t session)
-      : ServeSession(poller, source, Named(), Slots(), hello, session) {
-    slots_.Make(2);
-  }
-  void Request() {
-    const std::string text = absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;",
-                                          kFetcher, "/device:CPU:0;edge;0:0");
-    ASSERT_TRUE(slots_.OnKey(0, text).ok());
-    ServeRequest request;
-    request.generation = 1;
-    ASSERT_TRUE(slots_.OnRequest(request).ok());
-  }
+  explicit Link(ServeSession* session) : session_(session) {}
 
  private:
-  static ServeSessionOptions Named() {
-    ServeSessionOptions options;
-    options.path = "test";
-    return options;
-  }
-  static ServeSlotsOptions Slots() {
-    ServeSlotsOptions slots;
-    slots.max_keys = 4;
-    slots.max_key_bytes = 1000;
-    slots.max_keys_bytes = 4000;
-    return slots;
-  }
-  bool HasLink() const override { return linked_; }
-  void BreakLink(const absl::Status&) override {
+  bool Exists() const override { return linked_; }
+  void Break(const absl::Status& why) override {
     linked_ = false;
-    slots_.Disconnect();
-    OnLinkGone();
+    session_->OnLinkBroken(why);
+    session_->OnLinkGone();
   }
-  absl::StatusOr<Hello> OpenLink(const Hello& hello) override {
+  absl::Status Open(const Hello& hello, Hello*) override {
     linked_ = true;
-    OnLinkOpen(hello.epoch);
-    return NewAnswer(hello.epoch);
+    session_->OnLinkOpen(hello.epoch);
+    return absl::OkStatus();
   }
-  void ViewLink(PathView*) const override {}
+  void View(PathView*) const override {}
   void Answer(ServeOp*) override {}
   void Forget(ServeOp*) override {}
   bool SayWord(bool, uint16_t, uint32_t) override { return true; }
   bool SayHere(absl::Span<const uint64_t>) override { return true; }
   void FlushSoon() override {}
 
+  ServeSession* const session_;
   bool linked_ = false;
 };
+
+std::unique_ptr<ServeSession> MakeSession(Poller* poller, TensorSource* source, const Hello& hello,
+                                          uint64_t number) {
+  ServeSessionOptions options;
+  options.path = "test";
+  ServeSlotsOptions slots;
+  slots.max_keys = 4;
+  auto session = std::make_unique<ServeSession>(
+      poller, source, options, slots, hello, number,
+      [](ServeSession* made) { return std::make_unique<Link>(made); });
+  session->slots()->Make(2);
+  return session;
+}
 
 class ConsumersTest : public ::testing::Test {
  protected:
@@ -106,6 +97,14 @@ class ConsumersTest : public ::testing::Test {
   HelloDone Note() {
     return [this](absl::StatusOr<Hello> answer) { answers_.push_back(answer.status()); };
   }
+  static void Request(ServeSession* session) {
+    const std::string text = absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;",
+                                          kFetcher, "/device:CPU:0;edge;0:0");
+    ASSERT_TRUE(session->slots()->OnKey(0, text).ok());
+    ServeRequest request;
+    request.generation = 1;
+    ASSERT_TRUE(session->slots()->OnRequest(request).ok());
+  }
   void Turn() {
     clock_.now_ns += 2'000'000;
     poller_.Turn();
@@ -116,9 +115,9 @@ class ConsumersTest : public ::testing::Test {
   Slow slow_;
   size_t met_ = 0;
   TransportContext context_;
-  Session* last_ = nullptr;
+  ServeSession* last_ = nullptr;
   Consumers consumers_{&context_, 3, [this](const Hello& hello, uint64_t session) {
-                         auto made = std::make_unique<Session>(&poller_, &slow_, hello, session);
+                         auto made = MakeSession(&poller_, &slow_, hello, session);
                          last_ = made.get();
                          return made;
                        }};
@@ -129,7 +128,7 @@ class ConsumersTest : public ::testing::Test {
 TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {
   consumers_.OnHello(From(1, 1), Note());
   ASSERT_EQ(answers_.size(), 1u);
-  last_->Request();
+  Request(last_);
   ASSERT_EQ(slow_.asked.size(), 1u);
   consumers_.OnHello(From(2, 1), Note());
   Turn();
@@ -145,7 +144,7 @@ TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {
 // What waits is of a process that has ended meanwhile, and would end its successor's session.
 TEST_F(ConsumersTest, AHelloThatWaitsEndsWhenAnotherProcessSaysHello) {
   consumers_.OnHello(From(1, 1), Note());
-  last_->Request();
+  Request(last_);
   consumers_.OnHello(From(2, 1), Note());
   ASSERT_EQ(answers_.size(), 1u);
   slow_.Meet(met_++);
@@ -164,7 +163,7 @@ TEST_F(ConsumersTest, AHelloThatWaitsEndsWhenAnotherProcessSaysHello) {
 // Nor may another path be told that nothing is kept.
 TEST_F(ConsumersTest, AFarewellToAFormerSessionWaitsToo) {
   consumers_.OnHello(From(1, 1), Note());
-  last_->Request();
+  Request(last_);
   consumers_.OnFarewell(From(2, 1), EncodeFarewell({7, {}}), Note());
   consumers_.OnFarewell(From(2, 2), EncodeFarewell({7, {}}), Note());
   ASSERT_EQ(answers_.size(), 2u) << "one of each worker waits";

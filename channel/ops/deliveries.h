@@ -32,8 +32,8 @@ class Deliveries final : private PollerFlush {
     return op.join == nullptr && op.args.executor == nullptr && undelivered_.empty() &&
            !op.is_set() && op.cancel_token == Cancellation::kNoToken;
   }
-  void In(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);
-  void Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void In(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead);
+  void Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   // For a fetch of a join that moves to another channel: the callback that returns its result here.
   DoneFn BackToJoin(FetchOp* op);
   bool idle() const { return free_joins_.size() == joins_.size() && undelivered_.empty(); }

@@ -34,7 +34,7 @@ bool FetchOps::SendRequestOf(FetchAsk* ask) {
   if (may_park) tickets_.GiveTo(ask);
   keys_.Number(ask->of);
   if (!words_->SendRequest(ask, may_park)) return false;
-  if (std::exchange(ask->said, false)) ++counts_->replays;
+  if (std::exchange(ask->said, false)) ++counters_.replays;
   if (ask->parks != Parks::kOver) ask->parks = may_park ? Parks::kAllowed : Parks::kNo;
   Advance(ask, FetchEvent::kAsk);
   if (ask->front != nullptr) {
@@ -50,8 +50,8 @@ void FetchOps::SendSoon(FetchAsk* ask) {
 }
 
 // Sends statements about slots first, because they must go before a new request on the same slot.
-bool FetchOps::SayAll() {
-  if (SomebodyWaits() && slots_.free() == 0) OnNoSlot();
+bool FetchOps::SayWhatIsDue() {
+  if (SomebodyWaits() && slots_.free() == 0) link_->OnNoSlot();
   while (!send_line_.empty()) {
     FetchAsk* ask = send_line_.front();
     if (!SayOf(ask)) return false;
@@ -60,9 +60,9 @@ bool FetchOps::SayAll() {
   const auto tell = [this](absl::Span<const uint64_t> tickets) {
     return words_->SendUnwanted(tickets);
   };
-  if (words_->tell_replayed) {
+  if (tell_replayed_) {
     if (!words_->SendReplayed()) return false;
-    words_->tell_replayed = false;
+    tell_replayed_ = false;
   }
   if (!words_->SayOwn() || !tickets_.TellUnwanted(words_->most_tickets(), tell)) return false;
   for (LinkedLine<FetchAsk>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
@@ -86,7 +86,7 @@ bool FetchOps::SayOf(FetchAsk* ask) {
       return words_->SendWaits(ask);
     case FetchState::kLeaving:
       if (!words_->SendCancel(*ask)) return false;
-      ++counts_->cancels_sent;
+      ++counters_.cancels_sent;
       return true;
     default:
       return true;  // What was due is not any more.
@@ -107,19 +107,27 @@ void FetchOps::AskToPark(FetchAsk* ask) {
   SendSoon(ask);
 }
 
-// The peer has parked the fetch. `is_wanted`: it was not given up meanwhile.
-void FetchOps::OnParked(FetchAsk* ask, bool is_wanted) {
+absl::Status FetchOps::OnParked(FetchAsk* ask) {
+  if (ask->parks != Parks::kAllowed) {
+    return absl::DataLossError(
+        "the producer broke the protocol: it made a fetch wait without a slot, which the fetch did "
+        "not allow");
+  }
+  const FetchRow* row = Hear(ask, FetchEvent::kParked);
+  if (row == nullptr) return OutOfPlace(ask->state, FetchEvent::kParked);
   ask->parks = Parks::kNo;  // Said again, it is out of place.
-  if (!is_wanted) {
+  if (row->action == FetchAction::kUnwant) {
     TRYST_REACHED("sim: PARKED crosses a CANCEL");
     tickets_.Unwant(ask->ticket);  // The answer to its CANCEL will still come.
-    return words_->FlushSoon();
+    words_->FlushSoon();
+    return absl::OkStatus();
   }
-  DropMemory(ask);
+  link_->DropMemory(ask);
   send_line_.Remove(ask);
   tickets_.Park(ask);
-  ++counts_->parked;
+  ++counters_.parked;
   FreeSlot(ask);
+  return absl::OkStatus();
 }
 
 void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {

@@ -90,7 +90,13 @@ class FetchOp final : public PollerTimer {
   void Cancel(Poller* poller) {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
   }
-  void Deliver();  // Runs `done` on the calling thread.
+  void Deliver() {  // Runs `done` on the calling thread.
+    DoneFn run = std::move(done);
+    done = nullptr;
+    std::move(run)(std::move(received));
+    received.tensor.Reset();  // If it was not moved on.
+    args.DropReferences();
+  }
   // Deliver() on an executor's thread; tells the poller if that is another thread.
   void DeliverFrom(Poller* poller) {
     Deliver();
@@ -120,6 +126,36 @@ class FetchOp final : public PollerTimer {
   FetchOpOwner* const owner_;
   CancelTask cancel_task_;
   DeliveredTask delivered_task_;
+};
+
+// What the fetches of a channel count.
+struct FetchCounters {
+  uint64_t fetches = 0;
+  uint64_t ended_ok = 0;
+  uint64_t ended_failed = 0;
+  uint64_t cancels_sent = 0;
+  uint64_t replays = 0;  // Asked again over another connection.
+  uint64_t moved = 0;    // To another path, which counts them again.
+  uint64_t parked = 0;   // Gave their slot to others while they waited for a Send.
+  uint64_t bytes = 0;
+  uint64_t in_message = 0;  // Tensors that came inside a message or cell.
+  uint64_t links = 0;       // Connections made.
+  uint64_t breaks = 0;
+  uint64_t digests_wrong = 0;
+  // Over a NIC.
+  uint64_t ghosts = 0;            // Messages about a slot that has been used again since.
+  uint64_t standing = 0;          // Standing receives made.
+  uint64_t standing_claimed = 0;  // Standing receives that a fetch claimed.
+  // Standing receives given up; their tensors went back to the producer.
+  uint64_t standing_dropped = 0;
+  // Over shared memory.
+  uint64_t by_reference = 0;  // Tensors delivered as a view.
+  uint64_t copied = 0;        // Tensors copied from a segment into the caller's memory.
+  uint64_t pulled = 0;        // Tensors read from the producer's own memory.
+  uint64_t in_parts = 0;
+  uint64_t messages = 0;  // Cells written.
+
+  FetchCounters& operator+=(const FetchCounters& other);
 };
 
 }  // namespace tryst

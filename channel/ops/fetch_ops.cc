@@ -13,8 +13,7 @@
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
-FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,
-                   FetchCounts* counts)
+FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options)
     : poller_(poller),
       ops_options_(std::move(options)),
       track_(
@@ -24,7 +23,13 @@ FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options
       connector_(poller, bootstrap, ops_options_, [this] { OnConnectTimer(); }),
       keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
       deliveries_(poller, this),
-      counts_(counts) {}
+      small_(new SmallStorage(poller->shared_thread())) {}
+
+FetchOps::~FetchOps() {
+  if (idle_timer_.is_set()) poller_->CancelTimer(&idle_timer_);
+  if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
+  small_->Unref();
+}
 
 // ---- Beginning ----
 
@@ -36,7 +41,7 @@ FetchOp* FetchOps::TakeOp(int64_t step, const TensorKey& key) {
 }
 
 FetchAsk* FetchOps::TakeAsk(FetchKey* key, int64_t step) {
-  FetchAsk* ask = asks_.Take([this] { return MakeAsk(); });
+  FetchAsk* ask = asks_.Take([this] { return link_->MakeAsk(); });
   keys_.Join(ask, key, step);
   return ask;
 }
@@ -63,7 +68,7 @@ bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, cons
 
 void FetchOps::Start(FetchOp* op) {
   const RecvArgs& args = op->wants();
-  ++counts_->fetches;
+  ++counters_.fetches;
   op->begun_ns = now_ns();
   op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   const absl::Status may_begin = MayBegin(*op);
@@ -75,7 +80,7 @@ void FetchOps::Start(FetchOp* op) {
   }
   if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
   LineUp(op, plain);
-  OnWaits(op);
+  link_->OnWaits(op);
 }
 
 absl::Status FetchOps::MayBegin(const FetchOp& op) const {
@@ -85,7 +90,9 @@ absl::Status FetchOps::MayBegin(const FetchOp& op) const {
         "the tensor's key has ", op.key.text().size(), " bytes, and the peer takes at most ",
         ops_options_.max_key_bytes, ": choose a shorter name"));
   }
-  return MayFill(op.destination());
+  const Tensor& destination = op.destination();
+  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
+  return link_->MayFillDevice(destination.space().device_ordinal);
 }
 
 // Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may
@@ -96,7 +103,8 @@ void FetchOps::LineUp(FetchOp* op, bool now) {
   FetchAsk* const ask = TakeAsk(key, op->step);
   op->ask = ask;
   ask->front = op;
-  if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
+  if (now && open() && words_->AsksAtOnce() && !tell_replayed_ && !SomebodyWaits() && !HasWords() &&
+      AskFor(ask)) {
     return;
   }
   lines_.queued.Push(ask);
@@ -104,7 +112,7 @@ void FetchOps::LineUp(FetchOp* op, bool now) {
 
 // False: nothing is asked for of its step.
 bool FetchOps::JoinLine(FetchOp* op, const FetchKey& key) {
-  FetchAsk* ask = Foreseen(key, op->step);
+  FetchAsk* ask = link_->Foreseen(key, op->step);
   if (ask != nullptr) {
     ask->front = op;
     op->span.Begin(WaitsFor::kPeerSend, op->begun_ns);
@@ -134,14 +142,14 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
     ask->behind.Remove(op);
   }
   op->ask = nullptr;
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+  Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
 }
 
 // The next fetch of the line takes the place of the one in front. False: there is none, or it
 // cannot have what the peer was asked for.
 bool FetchOps::HandOver(FetchAsk* ask) {
   if (ask->behind.empty() || FindFetchRow(ask->state, FetchEvent::kHandOver) == nullptr ||
-      !MayPass(*ask, *ask->behind.front())) {
+      !link_->MayPass(*ask, *ask->behind.front())) {
     return false;
   }
   TRYST_REACHED("sim: a fetch hands over what it has asked for");
@@ -157,15 +165,15 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
   const bool ahead = ask->is_ahead();
   const bool known = from == FetchState::kInSlot && ask->said;
   const FetchAction action = Advance(ask, known ? FetchEvent::kEndAsked : FetchEvent::kEnd);
-  if (ahead) OnEndAhead(ask);
+  if (ahead) link_->OnEndAhead(ask);
   switch (action) {
     case FetchAction::kReport:
       DropTicket(ask);
       lines_.queued.Remove(ask);
-      DropMemory(ask);
-      return Finish(ask, why, Tensor(), false, When::kAtEndOfTurn);
+      link_->DropMemory(ask);
+      return Finish(ask, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kCancel:
-      OnLeaves(ask, from);
+      link_->OnLeaves(ask, from);
       StartLeaving(ask, why);
       if (ask->front != nullptr && ops_options_.leave_ns > 0 && open()) {
         return poller_->SetTimer(ask->front, now_ns() + ops_options_.leave_ns);
@@ -182,7 +190,7 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
   }
   // A landing of ours stays aside until the last word; the caller's memory is the caller's only
   // when nobody writes it any more.
-  if (!MayBeWritten(*ask)) ReportFront(ask, why);
+  if (!link_->MayBeWritten(*ask)) ReportFront(ask, why);
 }
 
 // Tells the peer, now or over the next connection, and waits for its answer.
@@ -197,7 +205,7 @@ void FetchOps::ReportFront(FetchAsk* ask, const absl::Status& why) {
   FetchOp* const op = TakeFront(ask);
   if (op == nullptr) return;
   ask->began_ns = op->begun_ns;
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+  Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
 }
 
 FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
@@ -206,9 +214,9 @@ FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
   return op;
 }
 
-void FetchOps::Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
+void FetchOps::Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead,
                       When when) {
-  if (ask->is_ahead()) OnEndAhead(ask);
+  if (ask->is_ahead()) link_->OnEndAhead(ask);
   FetchOp* const op = TakeFront(ask);
   // Frees the slot first, because the callback may fetch again.
   LastWord(ask);
@@ -223,9 +231,10 @@ void FetchOps::FinishLeaving(FetchAsk* ask) {
   }
 }
 
-void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when) {
+void FetchOps::Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead,
+                      When when) {
   op->phase = FetchPhase::kReported;
-  ++(status.ok() ? counts_->ended_ok : counts_->ended_failed);
+  ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
   if (track_ != nullptr) {
     op->traced_code = status.ok() ? absl::StatusCode::kOk : status.code();
     op->traced_bytes = tensor.bytes();
@@ -295,15 +304,15 @@ void FetchOps::GiveMemoryBack() {
   }
   if (asks_.is_idle_and_large()) {
     asks_.Clear();
-    DropAsks();
+    link_->DropAsks();
   }
   if (!keys_.has_many() || !IsIdle()) return;
   // The keys' names cost the next step more than its ops, so they stay for longer.
-  if (std::exchange(fetches_then_, counts_->fetches) != counts_->fetches) {
+  if (std::exchange(fetches_then_, counters_.fetches) != counters_.fetches) {
     return poller_->SetTimer(&idle_timer_, now_ns() + kKeysIdleForNs);
   }
   keys_.Clear();
-  DropKeys();
+  link_->DropKeys();
   poller_->NoteBurstOver(Poller::kLargeBurst);
 }
 
@@ -312,7 +321,9 @@ void FetchOps::OnOpCancelled(FetchOp* op) {
   FreeIfDone(op);
 }
 
-std::string FetchOps::WhyLate(const FetchOp&) const {
+std::string FetchOps::WhyLate(const FetchOp& op) const {
+  std::string why = link_->WhyLate(op);
+  if (!why.empty()) return why;
   return connector_.why.ok() ? "" : absl::StrCat(" (", connector_.why.message(), ")");
 }
 
@@ -358,7 +369,7 @@ std::vector<WaitingFetch> FetchOps::TakeWaiting() {
 
 void FetchOps::TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) {
   lines_.queued.Remove(ask);
-  DropMemory(ask);
+  link_->DropMemory(ask);
   DropTicket(ask);
   FetchOp* op = TakeFront(ask);
   while (op != nullptr) {
@@ -379,7 +390,7 @@ void FetchOps::TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken) {
   }
   op->cancel_token = Cancellation::kNoToken;
   poller_->CancelTimer(op);
-  ++counts_->moved;
+  ++counters_.moved;
   WaitingFetch fetch{op->step, op->key, op->wants(), std::move(op->done)};
   if (op->join != nullptr) {
     fetch.args.destination = op->destination();
@@ -438,7 +449,7 @@ void FetchOps::ListOps(LiveOps* ops) const {
     live.step = step;
     live.key = key;
     live.span = span;
-    live.bytes = ask == nullptr ? 0 : BytesOf(*ask);
+    live.bytes = ask == nullptr ? 0 : link_->BytesOf(*ask);
     live.detail = std::move(detail);
     // Connected since, without a slot yet.
     if (open() && live.span.waits_for() == WaitsFor::kConnection) {

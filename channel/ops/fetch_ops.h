@@ -2,29 +2,32 @@
 #define TRYST_CHANNEL_OPS_FETCH_OPS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "channel/channel.h"
 #include "channel/ops/connector.h"
 #include "channel/ops/deliveries.h"
 #include "channel/ops/fetch_ask.h"
 #include "channel/ops/fetch_keys.h"
+#include "channel/ops/fetch_link.h"
 #include "channel/ops/fetch_op.h"
 #include "channel/ops/fetch_parking.h"
 #include "channel/ops/fetch_slots.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/fetch_tickets.h"
-#include "channel/ops/fetch_transport.h"
-#include "channel/ops/fetch_words.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/linked_line.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/ops/reuse_pool.h"
 #include "channel/ops/slot_lines.h"
 #include "channel/ops/slot_watch.h"
+#include "channel/ops/small_storage.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
@@ -32,24 +35,16 @@
 
 namespace tryst {
 
-// What the fetches of every transport count.
-struct FetchCounts {
-  uint64_t fetches = 0;
-  uint64_t ended_ok = 0;
-  uint64_t ended_failed = 0;
-  uint64_t cancels_sent = 0;
-  uint64_t replays = 0;  // Asked again over another connection.
-  uint64_t moved = 0;    // To another path, which counts them again.
-  uint64_t parked = 0;   // Gave their slot to others while they waited for a Send.
-};
-
 struct FetchOpsOptions : ConnectorOptions {
   Trace* trace = nullptr;  // The poller's; may be null.
   SlotWatch* watch = nullptr;
-  size_t max_key_bytes = 0;
-  uint32_t max_keys = 0;        // That the peer remembers,
-  uint64_t max_keys_bytes = 0;  // and what their texts may come to before numbers begin again.
-  uint32_t max_parked = 0;      // Fetches that may wait for the peer's Send without a slot.
+  size_t max_key_bytes = limits::kMaxKeyBytes;
+  uint32_t max_keys = limits::kMaxKeys;  // That the peer remembers,
+  // and what their texts may come to before numbers begin again.
+  uint64_t max_keys_bytes = limits::kKeysLapBytes;
+  // Fetches that may wait for the peer's Send without a slot. Each costs a FetchAsk here and a
+  // ServeTake at the peer.
+  uint32_t max_parked = 1'000'000;
   // How long the report of a cancel waits for the peer's last word, where the caller's memory does
   // not have to. 0: not at all.
   int64_t leave_ns = 0;
@@ -58,11 +53,22 @@ struct FetchOpsOptions : ConnectorOptions {
   // How long fetches wait for a peer that does not answer, counted from its last sign of life.
   // 0: for ever.
   int64_t patience_ms = 60'000;
+  bool fetches_in_callbacks = false;  // As Channel has it.
+  // How LinkWatch watches a link.
+  int64_t check_ms = 0;
+  int64_t ask_up_ms = 0;
   PathUser* user = nullptr;  // Null: nobody wants to know, and there is no other path.
 };
 
+// A tensor as it lies inside a word of the peer.
+struct TensorInside {
+  DType dtype;
+  absl::Span<const int64_t> dims;
+  absl::string_view payload;
+};
+
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
-// cancels and deadlines, parking, replay, delivery. A transport says how to ask, how to cancel, and
+// cancels and deadlines, parking, replay, delivery. A FetchLink says how to ask, how to cancel, and
 // what came (docs/decisions/0040-one-operation.md; the table is fetch_table.h).
 //
 // A fetch is what a caller wants, and an ask is what the peer was asked for (fetch_ask.h). All
@@ -73,7 +79,7 @@ struct FetchOpsOptions : ConnectorOptions {
 // wait in line and every slot is held by a fetch that waits for a Send, those in the slots are
 // parked: the peer keeps their takes, in their places, under tickets, and says when one has its
 // outcome. Only then does it need a slot again.
-class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
+class FetchOps : public Channel, public FetchOpOwner {
  public:
   void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
   // One callback, and one delivery, for all. REQUIRES: args.destination is unset; args.destinations
@@ -84,9 +90,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void ListOps(LiveOps* ops) const override;
   std::vector<WaitingFetch> TakeWaiting() override;
   bool Drained() const override;
-  void View(PathView* view) const override { connector_.View(view); }
+  bool FetchesInCallbacks() const override { return ops_options_.fetches_in_callbacks; }
+  void AskAhead(bool in_use) override { link_->AskAhead(in_use); }
 
-  // ---- What happens to an ask: for the transport ----
+  // ---- What happens to an ask: for the link ----
   using When = Deliveries::When;
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
   FetchAction Advance(FetchAsk* ask, FetchEvent event) {
@@ -108,10 +115,16 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // The peer is to hear that it is given up; the caller in front is not told yet.
   void StartLeaving(FetchAsk* ask, const absl::Status& why);
   // The peer has nothing more to say of it, and this is the result of the fetch in front.
-  void Finish(FetchAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   // As Finish(), of one that was given up: for the reason noted then.
   void FinishLeaving(FetchAsk* ask);
   FetchAsk* TakeAsk(FetchKey* key, int64_t step);
+  // The fast way of most tensors that lie inside a word: copies the bytes into the caller's memory,
+  // which then is the tensor (TakeDestination). False: nothing has happened.
+  bool FillDestination(const FetchAsk& ask, const TensorInside& inside);
+  // Afterwards `tensor` is valid; or the caller cannot have it, and its ask has ended. kDataLoss:
+  // it cannot be a tensor.
+  absl::Status TakeInside(FetchAsk* ask, const TensorInside& inside, Tensor* tensor);
   // Whether what the peer says the tensor is may be, and is what the caller wants.
   absl::Status MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
@@ -120,7 +133,11 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   std::vector<FetchAsk*> Asked() const;
 
   // ---- Asking (fetch_asking.cc) ----
-  bool SayAll();                 // False: there was no room for all of it.
+  // False: there was no room for all of it. Every turn asks.
+  bool SayAll() {
+    if (SomebodyWaits() || HasWords() || tell_replayed_) return SayWhatIsDue();
+    return words_->SayOwn();
+  }
   void SendSoon(FetchAsk* ask);  // What is due follows from its state.
   void TakeSlot(FetchAsk* ask);
   bool SomebodyWaits() const { return lines_.any(); }
@@ -129,9 +146,11 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // wants it.
   void AskToPark(FetchAsk* ask);
   bool tickets_full() const { return tickets_.parked() >= ops_options_.max_parked; }
-  void OnParked(FetchAsk* ask, bool is_wanted);
+  absl::Status OnParked(FetchAsk* ask);  // The peer says so. kDataLoss: it must not.
   void OnHere(absl::Span<const uint64_t> tickets);
   void DropTicket(FetchAsk* ask);
+  FetchCounters* counters() { return &counters_; }
+  const FetchOpsOptions& options() const { return ops_options_; }
   // No connection any more: nothing is to be said over it.
   void ForgetWords();
   const FetchSlots& slots() const { return slots_; }
@@ -142,12 +161,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   bool open() const { return connector_.open(); }  // There is a connection.
 
  protected:
-  FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options, FetchCounts* counts);
-  ~FetchOps() override {
-    if (idle_timer_.is_set()) poller_->CancelTimer(&idle_timer_);
-    if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
-  }
+  FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options);
+  ~FetchOps() override;
 
+  virtual void OnConnectTimer() = 0;  // The connector's timer is over.
   // The fetch in front has its result; the ask is given up, and its slot not free yet.
   void ReportFront(FetchAsk* ask, const absl::Status& why);
   // Takes out all fetches of its line, in their order; it ends.
@@ -155,13 +172,15 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void EndAll(const absl::Status& why);
   void FreeSlot(FetchAsk* ask);
   std::string ExplainOut() const;  // How many are out, by state.
-  std::string WhyLate(const FetchOp& op) const override;
 
   // Poller thread only, as all of it.
   Poller* const poller_;
   const FetchOpsOptions ops_options_;
-  TraceTrack* const track_;      // Null without a trace.
-  FetchWords* words_ = nullptr;  // The transport's, who sets it.
+  TraceTrack* const track_;          // Null without a trace.
+  std::unique_ptr<FetchLink> link_;  // FetchSession sets both.
+  FetchWords* words_ = nullptr;
+  bool tell_replayed_ = false;  // All replays are in the send line; REPLAYED must follow them.
+  FetchCounters counters_;
   Connector connector_;
   absl::Status closed_;  // Not OK: closed for this.
   ReusePool<FetchOp> fetches_;
@@ -188,13 +207,16 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void LineUp(FetchOp* op, bool now);
   bool JoinLine(FetchOp* op, const FetchKey& key);
   bool AskFor(FetchAsk* ask);
+  bool SayWhatIsDue();
   bool SayOf(FetchAsk* ask);
   bool SendRequestOf(FetchAsk* ask);
   bool HandOver(FetchAsk* ask);
   FetchOp* TakeFront(FetchAsk* ask);
   void LastWord(FetchAsk* ask);
-  void Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  void Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
+  bool TakeSmall(const FetchAsk& ask, const TensorInside& inside, Tensor* tensor);
   void TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken);
+  std::string WhyLate(const FetchOp& op) const;
   void FreeIfDone(FetchOp* op);
   void WatchIdle();
   bool KeepsMuch() const {
@@ -207,7 +229,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void OnOpTimer(FetchOp* op) override;
   void OnOpDelivered(FetchOp* op) override;
 
-  FetchCounts* const counts_;
+  SmallStorage* const small_;  // Has a count of references, one of which is ours.
   PagedBlocks<FetchOp> fetch_blocks_;
   uint64_t next_order_ = 1;
   // Set when the last was freed and much is kept, so that the memory of a burst goes and that of

@@ -32,84 +32,12 @@ TensorKey Key(const std::string& edge, uint64_t incarnation = 1) {
       ->At(0, 0);
 }
 
-// Writes down what it is asked to say, and hears what the test says.
-class WrittenFetches final : public FetchSession, private FetchWords, private PollerFlush {
+// Writes down what it is asked to say.
+class WrittenLink final : public FetchLink, private FetchWords, private PollerFlush {
  public:
-  WrittenFetches(Poller* poller, FetchOpsOptions options)
-      : FetchSession(poller, nullptr, std::move(options), &counts, /*check_ms=*/0,
-                     /*ask_up_ms=*/0) {
-    words_ = this;
-  }
-  ~WrittenFetches() override {
-    silence_.Stop();
-    poller()->ForgetFlush(this);
-  }
+  explicit WrittenLink(FetchSession* session) : session_(session) {}
+  ~WrittenLink() override { session_->poller()->ForgetFlush(this); }
 
-  void Open(size_t slots) {
-    connector_.Begin(Connector::State::kOpen);
-    slots_.Reset(slots);
-    FlushSoon();
-  }
-  // The link breaks and has drained.
-  void Unlink() {
-    connector_.SetState(Connector::State::kIdle);
-    connector_.why = absl::UnavailableError("cut");
-    BreakAsks();
-    DrainAsks();
-  }
-  // There is another one, of this life and session.
-  void Resume(uint64_t incarnation = 1, uint64_t session = 1) {
-    MeetPeer(incarnation, session);
-    connector_.Begin(Connector::State::kOpen);
-    Replay();
-    FlushSoon();
-  }
-  std::vector<WaitingFetch> TakeAllOut() {
-    const std::vector<FetchAsk*> asked = Asked();
-    std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
-    return TakeWaiting();
-  }
-  void Forget() { ForgetLeaving(); }
-  std::string Explain() const override { return ExplainOut(); }
-
-  // ---- What the peer says ----
-  void SayTensor(size_t slot, Tensor tensor = Tensor(), When when = When::kNow) {
-    FetchAsk* const ask = slots_.at(slot);
-    ASSERT_NE(Hear(ask, FetchEvent::kTensor), nullptr);
-    const bool is_dead = !tensor.valid();
-    Finish(ask, absl::OkStatus(), std::move(tensor), is_dead, when);
-  }
-  void SayFailed(size_t slot, const absl::Status& why) {
-    FetchAsk* const ask = slots_.at(slot);
-    ASSERT_NE(Hear(ask, FetchEvent::kFailed), nullptr);
-    Finish(ask, why, Tensor(), false, When::kNow);
-  }
-  void SayGone(size_t slot) {
-    FetchAsk* const ask = slots_.at(slot);
-    ASSERT_NE(Hear(ask, FetchEvent::kGone), nullptr);
-    FinishLeaving(ask);
-  }
-  void SayParked(size_t slot) {
-    FetchAsk* const ask = slots_.at(slot);
-    const FetchRow* const row = Hear(ask, FetchEvent::kParked);
-    ASSERT_NE(row, nullptr);
-    OnParked(ask, row->action == FetchAction::kGiveSlot);
-  }
-  void StartCopy(size_t slot) { Advance(slots_.at(slot), FetchEvent::kCopy); }
-  void WaitForRoom(size_t slot) { Advance(slots_.at(slot), FetchEvent::kNoRoom); }
-  void RoomCame(size_t slot) {
-    Advance(slots_.at(slot), FetchEvent::kRetry);
-    SendSoon(slots_.at(slot));
-  }
-  void Break(size_t slot) { Advance(slots_.at(slot), FetchEvent::kBroken); }
-  FetchAsk* At(size_t slot) { return slots_.at(slot); }
-  size_t live() const { return asks_.live() + fetches_.live(); }
-  size_t made() const { return fetches_.all().size(); }
-  size_t asks_made() const { return asks_.all().size(); }
-  size_t in_line() const { return lines_.queued.size(); }
-  void Noted(absl::Status why) { connector_.why = std::move(why); }
-
-  FetchCounts counts;
   std::vector<std::string> said;
   int room = 100'000;  // How many more words there is room for.
   bool sends_requests = true;
@@ -134,7 +62,7 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
   }
 
   // ---- FetchWords ----
-  void FlushSoon() override { poller()->FlushThisTurn(this); }
+  void FlushSoon() override { session_->poller()->FlushThisTurn(this); }
   bool HasRoom(const FetchAsk&) override { return room > 0; }
   bool SendRequest(FetchAsk* ask, bool may_park) override {
     if (!sends_requests) return false;
@@ -159,34 +87,32 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
   size_t most_tickets() const override { return 2; }
   bool AsksAtOnce() const override { return at_once; }
   void Flush() override {
-    if (open()) SayAll();
+    if (session_->open()) session_->SayAll();
   }
 
-  // ---- FetchSession ----
-  void Connect() override {}
-  absl::Status BeginLink(Hello*) override { return absl::OkStatus(); }
+  // ---- FetchLink ----
+  FetchWords* words() override { return this; }
+  absl::Status Begin(Hello*) override { return absl::OkStatus(); }
   absl::Status UseAnswer(const Hello&) override { return absl::OkStatus(); }
   bool EndAttempt(const absl::Status&) override { return false; }
-  void BreakLink(const absl::Status&) override {}
-  bool CloseLink() override { return false; }
+  void Break(const absl::Status&) override {}
+  bool Close(const absl::Status&) override { return false; }
+  std::string Explain() const override { return ""; }
   int64_t MostSilentMs() const override { return 0; }
   void AskForSign(bool) override {}
   absl::Status Overdue() override { return absl::OkStatus(); }
   void OnLinkOver(FetchAsk*) override { ++links_over; }
-
-  // ---- FetchTransport ----
   FetchAsk* MakeAsk() override { return blocks_.emplace_back(std::make_unique<FetchAsk>()).get(); }
   void DropAsks() override {
     ++dropped_asks;
     blocks_.clear();
   }
   void DropKeys() override { ++dropped_keys; }
-  absl::Status MayFill(const Tensor&) const override { return may_fill; }
+  absl::Status MayFillDevice(int) const override { return may_fill; }
   void OnWaits(FetchOp*) override {
     ++waits;
     FlushSoon();
   }
-  void OnConnectTimer() override {}
   void OnNoSlot() override { ++no_slots; }
   bool MayBeWritten(const FetchAsk&) const override { return may_be_written; }
   void DropMemory(FetchAsk*) override { ++dropped_memory; }
@@ -194,7 +120,81 @@ class WrittenFetches final : public FetchSession, private FetchWords, private Po
   void OnLeaves(FetchAsk*, FetchState from) override { left.push_back(from); }
   uint64_t BytesOf(const FetchAsk&) const override { return 64; }
 
+  FetchSession* const session_;
   std::vector<std::unique_ptr<FetchAsk>> blocks_;
+};
+
+// Hears what the test says.
+class WrittenFetches final : public FetchSession {
+ public:
+  WrittenFetches(Poller* poller, const FetchOpsOptions& options)
+      : FetchSession(poller, nullptr, options,
+                     [](FetchSession* session) { return std::make_unique<WrittenLink>(session); }) {
+  }
+
+  void Open(size_t slots) {
+    connector_.Begin(Connector::State::kOpen);
+    slots_.Reset(slots);
+    words_->FlushSoon();
+  }
+  // The link breaks and has drained.
+  void Unlink() {
+    connector_.SetState(Connector::State::kIdle);
+    connector_.why = absl::UnavailableError("cut");
+    BreakAsks();
+    DrainAsks();
+  }
+  // There is another one, of this life and session.
+  void Resume(uint64_t incarnation = 1, uint64_t session = 1) {
+    MeetPeer(incarnation, session);
+    connector_.Begin(Connector::State::kOpen);
+    Replay();
+    words_->FlushSoon();
+  }
+  std::vector<WaitingFetch> TakeAllOut() {
+    const std::vector<FetchAsk*> asked = Asked();
+    std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
+    return TakeWaiting();
+  }
+  void Forget() { ForgetLeaving(); }
+  std::string Explain() const override { return ExplainOut(); }
+
+  // ---- What the peer says ----
+  void SayTensor(size_t slot, Tensor tensor = Tensor(), When when = When::kNow) {
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kTensor), nullptr);
+    const bool is_dead = !tensor.valid();
+    Finish(ask, absl::OkStatus(), std::move(tensor), is_dead, when);
+  }
+  void SayFailed(size_t slot, const absl::Status& why) {
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kFailed), nullptr);
+    Finish(ask, absl::Status(why), Tensor(), false, When::kNow);
+  }
+  void SayGone(size_t slot) {
+    FetchAsk* const ask = slots_.at(slot);
+    ASSERT_NE(Hear(ask, FetchEvent::kGone), nullptr);
+    FinishLeaving(ask);
+  }
+  void SayParked(size_t slot) { ASSERT_TRUE(OnParked(slots_.at(slot)).ok()); }
+  void StartCopy(size_t slot) { Advance(slots_.at(slot), FetchEvent::kCopy); }
+  void WaitForRoom(size_t slot) { Advance(slots_.at(slot), FetchEvent::kNoRoom); }
+  void RoomCame(size_t slot) {
+    Advance(slots_.at(slot), FetchEvent::kRetry);
+    SendSoon(slots_.at(slot));
+  }
+  void Break(size_t slot) { Advance(slots_.at(slot), FetchEvent::kBroken); }
+  FetchAsk* At(size_t slot) { return slots_.at(slot); }
+  size_t live() const { return asks_.live() + fetches_.live(); }
+  size_t made() const { return fetches_.all().size(); }
+  size_t asks_made() const { return asks_.all().size(); }
+  size_t in_line() const { return lines_.queued.size(); }
+  void Noted(absl::Status why) { connector_.why = std::move(why); }
+
+  WrittenLink* written() const { return static_cast<WrittenLink*>(link()); }
+
+ private:
+  void Connect() override {}
 };
 
 // How one fetch ended.
@@ -242,7 +242,7 @@ class FetchOpsTest : public testing::Test {
   // Whatever is out ends, and nothing is left.
   void End() {
     if (fetches_ == nullptr) return;
-    fetches_->may_be_written = false;
+    fetches_->written()->may_be_written = false;
     fetches_->Unlink();
     fetches_->Close(absl::CancelledError("the test is over"));
     fetches_->Forget();
@@ -271,7 +271,7 @@ class FetchOpsTest : public testing::Test {
   }
   std::vector<std::string> Said() {
     poller_.Turn();
-    return std::exchange(fetches_->said, {});
+    return std::exchange(fetches_->written()->said, {});
   }
   void PassTo(int64_t at_ns) {
     alarms_.AdvanceTo(at_ns);
@@ -300,7 +300,7 @@ class FetchOpsTest : public testing::Test {
 
 TEST_F(FetchOpsTest, WhoWaitsIsAskedForInOrderAsSlotsAreFree) {
   const auto a = Fetch("a"), b = Fetch("b"), c = Fetch("c");
-  EXPECT_EQ(fetches_->waits, 3);
+  EXPECT_EQ(fetches_->written()->waits, 3);
   EXPECT_THAT(Said(), IsEmpty()) << "there is no connection";
   fetches_->Open(2);
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 b"));
@@ -313,10 +313,10 @@ TEST_F(FetchOpsTest, WhoWaitsIsAskedForInOrderAsSlotsAreFree) {
   EXPECT_EQ(a->status, absl::NotFoundError("none"));
   fetches_->SayTensor(1);
   EXPECT_EQ(c->times, 1);
-  EXPECT_EQ(fetches_->counts.fetches, 3u);
-  EXPECT_EQ(fetches_->counts.ended_ok, 2u);
-  EXPECT_EQ(fetches_->counts.ended_failed, 1u);
-  EXPECT_EQ(fetches_->counts.replays, 0u);
+  EXPECT_EQ(fetches_->counters()->fetches, 3u);
+  EXPECT_EQ(fetches_->counters()->ended_ok, 2u);
+  EXPECT_EQ(fetches_->counters()->ended_failed, 1u);
+  EXPECT_EQ(fetches_->counters()->replays, 0u);
   EXPECT_EQ(fetches_->live(), 0u);
   EXPECT_FALSE(fetches_->Drained()) << "it is open";
   EXPECT_EQ(fetches_->made(), 3u);
@@ -326,37 +326,37 @@ TEST_F(FetchOpsTest, WhoWaitsIsAskedForInOrderAsSlotsAreFree) {
 
 TEST_F(FetchOpsTest, WithoutRoomARequestWaitsAndIsNotOvertaken) {
   fetches_->Open(3);
-  fetches_->room = 1;
+  fetches_->written()->room = 1;
   (void)Fetch("a");
   (void)Fetch("b");
   (void)Fetch("c");
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a"));
   EXPECT_EQ(fetches_->in_line(), 2u);
-  fetches_->room = 100'000;
-  fetches_->sends_requests = false;  // Its key has not been told, say.
+  fetches_->written()->room = 100'000;
+  fetches_->written()->sends_requests = false;  // Its key has not been told, say.
   (void)Fetch("d");
   EXPECT_THAT(Said(), IsEmpty());
   EXPECT_EQ(fetches_->At(1)->state, FetchState::kInSlot);
-  fetches_->sends_requests = true;
+  fetches_->written()->sends_requests = true;
   (void)Fetch("e");
   EXPECT_THAT(Said(), ElementsAre("ask 1.0 b", "ask 2.0 c"));
 }
 
 TEST_F(FetchOpsTest, APlainOneIsAskedForWithinItsCallWhereNothingElseIsToBeSaid) {
-  fetches_->at_once = true;
+  fetches_->written()->at_once = true;
   (void)Fetch("unlinked");
-  EXPECT_THAT(fetches_->said, IsEmpty());
+  EXPECT_THAT(fetches_->written()->said, IsEmpty());
   fetches_->Open(3);
   (void)Fetch("a");
-  EXPECT_THAT(fetches_->said, IsEmpty()) << "it would overtake";
+  EXPECT_THAT(fetches_->written()->said, IsEmpty()) << "it would overtake";
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 unlinked", "ask 1.0 a"));
-  EXPECT_EQ(fetches_->waits, 2);
+  EXPECT_EQ(fetches_->written()->waits, 2);
   (void)Fetch("b");
-  EXPECT_THAT(fetches_->said, ElementsAre("ask 2.0 b"));
-  EXPECT_EQ(fetches_->waits, 3);
+  EXPECT_THAT(fetches_->written()->said, ElementsAre("ask 2.0 b"));
+  EXPECT_EQ(fetches_->written()->waits, 3);
   (void)Said();
   (void)Fetch("c");
-  EXPECT_THAT(fetches_->said, IsEmpty()) << "there is no slot";
+  EXPECT_THAT(fetches_->written()->said, IsEmpty()) << "there is no slot";
   EXPECT_EQ(fetches_->in_line(), 1u);
   fetches_->SayTensor(0);
   fetches_->SayTensor(1);
@@ -366,42 +366,42 @@ TEST_F(FetchOpsTest, APlainOneIsAskedForWithinItsCallWhereNothingElseIsToBeSaid)
   RecvArgs args;
   args.cancellation = &cancellation;
   (void)Fetch("d", args);
-  EXPECT_THAT(fetches_->said, IsEmpty()) << "it has something to undo";
+  EXPECT_THAT(fetches_->written()->said, IsEmpty()) << "it has something to undo";
   EXPECT_THAT(Said(), ElementsAre("ask 0.1 d"));
   fetches_->SayTensor(0);
   args = RecvArgs();
   args.deadline = Deadline::After(alarms_, absl::Hours(1));
   (void)Fetch("e", args);
-  EXPECT_THAT(fetches_->said, IsEmpty());
+  EXPECT_THAT(fetches_->written()->said, IsEmpty());
   EXPECT_THAT(Said(), ElementsAre("ask 0.2 e"));
   cancellation.StartCancel();
 
   fetches_->SayTensor(0);
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   (void)Fetch("f");
   EXPECT_THAT(Said(), IsEmpty());
-  fetches_->room = 100'000;
-  fetches_->sends_requests = false;
+  fetches_->written()->room = 100'000;
+  fetches_->written()->sends_requests = false;
   EXPECT_THAT(Said(), IsEmpty());
 }
 
 TEST_F(FetchOpsTest, NothingOvertakesWhatIsToBeSaid) {
-  fetches_->at_once = true;
+  fetches_->written()->at_once = true;
   Cancellation cancellation;
   RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(2);
   const auto a = Fetch("a", args);
   (void)Said();
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   cancellation.StartCancel();
   EXPECT_THAT(Said(), IsEmpty());
   EXPECT_EQ(a->times, 1) << "nobody writes its memory";
-  fetches_->room = 100'000;
+  fetches_->written()->room = 100'000;
   (void)Fetch("b");
-  EXPECT_THAT(fetches_->said, IsEmpty()) << "a cancel is to be said first";
+  EXPECT_THAT(fetches_->written()->said, IsEmpty()) << "a cancel is to be said first";
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "ask 1.0 b"));
-  EXPECT_EQ(fetches_->counts.cancels_sent, 1u);
+  EXPECT_EQ(fetches_->counters()->cancels_sent, 1u);
   fetches_->SayGone(0);
   EXPECT_EQ(a->times, 1);
 }
@@ -418,12 +418,16 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
       too_long->status,
       absl::InvalidArgumentError(
           "the tensor's key has 201 bytes, and the peer takes at most 200: choose a shorter name"));
-  fetches_->may_fill = absl::UnimplementedError("no such memory");
-  const auto unfit = Fetch("a");
+  fetches_->written()->may_fill = absl::UnimplementedError("no such memory");
+  RecvArgs on_device;
+  uint8_t byte = 0;
+  on_device.destination = *Tensor::Adopt(&byte, DType::kUint8, {1},
+                                         MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  const auto unfit = Fetch("a", on_device);
   EXPECT_EQ(unfit->times, 0) << "never inside the call";
   poller_.Turn();
   EXPECT_EQ(unfit->status, absl::UnimplementedError("no such memory"));
-  fetches_->may_fill = absl::OkStatus();
+  fetches_->written()->may_fill = absl::OkStatus();
   Cancellation cancellation;
   cancellation.StartCancel();
   RecvArgs args;
@@ -432,14 +436,14 @@ TEST_F(FetchOpsTest, WhatCannotBeAskedForEndsWithItsReason) {
   poller_.Turn();
   EXPECT_TRUE(absl::IsCancelled(cancelled->status));
   EXPECT_TRUE(IsDerived(cancelled->status));
-  EXPECT_EQ(fetches_->waits, 1) << "the longest alone waits";
+  EXPECT_EQ(fetches_->written()->waits, 1) << "the longest alone waits";
   fetches_->Close(absl::AbortedError("closed"));
   const auto late = Fetch("a");
   poller_.Turn();
   EXPECT_EQ(longest->status, absl::AbortedError("closed"));
   EXPECT_EQ(late->status, absl::AbortedError("closed"));
-  EXPECT_EQ(fetches_->counts.ended_failed, 5u);
-  EXPECT_THAT(fetches_->said, IsEmpty());
+  EXPECT_EQ(fetches_->counters()->ended_failed, 5u);
+  EXPECT_THAT(fetches_->written()->said, IsEmpty());
 }
 
 TEST_F(FetchOpsTest, ATensorMayBeRefusedForItsSizeOrItsPlace) {
@@ -507,7 +511,7 @@ TEST_F(FetchOpsTest, TheTimerOfADeadlineEndsWithItsFetch) {
 // The caller hears of it at once where nobody writes its memory, else with the peer's last word.
 TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
   for (const bool may_be_written : {false, true}) {
-    fetches_->may_be_written = may_be_written;
+    fetches_->written()->may_be_written = may_be_written;
     auto cancellation = std::make_unique<Cancellation>();
     RecvArgs args;
     args.cancellation = cancellation.get();
@@ -521,8 +525,8 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
     EXPECT_EQ(a->times, 0) << "it may be on any thread";
     EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
     EXPECT_EQ(a->times, may_be_written ? 0 : 1);
-    EXPECT_THAT(fetches_->left, ElementsAre(FetchState::kAsked));
-    fetches_->left.clear();
+    EXPECT_THAT(fetches_->written()->left, ElementsAre(FetchState::kAsked));
+    fetches_->written()->left.clear();
     ASSERT_EQ(Listed().size(), 2u);
     for (const LiveOp& one : Listed()) {
       const bool is_a = one.key == Key("a");
@@ -544,7 +548,7 @@ TEST_F(FetchOpsTest, ACancelIsSaidAndTheSlotWaitsForItsAnswer) {
     fetches_->Unlink();
     (void)Said();
   }
-  EXPECT_EQ(fetches_->counts.cancels_sent, 2u);
+  EXPECT_EQ(fetches_->counters()->cancels_sent, 2u);
 }
 
 TEST_F(FetchOpsTest, OfOneThatWasNotAskedForThePeerHearsNothing) {
@@ -552,13 +556,13 @@ TEST_F(FetchOpsTest, OfOneThatWasNotAskedForThePeerHearsNothing) {
   RecvArgs args;
   args.cancellation = &cancellation;
   fetches_->Open(1);
-  fetches_->sends_requests = false;
+  fetches_->written()->sends_requests = false;
   const auto in_slot = Fetch("a", args);
   const auto queued = Fetch("b", args);
   poller_.Turn();
   EXPECT_EQ(fetches_->At(0)->state, FetchState::kInSlot);
   cancellation.StartCancel();
-  fetches_->sends_requests = true;
+  fetches_->written()->sends_requests = true;
   EXPECT_THAT(Said(), IsEmpty());
   EXPECT_EQ(in_slot->times, 1);
   EXPECT_EQ(queued->times, 1);
@@ -573,7 +577,7 @@ TEST_F(FetchOpsTest, WhatIsOutEndsAsItsStateSays) {
   (void)Said();
   fetches_->StartCopy(0);
   fetches_->WaitForRoom(1);
-  fetches_->dropped_memory = 0;
+  fetches_->written()->dropped_memory = 0;
   fetches_->AbortStep(2, absl::AbortedError("another step"));
   poller_.Turn();
   EXPECT_EQ(copied->times + waiting->times, 0);
@@ -582,7 +586,8 @@ TEST_F(FetchOpsTest, WhatIsOutEndsAsItsStateSays) {
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "cancel 1.0"));
   EXPECT_EQ(copied->status, MarkDerived(absl::AbortedError("over")));
   EXPECT_EQ(waiting->status, MarkDerived(absl::AbortedError("over")));
-  EXPECT_THAT(fetches_->left, ElementsAre(FetchState::kCopying, FetchState::kWaitingRoom));
+  EXPECT_THAT(fetches_->written()->left,
+              ElementsAre(FetchState::kCopying, FetchState::kWaitingRoom));
   EXPECT_EQ(fetches_->slots().free(), 0u);
   fetches_->SayGone(0);
   fetches_->SayGone(1);
@@ -593,7 +598,7 @@ TEST_F(FetchOpsTest, WhatEndsWhileItsQueuePairDrainsIsRememberedOnce) {
   const auto a = Fetch("a");
   (void)Said();
   fetches_->Break(0);
-  fetches_->may_be_written = true;
+  fetches_->written()->may_be_written = true;
   fetches_->AbortStep(1, absl::AbortedError("first"));
   fetches_->AbortStep(1, absl::AbortedError("second"));
   poller_.Turn();
@@ -687,7 +692,7 @@ TEST_F(FetchOpsTest, WhatCannotBePassedIsCancelled) {
   fetches_->Open(2);
   const auto first = Fetch("a", args), second = Fetch("a");
   (void)Said();
-  fetches_->passes_memory = false;
+  fetches_->written()->passes_memory = false;
   cancellation.StartCancel();
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
   EXPECT_EQ(first->times, 1);
@@ -695,7 +700,7 @@ TEST_F(FetchOpsTest, WhatCannotBePassedIsCancelled) {
   EXPECT_THAT(Said(), ElementsAre("ask 0.1 a"));
   EXPECT_EQ(second->times, 0);
   // One that already leaves has nothing to hand over.
-  fetches_->passes_memory = true;
+  fetches_->written()->passes_memory = true;
   const auto third = Fetch("a");
   fetches_->AbortStep(1, absl::AbortedError("over"));
   EXPECT_THAT(Said(), ElementsAre("cancel 0.1"));
@@ -731,11 +736,11 @@ TEST_F(FetchOpsTest, ARequestThatWasNotSaidIsHandedOverToo) {
   fetches_->Open(2);
   (void)Fetch("a", args);
   const auto next = Fetch("a");
-  fetches_->sends_requests = false;
+  fetches_->written()->sends_requests = false;
   EXPECT_THAT(Said(), IsEmpty());
   ASSERT_EQ(fetches_->At(0)->state, FetchState::kInSlot);
   cancellation.StartCancel();
-  fetches_->sends_requests = true;
+  fetches_->written()->sends_requests = true;
   EXPECT_THAT(Said(), ElementsAre("ask 0.0 a"));
   fetches_->SayTensor(0);
   EXPECT_EQ(next->times, 1);
@@ -749,10 +754,10 @@ TEST_F(FetchOpsTest, ThoseThatHoldAllSlotsForAMillisecondAreParkedWhereOthersWai
   (void)Fetch("b");
   (void)Said();
   EXPECT_EQ(poller_.NextTimerNs(), kNever) << "nobody waits";
-  EXPECT_EQ(fetches_->no_slots, 0);
+  EXPECT_EQ(fetches_->written()->no_slots, 0);
   (void)Fetch("c");
   EXPECT_THAT(Said(), IsEmpty());
-  EXPECT_EQ(fetches_->no_slots, 1);
+  EXPECT_EQ(fetches_->written()->no_slots, 1);
   const int64_t since_ns = alarms_.NowNs();
   EXPECT_EQ(poller_.NextTimerNs(), since_ns + kMs);
   PassTo(since_ns + kMs - 1);
@@ -762,16 +767,16 @@ TEST_F(FetchOpsTest, ThoseThatHoldAllSlotsForAMillisecondAreParkedWhereOthersWai
   EXPECT_EQ(poller_.NextTimerNs(), since_ns + 2 * kMs) << "it goes on looking";
   PassTo(since_ns + 2 * kMs);
   EXPECT_THAT(Said(), IsEmpty()) << "that was said already";
-  fetches_->dropped_memory = 0;
+  fetches_->written()->dropped_memory = 0;
   fetches_->SayParked(1);
-  EXPECT_EQ(fetches_->dropped_memory, 1);
-  EXPECT_EQ(fetches_->counts.parked, 1u);
+  EXPECT_EQ(fetches_->written()->dropped_memory, 1);
+  EXPECT_EQ(fetches_->counters()->parked, 1u);
   EXPECT_THAT(Said(), ElementsAre("ask 1.1 c may park 3"));
   fetches_->SayParked(1);
   fetches_->OnHere({2, 99});
   EXPECT_THAT(Said(), ElementsAre("ask 1.2 b of 2")) << "it may not be parked once more";
   fetches_->SayTensor(1);
-  EXPECT_EQ(fetches_->counts.ended_ok, 1u);
+  EXPECT_EQ(fetches_->counters()->ended_ok, 1u);
 }
 
 TEST_F(FetchOpsTest, ATensorThatComesMeanwhileIsNotParked) {
@@ -868,7 +873,7 @@ TEST_F(FetchOpsTest, APromiseToParkThatCrossesACancelIsUnwanted) {
   EXPECT_EQ(fetches_->At(0)->parks, Parks::kAllowed);
   fetches_->SayParked(0);
   EXPECT_EQ(fetches_->At(0)->parks, Parks::kNo);
-  EXPECT_EQ(fetches_->counts.parked, 0u);
+  EXPECT_EQ(fetches_->counters()->parked, 0u);
   EXPECT_THAT(Said(), ElementsAre("unwanted 1"));
   EXPECT_EQ(fetches_->slots().free(), 0u) << "the answer to the cancel is still to come";
   fetches_->SayGone(0);
@@ -901,10 +906,10 @@ TEST_F(FetchOpsTest, WhoStillWaitsUnderATicketSaysSo) {
   EXPECT_EQ(parked->state, FetchState::kParked) << "in the order in which they were asked for";
   fetches_->SendSoon(parked);
   fetches_->SendSoon(parked);
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   EXPECT_THAT(Said(), IsEmpty());
   EXPECT_TRUE(fetches_->HasWords());
-  fetches_->room = 1;
+  fetches_->written()->room = 1;
   fetches_->SendSoon(parked);
   EXPECT_THAT(Said(), ElementsAre("waits 1 a"));
   EXPECT_FALSE(fetches_->HasWords());
@@ -957,11 +962,11 @@ TEST_F(FetchOpsTest, WordsThatAreDueAreHandedOver) {
   EXPECT_THAT(Said(), ElementsAre("park 0 as 1"));
   fetches_->SayParked(0);
   FetchAsk* const parked = fetches_->Asked()[0];
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   fetches_->SendSoon(parked);
   cancellation.StartCancel();
   EXPECT_THAT(Said(), IsEmpty());
-  fetches_->room = 1;
+  fetches_->written()->room = 1;
   fetches_->SendSoon(fetches_->Asked()[0]);
   EXPECT_THAT(Said(), ElementsAre("waits 1 a"));
 }
@@ -978,11 +983,11 @@ TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
   fetches_->Unlink();
   EXPECT_FALSE(fetches_->HasWords()) << "nothing is to be said over the next one";
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
-  EXPECT_EQ(fetches_->links_over, 2);
+  EXPECT_EQ(fetches_->written()->links_over, 2);
   fetches_->Resume();
   EXPECT_THAT(Said(), ElementsAre("waits 1 a", "waits 2 b", "ask 1.1 c", "ask 0.1 d", "replayed"))
       << "under their slots and tickets, and without a crowd";
-  EXPECT_EQ(fetches_->counts.replays, 2u);
+  EXPECT_EQ(fetches_->counters()->replays, 2u);
   EXPECT_FALSE(fetches_->At(0)->said);
   for (int turn = 0; turn < 2; ++turn) {
     for (size_t slot = 0; slot < 2; ++slot) fetches_->SayTensor(slot);
@@ -994,17 +999,17 @@ TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
 
 TEST_F(FetchOpsTest, ACancelThatALinkHasLostIsSaidOverTheNext) {
   fetches_->Open(1);
-  fetches_->may_be_written = true;
+  fetches_->written()->may_be_written = true;
   const auto a = Fetch("a");
   (void)Said();
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   fetches_->AbortStep(1, absl::AbortedError("over"));
   (void)Said();
   EXPECT_EQ(a->times, 0);
   fetches_->Unlink();
   poller_.Turn();
   EXPECT_EQ(a->times, 1) << "no byte lands any more";
-  fetches_->room = 100'000;
+  fetches_->written()->room = 100'000;
   fetches_->Resume();
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "replayed"));
   fetches_->SayGone(0);
@@ -1045,11 +1050,11 @@ TEST_F(FetchOpsTest, OneThatIsAskedAgainIsCancelledByWord) {
   (void)Fetch("a");
   (void)Said();
   fetches_->Unlink();
-  fetches_->sends_requests = false;
+  fetches_->written()->sends_requests = false;
   fetches_->Resume();
   poller_.Turn();
   ASSERT_EQ(fetches_->At(0)->state, FetchState::kInSlot);
-  fetches_->sends_requests = true;
+  fetches_->written()->sends_requests = true;
   fetches_->AbortStep(1, absl::AbortedError("over"));
   EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "replayed"))
       << "the peer may still serve the earlier request";
@@ -1073,8 +1078,8 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(taken[0].args.deadline.at_ns(), args.deadline.at_ns());
   EXPECT_EQ(taken[0].args.cancellation, CancellationRef(&cancellation));
   EXPECT_EQ(taken[1].key, Key("b"));
-  EXPECT_EQ(fetches_->counts.moved, 2u);
-  EXPECT_EQ(fetches_->counts.ended_ok + fetches_->counts.ended_failed, 1u);
+  EXPECT_EQ(fetches_->counters()->moved, 2u);
+  EXPECT_EQ(fetches_->counters()->ended_ok + fetches_->counters()->ended_failed, 1u);
   cancellation.StartCancel();
   poller_.Turn();
   EXPECT_TRUE(absl::IsCancelled(c->status)) << "it was too late to move";
@@ -1320,7 +1325,7 @@ TEST_F(FetchOpsTest, TheListSaysWhatEachWaitsForAndSinceWhen) {
 
   fetches_->Open(1);
   const int64_t open_ns = alarms_.NowNs();
-  fetches_->room = 0;
+  fetches_->written()->room = 0;
   Pass(10);
   listed = Listed();
   EXPECT_EQ(listed[0].span.waits_for(), WaitsFor::kSlot);
@@ -1328,7 +1333,7 @@ TEST_F(FetchOpsTest, TheListSaysWhatEachWaitsForAndSinceWhen) {
   EXPECT_EQ(listed[0].detail, "");
   (void)Fetch("b");
   EXPECT_EQ(Listed()[1].span.waits_for(), WaitsFor::kSlot);
-  fetches_->room = 100'000;
+  fetches_->written()->room = 100'000;
   (void)Fetch("c");
   (void)Said();
   listed = Listed();
@@ -1443,9 +1448,9 @@ TEST_F(FetchOpsTest, TheMemoryOfABurstGoesASecondLaterAndItsKeysStayTen) {
   const int64_t idle_ns = alarms_.NowNs();
   EXPECT_EQ(poller_.NextTimerNs(), idle_ns + kIdleForNs);
   PassTo(idle_ns + kIdleForNs - 1);
-  EXPECT_EQ(fetches_->dropped_asks, 0);
+  EXPECT_EQ(fetches_->written()->dropped_asks, 0);
   PassTo(idle_ns + kIdleForNs);
-  EXPECT_EQ(fetches_->dropped_asks, 1);
+  EXPECT_EQ(fetches_->written()->dropped_asks, 1);
   EXPECT_EQ(fetches_->made(), 0u);
   EXPECT_NE(fetches_->keys()->Find(Key("0")), nullptr);
   EXPECT_EQ(poller_.NextTimerNs(), idle_ns + kIdleForNs + kKeysIdleForNs);
@@ -1454,14 +1459,14 @@ TEST_F(FetchOpsTest, TheMemoryOfABurstGoesASecondLaterAndItsKeysStayTen) {
   (void)Said();
   fetches_->SayTensor(4096);
   PassTo(idle_ns + kIdleForNs + kKeysIdleForNs);
-  EXPECT_EQ(fetches_->dropped_keys, 0);
+  EXPECT_EQ(fetches_->written()->dropped_keys, 0);
   const uint64_t bursts = poller_.bursts_over();
   PassTo(idle_ns + kIdleForNs + 2 * kKeysIdleForNs);
-  EXPECT_EQ(fetches_->dropped_keys, 1);
+  EXPECT_EQ(fetches_->written()->dropped_keys, 1);
   EXPECT_EQ(fetches_->keys()->Find(Key("0")), nullptr);
   EXPECT_EQ(poller_.bursts_over(), bursts + 1);
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
-  EXPECT_EQ(fetches_->dropped_asks, 1) << "one op is not many";
+  EXPECT_EQ(fetches_->written()->dropped_asks, 1) << "one op is not many";
 }
 
 TEST_F(FetchOpsTest, FewAreKept) {

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/printable.h"
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
 #include "channel/ops/peer_words.h"
@@ -14,15 +16,21 @@ namespace {
 
 // How long a channel that is closed waits for the answer to its farewell.
 constexpr int64_t kGoodbyeMs = 1000;
+constexpr int64_t kSoonMs = 1;
 
 }  // namespace
 
 FetchSession::FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
-                           FetchCounts* counts, int64_t check_ms, int64_t ask_up_ms)
-    : FetchOps(poller, bootstrap, options, counts),
+                           MakeLink make)
+    : FetchOps(poller, bootstrap, options),
       silence_(poller, options.patience_ms, [this] { OnPeerLost(); }),
-      watch_(poller, this, check_ms, ask_up_ms),
-      owed_(poller, options.give_up_ms > 0 ? options.give_up_ms : options.patience_ms) {}
+      watch_(poller, this, options.check_ms, options.ask_up_ms),
+      owed_(poller, options.give_up_ms > 0 ? options.give_up_ms : options.patience_ms) {
+  link_ = make(this);
+  words_ = link_->words();
+}
+
+FetchSession::~FetchSession() { TRYST_CHECK(Drained()) << Explain(); }
 
 void FetchSession::Close(absl::Status why) {
   if (connector_.state() == State::kClosed) return;
@@ -32,7 +40,7 @@ void FetchSession::Close(absl::Status why) {
   watch_.Stop();
   connector_.SetState(State::kClosed);
   goodbye_due_ = !Asked().empty();
-  const bool over = CloseLink();
+  const bool over = link_->Close(closed_);
   EndAll(closed_);
   if (over) OnClosed();
 }
@@ -64,7 +72,7 @@ void FetchSession::RetryNow() {
 void FetchSession::Connect() {
   connector_.Begin(State::kHello);
   Hello hello = connector_.NewHello();
-  const absl::Status begun = BeginLink(&hello);
+  const absl::Status begun = link_->Begin(&hello);
   if (!begun.ok()) return RetryLater(begun);
   connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
 }
@@ -73,7 +81,7 @@ void FetchSession::OnHelloAnswer(absl::StatusOr<Hello> answer) {
   absl::Status used = answer.status();
   if (used.ok() || IsPathRefusal(used) || IsFinal(used)) silence_.NoteWord();
   if (used.ok()) used = connector_.CheckAnswer(*answer);
-  if (used.ok()) used = UseAnswer(*answer);
+  if (used.ok()) used = link_->UseAnswer(*answer);
   if (!used.ok()) FailAttempt(used);
 }
 
@@ -98,6 +106,7 @@ void FetchSession::MeetPeer(uint64_t incarnation, uint64_t session) {
 }
 
 void FetchSession::OnLinkOpen() {
+  ++counters_.links;
   connector_.StopWaiting();
   connector_.SetState(State::kOpen);
   connector_.why = absl::OkStatus();
@@ -111,21 +120,29 @@ void FetchSession::OnLinkOpen() {
 
 int64_t FetchSession::HeardNs() {
   if (!open() || (!Waits() && !probing_)) return -1;
-  HearWords();
-  return std::max(owed_.word_ns(), silence_.waiting_since_ns());
+  link_->HearWords();
+  return LastHeardNs();
 }
 
 void FetchSession::OnWord() {
   owed_.NoteWord();
   if (!owed_.works()) return;
   connector_.NoteWorking();
+  connector_.back_off()->Reset();
   if (probing_) NoteUsable();
 }
 
+// The more it may have under way to us, the more often it is asked.
+void FetchSession::OnAnswer() {
+  owed_.NoteAnswer();
+  OnWord();
+  if (owed_.IsLate()) watch_.CheckAfter(kSoonMs);
+}
+
 bool FetchSession::CheckDue(bool* owes) {
-  const absl::Status overdue = Overdue();
+  const absl::Status overdue = link_->Overdue();
   *owes = owed_.owes_since_ns() >= 0;
-  if (!overdue.ok()) BreakLink(overdue);
+  if (!overdue.ok()) link_->Break(overdue);
   return overdue.ok();
 }
 
@@ -147,8 +164,8 @@ void FetchSession::AskIfUp() {
 void FetchSession::OnSilent(int64_t heard_ns) {
   TRYST_REACHED("sim: the producer is silent");
   connector_.NoteFailing(heard_ns);
-  BreakLink(owed_.Silent(ops_options_.peer, ops_options_.path,
-                         poller_->RunningSince(heard_ns) / 1'000'000));
+  link_->Break(owed_.Silent(ops_options_.peer, ops_options_.path,
+                            poller_->RunningSince(heard_ns) / 1'000'000));
 }
 
 void FetchSession::NoteUsable() {
@@ -157,8 +174,31 @@ void FetchSession::NoteUsable() {
 }
 
 void FetchSession::Replay() {
-  words_->tell_replayed = true;
+  tell_replayed_ = true;
   for (FetchAsk* ask : Asked()) SendSoon(ask);
+}
+
+void FetchSession::OnLinkBroken(const absl::Status& why) {
+  link_->HearWords();
+  ++counters_.breaks;
+  connector_.why = why;
+  if (connector_.state() != State::kClosed) {
+    // The loss of an idle link is not logged, because a producer that stops causes it, too.
+    if (absl::IsDataLoss(why) || (!probing_ && Waits())) {
+      TRYST_LOG(Warning) << ops_options_.self << " lost its " << ops_options_.path
+                         << " connection to " << ops_options_.peer << " (epoch "
+                         << connector_.epoch() << "): " << why.message();
+    }
+    connector_.SetState(State::kDraining);
+    if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
+  }
+  BreakAsks();
+}
+
+void FetchSession::EndIdle() {
+  EndSession();
+  connector_.SetState(State::kIdle);
+  BreakAsks();
 }
 
 void FetchSession::BreakAsks() {
@@ -167,11 +207,11 @@ void FetchSession::BreakAsks() {
   // A fetch that has waited for long over a link that worked does not end with it.
   silence_.NoteWordAt(owed_.word_ns());
   if (connector_.state() != State::kClosed && Waits()) silence_.Watch();
-  words_->tell_replayed = false;
+  tell_replayed_ = false;
   ForgetWords();
   for (FetchAsk* ask : slots_.all()) {
     if (ask == nullptr) continue;
-    OnLinkOver(ask);
+    link_->OnLinkOver(ask);
     if (ask->parks == Parks::kAllowed) ask->parks = Parks::kNo;
     if (Advance(ask, FetchEvent::kBroken) == FetchAction::kAskAgain) {
       ask->Enter(WaitsFor::kDrain, now_ns());
@@ -184,7 +224,7 @@ void FetchSession::DrainAsks() {
     if (ask == nullptr) continue;
     if (ask->state == FetchState::kFencedLeaving) {
       TRYST_REACHED("sim: a fetch has ended before its queue pair has drained");
-      DropMemory(ask);
+      link_->DropMemory(ask);
       // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
       Advance(ask, FetchEvent::kDrained);
       // One that moves to another path does so when the peer has nothing of it any more.
@@ -199,6 +239,7 @@ void FetchSession::DrainAsks() {
 
 // A link that has brought nothing is not made again at once.
 void FetchSession::GoOn() {
+  if (connector_.state() == State::kClosed) return OnClosed();
   if (asks_.live() == 0) return GoIdle();
   if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
   RetryLater(connector_.why);
@@ -239,7 +280,7 @@ void FetchSession::OnPeerLost() {
 }
 
 void FetchSession::FailAttempt(const absl::Status& why) {
-  if (EndAttempt(why)) return Connect();
+  if (link_->EndAttempt(why)) return Connect();
   RetryLater(why);
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
@@ -257,6 +298,11 @@ void FetchSession::FailAttempt(const absl::Status& why) {
 }
 
 void FetchSession::OnConnectTimer() {
+  if (connector_.state() == State::kJoining) {
+    connector_.NoteFailing(connector_.since_ns());  // It was up then.
+    return FailAttempt(absl::UnavailableError(
+        "the producer has agreed to open a connection and did not welcome us in time"));
+  }
   // No caller waits for fetches that are leaving, and the producer keeps their tensors only for
   // this time.
   if (now_ns() - broken_since_ns_ >= ops_options_.retain_ms * 1'000'000) {
@@ -310,16 +356,36 @@ void FetchSession::EndQueuedOf(uint64_t incarnation, const absl::Status& why) {
   }
 }
 
+void FetchSession::EndFetchesOf(uint64_t incarnation, const absl::Status& why) {
+  for (FetchOp* op : fetches_.all()) {
+    if (op->key.src_incarnation() == incarnation) EndEarly(op, why);
+  }
+}
+
 // The producer that would answer them is gone, with everything that it had taken for us.
 void FetchSession::ForgetLeaving() {
   for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
     if (ask == nullptr || ask->state != FetchState::kLeaving) continue;
     if (ask->moves) {
-      MoveAway(ask);
+      link_->MoveAway(ask);
     } else {
       FinishLeaving(ask);
     }
   }
+}
+
+// How many slots there are is the session's: what is held for us is named by them.
+bool FetchSession::UseSlots(size_t slots) {
+  if (slots_.size() == slots) return true;
+  std::vector<FetchAsk*> held;
+  for (FetchAsk* ask : Asked()) {
+    if (!ask->has_slot()) continue;
+    if (ask->said || ask->leaves()) return false;
+    held.push_back(ask);
+  }
+  for (; !held.empty(); held.pop_back()) AskAnew(held.back());
+  slots_.Reset(slots);
+  return true;
 }
 
 // ---- Another path ----
@@ -344,7 +410,7 @@ void FetchSession::SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms) {
     }
   }
   Hello hello = connector_.NewHello();
-  hello.parameters = FarewellParameters(EncodeFarewell(farewell));
+  hello.parameters = link_->FarewellParameters(EncodeFarewell(farewell));
   connector_.Say(hello, std::move(on_answer), most_ms);
 }
 
@@ -381,6 +447,25 @@ void FetchSession::AskAnew(FetchAsk* ask) {
   Advance(ask, FetchEvent::kUnlinked);
   if (ask->has_slot()) FreeSlot(ask);
   lines_.queued.PushFront(ask);
+}
+
+// ---- Views ----
+
+std::string FetchSession::Explain() const {
+  return absl::StrCat(
+      connector_.Explain(), link_->Explain(), ", ", ExplainOut(),
+      connector_.why.ok() ? "" : absl::StrCat("; ", Printable(connector_.why.ToString())));
+}
+
+void FetchSession::View(PathView* view) const {
+  connector_.View(view);
+  link_->View(view);
+}
+
+FetchCounters FetchSession::Counted() const {
+  FetchCounters now = counters_;
+  now.messages += link_->messages();
+  return now;
 }
 
 }  // namespace tryst

@@ -1,7 +1,9 @@
 #ifndef TRYST_CHANNEL_OPS_FETCH_SESSION_H_
 #define TRYST_CHANNEL_OPS_FETCH_SESSION_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,55 +26,35 @@ namespace tryst {
 // fetches go on by another path. Poller thread only.
 class FetchSession : public FetchOps, private LinkWatch::Owner {
  public:
+  using State = Connector::State;
+  using MakeLink = absl::FunctionRef<std::unique_ptr<FetchLink>(FetchSession* session)>;
+  FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options, MakeLink make);
+  ~FetchSession() override;  // REQUIRES: Drained().
+
   void Close(absl::Status why) override;
+  bool Drained() const override { return FetchOps::Drained() && link_->Gone(); }
   // Tries the path, unless that is under way.
   void Probe() override;
   // The network has improved: ends the pause before the next attempt.
   void RetryNow() override;
+  std::string Explain() const override;
+  void View(PathView* view) const override;
+  FetchCounters Counted() const;  // With those of the present link.
 
- protected:
-  using State = Connector::State;
-  // `check_ms` and `ask_up_ms`: as LinkWatch has them.
-  FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
-               FetchCounts* counts, int64_t check_ms, int64_t ask_up_ms);
-
-  // ---- What a transport has of it ----
-  // A link is wanted: what `hello` says of it. An error: none can be made now.
-  virtual absl::Status BeginLink(Hello* hello) = 0;
-  // The answer to that hello. OnLinkOpen() is called in it, or later. An error: the attempt fails.
-  virtual absl::Status UseAnswer(const Hello& answer) = 0;
-  // No link comes of the attempt. True: it is to be made once more, at once.
-  virtual bool EndAttempt(const absl::Status& why) = 0;
-  // Ends the link, which is open; the session goes on.
-  virtual void BreakLink(const absl::Status& why) = 0;
-  // It is closed. True: there is no link any more; else OnClosed() is called when there is none.
-  virtual bool CloseLink() = 0;
-  // The parameters of a hello that says farewell.
-  virtual std::string FarewellParameters(const std::string& farewell) const { return farewell; }
-  // Notes what the peer has said since the last check, if the link does not tell of each word.
-  virtual void HearWords() {}
-  // Whether anything waits for the peer.
-  virtual bool Waits() const { return asks_.live() > 0; }
-  // Notes what the peer has announced (FetchOwed::NoteAwaited). An error: it is late, and the link
-  // is to end.
-  virtual absl::Status Overdue() = 0;
-  // Its link is over: what it noted of that link is forgotten.
-  virtual void OnLinkOver(FetchAsk* ask) = 0;
-  // It was given up to go on by another path, and the peer has nothing of it any more.
-  virtual void MoveAway(FetchAsk*) {}
-
-  // ---- A link, from its hello to its end ----
-  virtual void Connect();
+  // ---- What happens to a link: for FetchLink ----
+  Connector* connector() { return &connector_; }
+  FetchOwed* owed() { return &owed_; }
+  FetchLink* link() const { return link_.get(); }
+  uint64_t session() const { return session_; }                    // The peer's memory of us.
+  uint64_t peer_incarnation() const { return peer_incarnation_; }  // 0: the peer never answered.
+  bool is_probing() const { return probing_; }  // It connects only to see whether the path works.
+  size_t live_asks() const { return asks_.live(); }
+  size_t waiting() const { return live_asks() - link_->asked_ahead(); }
   // The peer has answered the hello. Another incarnation, or another session, ends what was asked.
   void MeetPeer(uint64_t incarnation, uint64_t session);
+  // A session has so many slots, as long as it has asked for something. False: it has others.
+  bool UseSlots(size_t slots);
   void OnLinkOpen();
-  void Replay();  // All that was asked before is said again.
-  void BreakAsks();
-  // The link has drained: no byte that was sent over it can land any more.
-  void DrainAsks();
-  void GoOn();  // There is no link any more: makes the next one, if it is needed.
-  void FailAttempt(const absl::Status& why);
-  void NoteUsable();  // The path has shown that it works.
   // A fetch waits. `is_first`: no other did. False: there is no link yet.
   bool AwaitPeer(bool is_first) {
     if (is_first) silence_.NoteWaits();
@@ -84,35 +66,65 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
     if (connector_.state() == State::kIdle) Connect();
     return false;
   }
-  void OnWord();  // The peer was heard over the link.
-  // It is late with what it has announced, and the link is to end for that.
+  // An ask waits for the peer's last word alone.
+  void AwaitLastWord() {
+    if (waiting() == 1) silence_.NoteWaits();
+    if (open()) watch_.Watch();
+  }
+  // When the peer was last heard over the link, or was first waited for.
+  int64_t LastHeardNs() const { return std::max(owed_.word_ns(), silence_.waiting_since_ns()); }
+  void OnWord();      // The peer was heard over the link.
+  void OnAnswer();    // It has answered a question, and brought nothing.
+  void NoteUsable();  // The path has shown that it works.
+  // It is late with what it has announced, and the link is to end.
   absl::Status NoteLate();
+  void FailAttempt(const absl::Status& why);
+  // The link is over. What was asked over it waits until the link has drained: until no byte that
+  // was sent over it can land any more.
+  void OnLinkBroken(const absl::Status& why);
+  void DrainAsks();
+  void GoOn();  // There is no link any more: makes the next one, if it is needed.
+  // The producer knows that the session is over. EndIdle(): with its link, which nobody needs.
+  void EndSession() { session_ = 0; }
+  void EndIdle();
+  // The life that was asked is over, or knows nothing of us. What `goes_on` is asked for anew: its
+  // fetch had heard of the next life before this channel did. Call it without a link.
+  void EndAsked(const absl::Status& why, absl::FunctionRef<bool(const FetchAsk&)> goes_on);
+  // Whether its key names another life than the one that was met last.
+  bool IsForAnother(const FetchAsk& ask) const;
+  void EndFetchesOf(uint64_t incarnation, const absl::Status& why);
+  void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) { FetchOps::TakeOut(ask, taken); }
+
+ protected:
+  // ---- A link, from its hello to its end ----
+  virtual void Connect();
+  void Replay();  // All that was asked before is said again.
+  void BreakAsks();
+  // Whether anything waits for the peer.
+  bool Waits() const { return waiting() > 0; }
   void OnPeerLost();  // It was silent for the patience.
   void OnConnectTimer() override;
 
   // ---- The end of a session ----
   void OnClosed();
-  // The life that was asked is over, or knows nothing of us. What `goes_on` is asked for anew: its
-  // fetch had heard of the next life before this channel did. Call it without a link.
-  void EndAsked(const absl::Status& why, absl::FunctionRef<bool(const FetchAsk&)> goes_on);
   // Nobody will answer the cancels. Call it without a link.
   void ForgetLeaving();
   // It is asked for anew, as the first of those in line. REQUIRES: the peer has nothing of it.
   void AskAnew(FetchAsk* ask);
-  // Whether its key names another life than the one that was met last.
-  bool IsForAnother(const FetchAsk& ask) const;
 
-  uint64_t peer_incarnation_ = 0;  // 0: the peer never answered.
-  uint64_t session_ = 0;           // The peer's memory of us.
-  bool probing_ = false;           // It connects only to see whether the path works.
-  PeerSilence silence_;            // While there is no link,
-  LinkWatch watch_;                // and while there is one.
-  FetchOwed owed_;                 // Over the present link, or the last.
+  uint64_t peer_incarnation_ = 0;
+  uint64_t session_ = 0;
+  bool probing_ = false;
+  PeerSilence silence_;  // While there is no link,
+  LinkWatch watch_;      // and while there is one.
+  FetchOwed owed_;       // Over the present link, or the last.
 
  private:
-  // LinkWatch::Owner, but for what the transport says.
+  // LinkWatch::Owner.
   int64_t HeardNs() override;
+  int64_t MostSilentMs() const override { return link_->MostSilentMs(); }
   bool CheckDue(bool* owes) override;
+  void AskForSign(bool again) override { link_->AskForSign(again); }
   void AskIfUp() override;
   void OnSilent(int64_t heard_ns) override;
 

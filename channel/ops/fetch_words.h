@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// What a transport sends to the peer for FetchOps. Poller thread only.
+// What a link sends to the peer for FetchOps. Poller thread only.
 class FetchWords {
  public:
   virtual void FlushSoon() = 0;  // Sends everything that is due, at the end of this turn.
@@ -26,8 +26,6 @@ class FetchWords {
   virtual size_t most_tickets() const = 0;
   // Whether requests leave within the call of Fetch().
   virtual bool AsksAtOnce() const { return false; }
-
-  bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
 
  protected:
   ~FetchWords() = default;

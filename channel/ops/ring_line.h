@@ -18,6 +18,7 @@ class RingLine {
   T& operator[](size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   const T& operator[](size_t i) const { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   T& front() { return ring_[first_]; }
+  T& back() { return (*this)[size_ - 1]; }
   const T& front() const { return ring_[first_]; }
   void push_back(T value) {
     if (size_ == ring_.size()) Grow();

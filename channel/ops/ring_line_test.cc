@@ -26,6 +26,7 @@ TEST(RingLineTest, DoesWhatADequeDoes) {
       line.Remove(-1);  // It is not in the line.
     } else if (!model.empty()) {
       ASSERT_EQ(line.front(), model.front());
+      ASSERT_EQ(line.back(), model.back());
       line.pop_front();
       model.pop_front();
     }

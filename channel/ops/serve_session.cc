@@ -4,24 +4,28 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/reached.h"
 
 namespace tryst {
 namespace {
 
 ServeSlotsOptions Named(ServeSlotsOptions slots, const ServeSessionOptions& options,
-                        const std::string& consumer, const void* watched) {
+                        const std::string& consumer, const void* watched,
+                        std::function<void()> on_takes_idle) {
   slots.consumer = consumer;
   slots.path = options.path;
   slots.trace = options.trace;
   slots.watched = watched;
+  slots.on_takes_idle = std::move(on_takes_idle);
   return slots;
 }
 
 }  // namespace
 
 ServeSession::ServeSession(Poller* poller, TensorSource* source, const ServeSessionOptions& options,
-                           ServeSlotsOptions slots, const Hello& consumer, uint64_t session)
+                           ServeSlotsOptions slots, const Hello& consumer, uint64_t session,
+                           MakeLink make)
     : poller_(poller),
       path_(options.path),
       self_(options.self),
@@ -29,14 +33,17 @@ ServeSession::ServeSession(Poller* poller, TensorSource* source, const ServeSess
       consumer_(consumer.worker),
       consumer_incarnation_(consumer.incarnation),
       session_(session),
-      state_since_ns_(poller->now_ns()),
-      slots_(poller, source, this, Named(slots, options, consumer_, this), &counters_),
       retain_ns_(options.retain_ms * 1'000'000),
-      watch_(slots.watch) {
+      watch_(slots.watch),
+      link_(make(this)),
+      state_since_ns_(poller->now_ns()),
+      slots_(poller, source, link_.get(),
+             Named(slots, options, consumer_, this, [this] { FinishFarewell(); }), &counters_) {
   slots_.set_trace_number(session);
 }
 
 ServeSession::~ServeSession() {
+  TRYST_CHECK(Drained()) << Explain();
   if (watch_ != nullptr) watch_->OnEndGone(this);
 }
 
@@ -68,10 +75,10 @@ void ServeSession::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(absl::UnavailableError("the producer is stopping"));
   const absl::Status fresh = StartEpoch(hello);
   if (!fresh.ok()) return std::move(done)(fresh);
-  if (!HasLink()) return Accept(hello, std::move(done));
+  if (!link_->Exists()) return Accept(hello, std::move(done));
   TRYST_REACHED("sim: a hello comes while the former link lives");
   next_hello_.emplace(hello, std::move(done));
-  BreakLink(absl::UnavailableError(
+  link_->Break(absl::UnavailableError(
       absl::StrCat(consumer_, " opened connection ", hello.epoch, ", which replaces this one")));
 }
 
@@ -80,8 +87,10 @@ void ServeSession::Accept(const Hello& hello, HelloDone done) {
   poller_->CancelTimer(&retain_timer_);
   abandoned_ = false;
   WaitForConsumer();
-  absl::StatusOr<Hello> answer = OpenLink(hello);
-  if (answer.ok()) epoch_ = hello.epoch;
+  Hello answer = NewAnswer(hello.epoch);
+  const absl::Status opened = link_->Open(hello, &answer);
+  if (!opened.ok()) return std::move(done)(opened);
+  epoch_ = hello.epoch;
   std::move(done)(std::move(answer));
 }
 
@@ -97,9 +106,27 @@ Hello ServeSession::NewAnswer(uint64_t epoch) const {
 void ServeSession::OnLinkOpen(uint64_t epoch) {
   epoch_ = epoch;
   slots_.Connect(epoch);
-  state_since_ns_ = poller_->now_ns();
+  NoteState();
   poller_->CancelTimer(&retain_timer_);
   abandoned_ = false;
+}
+
+void ServeSession::OnLinkBroken(const absl::Status& why) {
+  if (absl::IsDataLoss(why) || (!closed_ && !is_replaced() && !absl::IsCancelled(why))) {
+    LogLoss(why);
+  }
+  NoteState();
+  slots_.Disconnect();
+}
+
+// The loss of an idle link is not logged, because a consumer that stops causes it, too.
+void ServeSession::LogLoss(const absl::Status& why) const {
+  const bool is_idle = std::all_of(slots_.begin(), slots_.end(), [](const ServeOp& op) {
+    return op.state == ServeState::kFree || op.state == ServeState::kSent;
+  });
+  if (is_idle && !absl::IsDataLoss(why)) return;
+  TRYST_LOG(Warning) << self_ << " lost the " << path_ << " connection of " << consumer_
+                     << " (epoch " << epoch_ << "): " << why.message();
 }
 
 void ServeSession::OnLinkGone() {
@@ -131,8 +158,8 @@ void ServeSession::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   answer.parameters = EncodeFarewell({session_, {}});
   farewell_.emplace(std::move(answer), std::move(done));
   // What it still has under way to us must no longer be heard: it asks anew elsewhere.
-  if (HasLink()) {
-    BreakLink(absl::UnavailableError(
+  if (link_->Exists()) {
+    link_->Break(absl::UnavailableError(
         absl::StrCat(consumer_, " has moved its fetches from this path to another: ", path_)));
   }
   if (watch_ != nullptr) watch_->OnServeFarewell(this);
@@ -141,7 +168,7 @@ void ServeSession::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
     TRYST_REACHED("sim: a farewell crosses a take");
   }
   slots_.DropTakes();
-  const ServeEvent rest = EndFormer();
+  const ServeEvent rest = link_->EndFormer();
   for (const Farewell::Wanted& wanted : farewell.wanted) {
     if (farewell.session != session_ || wanted.slot >= slots_.size()) {
       TRYST_REACHED("rare: a farewell of another session");
@@ -179,19 +206,13 @@ void ServeSession::Close(const absl::Status& why) {
     std::move((*waiting)->second)(why);
     waiting->reset();
   }
-  if (HasLink()) BreakLink(why);
+  if (link_->Exists()) link_->Break(why);
   slots_.StopWatching();
   slots_.DropTakes();
-  slots_.EndAll(EndFormer());
+  slots_.EndAll(link_->EndFormer());
 }
 
 // ---- Views ----
-
-bool ServeSession::any_unanswered() const {
-  return std::any_of(slots_.begin(), slots_.end(), [](const ServeOp& op) {
-    return op.state != ServeState::kFree && op.state != ServeState::kSent;
-  });
-}
 
 PathView ServeSession::View() const {
   LiveOps ops(0);
@@ -202,7 +223,7 @@ PathView ServeSession::View() const {
   view.path = path_;
   view.in_use = true;
   view.state = "not connected";
-  ViewLink(&view);
+  link_->View(&view);
   view.since_ns = state_since_ns_;
   view.epoch = epoch_;
   view.under_way = ops.left_out();
@@ -210,8 +231,15 @@ PathView ServeSession::View() const {
 }
 
 std::string ServeSession::Explain() const {
-  return absl::StrCat(consumer_, " fetches from us over ", path_, ": ", View().state, ", epoch ",
-                      epoch_, slots_.Explain(": ", "; "));
+  return absl::StrCat(consumer_, " fetches from us over ", path_, ": ", View().state, " since ",
+                      (poller_->now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_,
+                      link_->Explain(), slots_.Explain(": ", "; "));
+}
+
+ServeCounters ServeSession::Counted() const {
+  ServeCounters now = counters_;
+  now.messages += link_->messages();
+  return now;
 }
 
 }  // namespace tryst

@@ -80,6 +80,7 @@ void ServeSlots::Connect(uint64_t epoch) {
 }
 
 void ServeSlots::Disconnect() {
+  if (!connected_) return;
   connected_ = false;
   takes_.SetEpoch(0);
   words_.clear();
@@ -347,7 +348,7 @@ void ServeSlots::NoteNotAsked() {
   TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
 }
 
-bool ServeSlots::SayWords() {
+bool ServeSlots::SayAllWords() {
   const bool all = words_.SayAll([this](bool is_parked, uint16_t slot, uint32_t generation) {
     return wire_->SayWord(is_parked, slot, generation);
   });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/base/attributes.h"
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/serve_op.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/slot_array.h"
@@ -45,7 +47,6 @@ class ServeWire {
   virtual bool SayHere(absl::Span<const uint64_t> tickets) = 0;
   // Has SayWords() called at the end of this turn.
   virtual void FlushSoon() = 0;
-  virtual void OnTakesIdle() = 0;
 };
 
 struct ServeSlotsOptions {
@@ -54,13 +55,14 @@ struct ServeSlotsOptions {
   int generation_bits = 16;  // After so many bits a generation begins anew.
   uint32_t max_parked = 0;   // Requests of the consumer that may wait without a slot.
   // Bounds of the keys that it names: how many, the bytes of one, and of all.
-  uint32_t max_keys = 0;
-  size_t max_key_bytes = 0;
-  uint64_t max_keys_bytes = 0;
+  uint32_t max_keys = limits::kMaxKeys;
+  size_t max_key_bytes = limits::kMaxKeyBytes;
+  uint64_t max_keys_bytes = limits::kMaxKeysBytes;
   size_t tickets_a_word = 1;      // That fit into one HERE.
   Trace* trace = nullptr;         // The poller's; may be null.
   SlotWatch* watch = nullptr;     // May be null.
   const void* watched = nullptr;  // The end that the watch is told of.
+  std::function<void()> on_takes_idle;
 };
 
 struct ServeRequest {
@@ -125,8 +127,8 @@ class ServeSlots final : private TakesUser {
   ABSL_MUST_USE_RESULT bool FailTaken(ServeOp* op, const absl::Status& why);
 
   // Says which slots are parked or free, and which tickets have their outcome; false: there was no
-  // room for all.
-  bool SayWords();
+  // room for all. Every turn asks.
+  bool SayWords() { return !has_words() || SayAllWords(); }
   bool has_slot_words() const { return !words_.empty(); }
   bool has_words() const { return !words_.empty() || takes_.has_here(); }
   void SayGone(uint16_t slot, uint32_t generation) { words_.Gone(slot, generation); }
@@ -205,6 +207,7 @@ class ServeSlots final : private TakesUser {
     if (track_ != nullptr) TraceFormer(former);
   }
   void TraceFormer(const Former& former);
+  bool SayAllWords();
   void StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known);
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
@@ -217,7 +220,9 @@ class ServeSlots final : private TakesUser {
   }
   static void NoteNotAsked();
   void OnHere() override { wire_->FlushSoon(); }
-  void OnTakesIdle() override { wire_->OnTakesIdle(); }
+  void OnTakesIdle() override {
+    if (options_.on_takes_idle) options_.on_takes_idle();
+  }
   uint64_t IdOf(const ServeOp& op) const {
     return TraceId(trace_number_, uint64_t{op.slot} << options_.generation_bits | op.generation,
                    op.step);

@@ -73,7 +73,6 @@ class Notes final : public ServeWire {
     return true;
   }
   void FlushSoon() override { ++flushes; }
-  void OnTakesIdle() override {}
   std::vector<std::string> Said() { return std::exchange(said, {}); }
 
   std::vector<std::string> said;

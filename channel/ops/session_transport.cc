@@ -9,8 +9,14 @@ SessionTransport::SessionTransport(const TransportContext& context, const Sessio
       session_options_(options),
       seed_(context.seed),
       consumers_(&context_, options.max_consumers, [this](const Hello& hello, uint64_t session) {
-        return MakeSession(hello, session);
+        return MakeServeSession(hello, session);
       }) {}
+
+std::unique_ptr<Channel> SessionTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  std::unique_ptr<FetchSession> session = MakeFetchSession(peer, user);
+  fetching_.push_back({session.get(), user});
+  return session;
+}
 
 void SessionTransport::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
@@ -35,31 +41,49 @@ void SessionTransport::ExplainServing(const std::string& peer, std::string* out)
   consumers_.Explain(peer, out);
 }
 
+FetchCounters SessionTransport::fetch_counters() const {
+  FetchCounters sum;
+  for (const Fetching& one : fetching_) sum += one.session->Counted();
+  return sum;
+}
+
 void SessionTransport::View(const std::string& peer, std::vector<PathView>* views) const {
   consumers_.View(peer, views);
 }
 
-void SessionTransport::Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options) {
-  options->path = name();
-  options->self = context_.self;
-  options->self_incarnation = context_.incarnation;
-  options->peer = peer;
-  options->trace = context_.trace;
-  options->max_tensor_bytes = context_.max_tensor_bytes;
-  options->retain_ms = session_options_.retain_ms;
-  options->patience_ms = session_options_.patience_ms;
-  options->max_parked = session_options_.max_waiting;
-  options->user = user;
-  if (user != nullptr && user->HasAnother()) options->give_up_ms = session_options_.give_up_ms;
-  options->seed = ++seed_;
+std::vector<const ServeSession*> SessionTransport::serving() const {
+  std::vector<const ServeSession*> serving;
+  for (const auto& session : consumers_.serving()) {
+    if (!session->closed()) serving.push_back(session.get());
+  }
+  return serving;
 }
 
-void SessionTransport::Fill(ServeSessionOptions* options) const {
-  options->path = name();
-  options->self = context_.self;
-  options->self_incarnation = context_.incarnation;
-  options->trace = context_.trace;
-  options->retain_ms = session_options_.retain_ms;
+FetchOpsOptions SessionTransport::FetchOptionsOf(const std::string& peer, PathUser* user) {
+  FetchOpsOptions options;
+  options.path = name();
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.peer = peer;
+  options.trace = context_.trace;
+  options.max_tensor_bytes = context_.max_tensor_bytes;
+  options.retain_ms = session_options_.retain_ms;
+  options.patience_ms = session_options_.patience_ms;
+  options.max_parked = session_options_.max_waiting;
+  options.user = user;
+  if (user != nullptr && user->HasAnother()) options.give_up_ms = session_options_.give_up_ms;
+  options.seed = ++seed_;
+  return options;
+}
+
+ServeSessionOptions SessionTransport::ServeOptions() const {
+  ServeSessionOptions options;
+  options.path = name();
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.trace = context_.trace;
+  options.retain_ms = session_options_.retain_ms;
+  return options;
 }
 
 }  // namespace tryst

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "channel/ops/consumers.h"
-#include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/serve_session.h"
 #include "channel/transport.h"
 
@@ -33,6 +33,10 @@ struct SessionOptions {
 // hellos hold, and makes both. Poller thread only, as Transport says.
 class SessionTransport : public Transport {
  public:
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  // One that is not counted, which tests use. `user` may be null.
+  virtual std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer,
+                                                         PathUser* user) = 0;
   void OnHello(const Hello& hello, HelloDone done) override;
   void NotePeer(const std::string& worker, uint64_t incarnation) override;
   void Maintain() override { consumers_.Maintain(); }
@@ -42,25 +46,33 @@ class SessionTransport : public Transport {
   void ExplainServing(const std::string& peer, std::string* out) const override;
   void View(const std::string& peer, std::vector<PathView>* views) const override;
   void ListOps(LiveOps* ops) const override { consumers_.ListOps(ops); }
+  FetchCounters fetch_counters() const;
   ServeCounters serve_counters() const { return consumers_.counters(); }
+  std::vector<const ServeSession*> serving() const;  // Those that are not closed.
 
  protected:
   SessionTransport(const TransportContext& context, const SessionOptions& options);
 
   // The farewell in it; none: a link is wanted. An error refuses it.
   virtual absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const = 0;
-  virtual std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) = 0;
+  virtual std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) = 0;
 
   // What is the same for every kind of link.
-  void Fill(const std::string& peer, PathUser* user, FetchOpsOptions* options);
-  void Fill(ServeSessionOptions* options) const;
+  FetchOpsOptions FetchOptionsOf(const std::string& peer, PathUser* user);
+  ServeSessionOptions ServeOptions() const;
   // Call it in the destructor, while what sessions use is still there.
   void DropSessions() { consumers_.Reap(); }
 
   bool closed() const { return closed_; }
-  const Consumers::Sessions& serving() const { return consumers_.serving(); }
 
   const TransportContext context_;
+
+  // Poller thread only.
+  struct Fetching {
+    FetchSession* session;
+    PathUser* user;
+  };
+  std::vector<Fetching> fetching_;  // All that were ever made.
 
  private:
   const SessionOptions session_options_;

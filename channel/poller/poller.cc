@@ -294,6 +294,7 @@ int64_t Poller::RunningSince(int64_t at_ns) const {
 }
 
 void Poller::RunFlushes() {
+  if (flushes_.empty()) return;
   // A flush may request another flush, which belongs to the next turn.
   flushing_.swap(flushes_);
   for (PollerFlush*& flush : flushing_) {
@@ -426,12 +427,6 @@ void Poller::RemoveSource(PollerSource* source) {
   TRYST_CHECK(at != sources_.end());
   sources_.erase(at);
   if (source->event_fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, source->event_fd(), nullptr);
-}
-
-void Poller::FlushThisTurn(PollerFlush* flush) {
-  if (flush->queued_) return;
-  flush->queued_ = true;
-  flushes_.push_back(flush);
 }
 
 void Poller::ForgetFlush(PollerFlush* flush) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -135,7 +136,9 @@ class Poller final : public WorkSource {
   // Moves a timer that is already set.
   void SetTimer(PollerTimer* timer, int64_t at_ns) { timers_.Set(timer, std::max(at_ns, now_ns_)); }
   void CancelTimer(PollerTimer* timer) { timers_.Cancel(timer); }  // Does nothing if it is not set.
-  void FlushThisTurn(PollerFlush* flush);
+  void FlushThisTurn(PollerFlush* flush) {
+    if (!std::exchange(flush->queued_, true)) flushes_.push_back(flush);
+  }
   void ForgetFlush(PollerFlush* flush);
 
   // Many objects were freed at once, so the heap can give memory back to the system. That is slow,

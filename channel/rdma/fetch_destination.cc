@@ -9,17 +9,12 @@
 
 namespace tryst {
 
-absl::Status FetchDestinations::MayFill(const Tensor& destination) const {
-  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
-  return landings_->nic()->ReachesDevice(destination.space().device_ordinal);
-}
-
 void FetchDestinations::Choose(RdmaAsk* ask, uint64_t inside, uint64_t bytes_last) {
   if (ask->landing || ask->region != nullptr) return;
   const Tensor& wanted = ask->destination();
   if (wanted.valid()) {
     // A tensor over the limit gets no memory: the peer will say how large it is, and is refused.
-    if (wanted.bytes() > options_.max_tensor_bytes) return;
+    if (wanted.bytes() > ops_->options().max_tensor_bytes) return;
     const bool may_be_inside = wanted.on_host() && wanted.bytes() <= inside;
     if (wanted.dtype() == DType::kString || may_be_inside) return;
     Give(ask, wanted.bytes(), LandingPool::For::kWaiting);
@@ -78,7 +73,8 @@ bool FetchDestinations::WaitForRoom(RdmaAsk* ask) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", ask->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
         ": raise landing_bytes, or receive the tensor into a destination of your own"));
-    if (options_.user == nullptr || !options_.user->HasLastResort()) {
+    PathUser* const user = ops_->options().user;
+    if (user == nullptr || !user->HasLastResort()) {
       ops_->EndAsk(ask, too_large);
       return true;
     }

@@ -7,8 +7,8 @@
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/linked_line.h"
 #include "channel/rdma/fetch_ask.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/landing_pool.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
@@ -16,11 +16,10 @@ namespace tryst {
 class FetchDestinations {
  public:
   // All outlive it.
-  FetchDestinations(FetchOps* ops, LandingPool* landings, const FetchChannelOptions* options)
+  FetchDestinations(FetchOps* ops, LandingPool* landings, const RdmaOptions* options)
       : ops_(ops), landings_(landings), options_(*options), writer_(landings->NewWriter()) {}
 
   LandingPool* landings() const { return landings_; }
-  absl::Status MayFill(const Tensor& destination) const;
   // Chooses a destination before the peer has said what the tensor is: of the size that the caller
   // named, else of the last size (`bytes_last`; 0: unknown), else of a guessed one. A tensor that
   // fits into a message (`inside` bytes) needs none. Without room it gets none, and the peer will
@@ -61,7 +60,7 @@ class FetchDestinations {
 
   FetchOps* const ops_;
   LandingPool* const landings_;
-  const FetchChannelOptions& options_;
+  const RdmaOptions& options_;
   const uint64_t writer_;  // Our number in the pool, as the writer of these landings.
   LinkedLine<FetchAsk> room_line_{&FetchAsk::wait_link};  // kWaitingRoom.
 };

@@ -7,6 +7,7 @@
 #include "absl/types/optional.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
 
@@ -17,14 +18,6 @@ namespace {
 bool InHostDestination(const FetchAsk& ask) {
   const Tensor& destination = ask.destination();
   return destination.valid() && destination.on_host();
-}
-
-// Whether the tensor has the type and shape that the peer named. Never a string tensor.
-bool IsAsSaid(const Tensor& tensor, const wire::TensorMeta& meta) {
-  if (!tensor.valid() || tensor.dtype() == DType::kString) return false;
-  const absl::Span<const int64_t> dims = tensor.shape().dims();
-  return static_cast<uint8_t>(tensor.dtype()) == meta.dtype && dims.size() == meta.rank &&
-         std::equal(dims.begin(), dims.end(), meta.dims) && tensor.bytes() == meta.bytes;
 }
 
 absl::optional<FetchEvent> EventOf(wire::RecordType type) {
@@ -39,8 +32,6 @@ absl::optional<FetchEvent> EventOf(wire::RecordType type) {
       return FetchEvent::kFailed;
     case wire::RecordType::kGone:
       return FetchEvent::kGone;
-    case wire::RecordType::kParked:
-      return FetchEvent::kParked;
     default:
       return absl::nullopt;
   }
@@ -48,50 +39,46 @@ absl::optional<FetchEvent> EventOf(wire::RecordType type) {
 
 }  // namespace
 
-absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
+absl::Status RdmaReceiver::OnRecord(const wire::Record& record) {
   if (record.type == wire::RecordType::kPong) {
-    if (sender_->TakePong()) user_->OnPong();
+    if (sender_->TakePong()) session_->OnAnswer();
     return absl::OkStatus();
   }
-  user_->OnHeard();
+  session_->OnWord();
   if (record.type == wire::RecordType::kHere) {
     auto tickets = wire::DecodeTickets(record);
-    if (tickets.ok()) ops_->OnHere(*tickets);
+    if (tickets.ok()) session_->OnHere(*tickets);
     return tickets.status();
   }
   const absl::optional<FetchEvent> event = EventOf(record.type);
-  if (!event)
+  if (!event && record.type != wire::RecordType::kParked)
     return absl::DataLossError(
         "the producer broke the protocol: it sent a record that only consumers send");
-  if (record.slot >= ops_->slots().size())
+  if (record.slot >= session_->slots().size())
     return absl::DataLossError(
         "the producer broke the protocol: it sent a record for a slot that does not exist");
-  RdmaAsk* ask = RdmaAsk::Of(ops_->slots().at(record.slot));
+  RdmaAsk* ask = RdmaAsk::Of(session_->slots().at(record.slot));
   if (ask == nullptr || static_cast<uint16_t>(ask->generation) != record.generation) {
     TRYST_REACHED("rare: a record of another generation");
     ++counters_.ghosts;
     return absl::OkStatus();
   }
-  if (*event == FetchEvent::kParked && ask->parks != Parks::kAllowed) {
-    return absl::DataLossError(
-        "the producer broke the protocol: it made a fetch wait without a slot, which the fetch did "
-        "not allow");
-  }
-  const FetchRow* row = ops_->Hear(ask, *event);
+  if (!event) return session_->OnParked(ask);
+  const FetchRow* row = session_->Hear(ask, *event);
   return row == nullptr ? OutOfPlace(ask->state, *event) : Act(ask, row->action, record);
 }
 
-absl::Status FetchReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Record& record) {
+absl::Status RdmaReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Record& record) {
   switch (action) {
     case FetchAction::kTake:
-      user_->OnBrought();
+      session_->owed()->NoteBrought();
       return ask->state == FetchState::kParts ? OnLanded(ask, record) : OnTensor(ask, record);
     case FetchAction::kFindRoom:
       return OnNeedDestination(ask, record);
     case FetchAction::kFail:
-      user_->OnBrought();
+      session_->owed()->NoteBrought();
       Complete(ask,
-               FailureTold(record.number, record.body.substr(0, wire::kMaxErrorBytes),
+               FailureTold(record.number, record.body.substr(0, limits::kMaxErrorBytes),
                            (record.flags & wire::kDerived) != 0),
                Tensor(), false);
       break;
@@ -101,10 +88,6 @@ absl::Status FetchReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Re
       ask->meta.stripes = meta->stripes;
       break;
     }
-    case FetchAction::kGiveSlot:
-    case FetchAction::kUnwant:
-      ops_->OnParked(ask, action == FetchAction::kGiveSlot);
-      break;
     case FetchAction::kLastWord:
       ask->parts_since_ns = now_ns();
       LeaveIfOver(ask);
@@ -116,130 +99,76 @@ absl::Status FetchReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Re
 }
 
 // Leaves the slot. If the tensor comes in parts, those still under way are known.
-void FetchReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
+void RdmaReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
   if (from != FetchState::kParts) ask->meta.stripes = 0;
   destinations_->StopWaiting(ask);
   ask->early = Tensor();
-  if (!ops_->open() && from == FetchState::kInSlot)
+  if (!session_->open() && from == FetchState::kInSlot)
     destinations_->Drop(ask);  // No peer can write it any more.
 }
 
-void FetchReceiver::LeaveIfOver(RdmaAsk* ask) {
+void RdmaReceiver::LeaveIfOver(RdmaAsk* ask) {
   if (ask->state != FetchState::kLeft) return;
   if (ask->parts_seen < ask->meta.stripes) {
     TRYST_REACHED("sim: GONE comes before the last part");
     return;
   }
   destinations_->Drop(ask);
-  if (ask->moves) return user_->MoveAway(ask);
-  ops_->FinishLeaving(ask);
+  if (ask->moves) return link_->MoveAway(ask);
+  session_->FinishLeaving(ask);
 }
 
 // Ends the fetch. The peer's last message about the slot has come, and no write follows it.
-void FetchReceiver::Complete(RdmaAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead,
-                             FetchOps::When when) {
+void RdmaReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Tensor&& tensor,
+                            bool is_dead, FetchOps::When when) {
   destinations_->Drop(ask);
   if (ask->is_ahead() && status.ok()) {
-    ops_->Advance(ask, FetchEvent::kAheadDone);
+    session_->Advance(ask, FetchEvent::kAheadDone);
     ask->early = std::move(tensor);
     return;
   }
   sender_->link->Accept(ask->slot, static_cast<uint16_t>(ask->generation + 1));
-  const bool recurs = status.ok() && ask->wants().recurring && !ask->destination().valid();
-  if (!recurs) return ops_->Finish(ask, std::move(status), std::move(tensor), is_dead, when);
-  ops_->keys()->Number(ask->of);
+  if (!recurs || !status.ok()) {
+    return session_->Finish(ask, std::move(status), std::move(tensor), is_dead, when);
+  }
+  session_->keys()->Number(ask->of);
   FetchKey* const key = ask->of;
   if (tensor.valid()) habits_->NoteTensor(*key, tensor);
-  ops_->Finish(ask, std::move(status), std::move(tensor), is_dead, FetchOps::When::kAtEndOfTurn);
+  session_->Finish(ask, std::move(status), std::move(tensor), is_dead,
+                   FetchOps::When::kAtEndOfTurn);
   standing_->ArmNext(key);
 }
 
 // Remembers the size for the next fetch of the key.
-void FetchReceiver::NoteBytes(const RdmaAsk& ask, uint64_t bytes) {
-  ops_->keys()->Number(ask.of);
+void RdmaReceiver::NoteBytes(const RdmaAsk& ask, uint64_t bytes) {
+  session_->keys()->Number(ask.of);
   habits_->NoteBytes(*ask.of, bytes);
 }
 
-// The fast way for a small tensor of numbers, if the caller gave no memory: copies it into a reused
-// block.
-bool FetchReceiver::TakeSmall(RdmaAsk* ask, const wire::TensorMeta& meta,
-                              absl::string_view payload) {
-  if (ask->destination().valid() || payload.size() > SmallStorage::kBytes ||
-      payload.size() > options_.max_tensor_bytes) {
-    return false;
-  }
-  StorageRef memory = small_->Take();
-  Tensor tensor;
-  if (!tensor.TakeView(&memory, static_cast<DType>(meta.dtype),
-                       absl::MakeConstSpan(meta.dims, meta.rank)) ||
-      tensor.bytes() != payload.size()) {
-    return false;
-  }
-  if (!payload.empty()) memcpy(tensor.mutable_data(), payload.data(), payload.size());
-  NoteBytes(*ask, payload.size());
-  counters_.bytes += payload.size();
-  Complete(ask, absl::OkStatus(), std::move(tensor), false, FetchOps::When::kNow);
-  return true;
-}
-
-absl::Status FetchReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnTensor(RdmaAsk* ask, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
-  const bool is_dead = (record.flags & wire::kIsDead) != 0;
-  const Tensor& wanted = ask->destination();
-  if (!is_dead && IsAsSaid(wanted, *meta) && InHostDestination(*ask) &&
-      payload.size() <= options_.max_tensor_bytes) {
-    if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
-    NoteBytes(*ask, payload.size());
-    counters_.bytes += payload.size();
-    Complete(ask, absl::OkStatus(), Tensor(wanted), false, FetchOps::When::kNow);
+  const bool recurs = Recurs(*ask);
+  if ((record.flags & wire::kIsDead) != 0) {
+    Complete(ask, recurs, absl::OkStatus(), Tensor(), true, FetchOps::When::kNow);
     return absl::OkStatus();
   }
-  if (!is_dead && TakeSmall(ask, *meta, payload)) return absl::OkStatus();
-  auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
-  if (!shape.ok()) return absl::DataLossError(shape.status().message());
-  const DType dtype = static_cast<DType>(meta->dtype);
-  absl::Status status;
+  NoteBytes(*ask, payload.size());
+  const TensorInside inside = {static_cast<DType>(meta->dtype),
+                               absl::MakeConstSpan(meta->dims, meta->rank), payload};
+  if (session_->FillDestination(*ask, inside)) {
+    Complete(ask, recurs, absl::OkStatus(), ask->TakeDestination(), false, FetchOps::When::kNow);
+    return absl::OkStatus();
+  }
   Tensor tensor;
-  if (is_dead) {
-    // There are no bytes to take.
-  } else if (dtype == DType::kString) {
-    status = FitsLimit(meta->bytes, options_.max_tensor_bytes);
-    auto decoded = DecodeStrings(payload, *shape);
-    if (!decoded.ok()) return decoded.status();
-    if (status.ok()) tensor = *std::move(decoded);
-  } else {
-    auto bytes = TensorBytes(dtype, *shape);
-    if (!bytes.ok() || *bytes != payload.size()) {
-      return absl::DataLossError(
-          "the producer broke the protocol: a tensor's length does not match its type and shape");
-    }
-    status = ops_->MayTake(*ask, dtype, *shape, meta->bytes);
-    if (status.ok()) {
-      if (InHostDestination(*ask)) {
-        tensor = ask->destination();
-      } else {
-        auto made = Tensor::Allocate(dtype, *shape);
-        status = made.status();
-        if (made.ok()) tensor = *std::move(made);
-      }
-      if (status.ok() && !payload.empty()) {
-        memcpy(tensor.mutable_data(), payload.data(), payload.size());
-      }
-    }
-  }
-  if (!is_dead) NoteBytes(*ask, meta->bytes);
-  if (!status.ok()) {
-    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
-    return absl::OkStatus();
-  }
-  counters_.bytes += payload.size();
-  Complete(ask, absl::OkStatus(), std::move(tensor), is_dead);
+  const absl::Status taken = session_->TakeInside(ask, inside, &tensor);
+  if (!taken.ok() || !tensor.valid()) return taken;
+  Complete(ask, recurs, absl::OkStatus(), std::move(tensor), false, FetchOps::When::kNow);
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   ask->meta = *meta;
@@ -250,17 +179,17 @@ absl::Status FetchReceiver::OnLanded(RdmaAsk* ask, const wire::Record& record) {
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
-  user_->OnHeard();
-  RdmaAsk* ask = RdmaAsk::Of(ops_->slots().at(slot));
+absl::Status RdmaReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
+  session_->OnWord();
+  RdmaAsk* ask = RdmaAsk::Of(session_->slots().at(slot));
   if (ask == nullptr || static_cast<uint16_t>(ask->generation) != generation) {
     TRYST_REACHED("rare: an immediate of another generation");
     ++counters_.ghosts;
     return absl::OkStatus();
   }
-  if (ops_->Hear(ask, FetchEvent::kPart) == nullptr)
+  if (session_->Hear(ask, FetchEvent::kPart) == nullptr)
     return OutOfPlace(ask->state, FetchEvent::kPart);
-  user_->OnBrought();
+  session_->owed()->NoteBrought();
   const uint32_t bit = 1u << lane;
   // On a NIC that reorders, a queue pair may carry several parts, which are only counted.
   if (sender_->link->ordered() && (ask->lanes_seen & bit) != 0)
@@ -292,7 +221,7 @@ absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t ge
 }
 
 // All bytes are in the destination.
-absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
+absl::Status RdmaReceiver::TakeLanded(RdmaAsk* ask) {
   const wire::TensorMeta& meta = ask->meta;
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta.dims, meta.rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
@@ -329,12 +258,12 @@ absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
       ask->announced = false;  // There may be no room for it now.
       ask->parts_seen = 0;
       ask->lanes_seen = 0;
-      ops_->Advance(ask, FetchEvent::kRetry);
-      ops_->SendSoon(ask);
+      session_->Advance(ask, FetchEvent::kRetry);
+      session_->SendSoon(ask);
       return absl::OkStatus();
     }
     TRYST_REACHED("rare: a wrong digest for the second time");
-    ops_->EndAsk(
+    session_->EndAsk(
         ask,
         absl::DataLossError(
             "the bytes of the tensor were changed on their way, twice: its digest is wrong; look "
@@ -342,7 +271,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
     return absl::OkStatus();
   }
   NoteBytes(*ask, meta.bytes);
-  absl::Status status = ops_->MayTake(*ask, dtype, *shape, meta.bytes);
+  absl::Status status = session_->MayTake(*ask, dtype, *shape, meta.bytes);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
@@ -357,7 +286,7 @@ absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
     if (taken.ok()) tensor = *std::move(taken);
   }
   if (!status.ok()) {
-    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
+    session_->EndAsk(ask, status);  // The tensor stays with the producer.
     return absl::OkStatus();
   }
   counters_.bytes += meta.bytes;
@@ -365,16 +294,16 @@ absl::Status FetchReceiver::TakeLanded(RdmaAsk* ask) {
   return absl::OkStatus();
 }
 
-absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& record) {
+absl::Status RdmaReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   if (ask->is_ahead()) {
     // Its shape is new, so it is dropped; the fetch will make an ordinary request.
-    ops_->EndAsk(ask,
-                 absl::CancelledError(
-                     "a standing receive ends: the tensor has another shape than the one before"));
+    session_->EndAsk(
+        ask, absl::CancelledError(
+                 "a standing receive ends: the tensor has another shape than the one before"));
     return absl::OkStatus();
   }
   if (std::exchange(ask->announced, true)) {
@@ -386,9 +315,9 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& 
   destinations_->Drop(ask);
   ask->meta = *meta;
   const absl::Status fits =
-      ops_->MayTake(*ask, static_cast<DType>(meta->dtype), *shape, meta->bytes);
+      session_->MayTake(*ask, static_cast<DType>(meta->dtype), *shape, meta->bytes);
   if (!fits.ok()) {
-    ops_->EndAsk(ask, fits);
+    session_->EndAsk(ask, fits);
   } else if (!destinations_->WaitForRoom(ask)) {
     standing_->DropOne();
   }
@@ -396,13 +325,13 @@ absl::Status FetchReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& 
 }
 
 // A fetch has claimed the standing receive.
-void FetchReceiver::TakeAhead(RdmaAsk* ask) {
+void RdmaReceiver::TakeAhead(RdmaAsk* ask) {
   Tensor tensor = std::exchange(ask->early, Tensor());
   const bool is_dead = !tensor.valid();
   const Tensor& wanted = ask->destination();
   if (wanted.valid() && tensor.valid()) {
     const absl::Status fits = FitsDestination(ask->destination(), tensor.dtype(), tensor.shape());
-    if (!fits.ok()) return ops_->EndAsk(ask, fits);
+    if (!fits.ok()) return session_->EndAsk(ask, fits);
     if (tensor.dtype() != DType::kString) {
       if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());
       tensor = wanted;

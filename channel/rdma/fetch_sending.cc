@@ -6,17 +6,17 @@
 
 namespace tryst {
 
-void FetchSender::FlushSoon() {
+void RdmaSender::FlushSoon() {
   if (link != nullptr) link->FlushSoon();
 }
 
-bool FetchSender::SendReplayed() {
+bool RdmaSender::SendReplayed() {
   wire::Record record;
   record.type = wire::RecordType::kReplayed;
   return link->Send(record);
 }
 
-bool FetchSender::SayOwn() {
+bool RdmaSender::SayOwn() {
   if (ping_due) {
     wire::Record record;
     record.type = wire::RecordType::kPing;
@@ -28,13 +28,13 @@ bool FetchSender::SayOwn() {
   return true;
 }
 
-bool FetchSender::TakePong() {
+bool RdmaSender::TakePong() {
   if (!ping_out || !link->HasRead(ping_message_)) return false;
   ping_out = false;
   return true;
 }
 
-bool FetchSender::SendCancel(const FetchAsk& ask) {
+bool RdmaSender::SendCancel(const FetchAsk& ask) {
   wire::Record record;
   record.type = wire::RecordType::kCancel;
   record.slot = ask.slot;
@@ -42,7 +42,7 @@ bool FetchSender::SendCancel(const FetchAsk& ask) {
   return link->Send(record);
 }
 
-bool FetchSender::SendPark(const FetchAsk& ask) {
+bool RdmaSender::SendPark(const FetchAsk& ask) {
   const std::string ticket = wire::EncodeTickets({ask.ticket});
   wire::Record record;
   record.type = wire::RecordType::kPark;
@@ -54,7 +54,7 @@ bool FetchSender::SendPark(const FetchAsk& ask) {
 
 // For after a reconnect. It names the key and step again, because the peer may have dropped the
 // take after a farewell whose answer was lost.
-bool FetchSender::SendWaits(FetchAsk* ask) {
+bool RdmaSender::SendWaits(FetchAsk* ask) {
   FetchKey* const key = ask->of;
   if (!TellKey(key)) return false;
   const std::string body = wire::EncodeWaits({ask->step, ask->ticket});
@@ -65,7 +65,7 @@ bool FetchSender::SendWaits(FetchAsk* ask) {
   return link->Send(record);
 }
 
-bool FetchSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
+bool RdmaSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
   const std::string body = wire::EncodeTickets(tickets);
   wire::Record record;
   record.type = wire::RecordType::kUnwanted;
@@ -73,7 +73,7 @@ bool FetchSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
   return link->Send(record);
 }
 
-bool FetchSender::SendRequest(FetchAsk* base, bool may_park) {
+bool RdmaSender::SendRequest(FetchAsk* base, bool may_park) {
   RdmaAsk* ask = RdmaAsk::Of(base);
   FetchKey* const key = ask->of;
   if (!TellKey(key) || link->message() == nullptr) return false;
@@ -122,12 +122,12 @@ bool FetchSender::SendRequest(FetchAsk* base, bool may_park) {
   body.ticket = ask->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link->Put(add)) return false;
-  ask->trace_id =
-      TraceId(session, uint64_t{ask->slot} << 16 | uint64_t{ask->generation}, ask->step);
+  ask->trace_id = TraceId(session_->session(),
+                          uint64_t{ask->slot} << 16 | uint64_t{ask->generation}, ask->step);
   return true;
 }
 
-bool FetchSender::TellKey(FetchKey* key) {
+bool RdmaSender::TellKey(FetchKey* key) {
   if (key->told == epoch) return true;
   wire::Record record;
   record.type = wire::RecordType::kKey;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/fetch_words.h"
 #include "channel/rdma/fetch_destination.h"
 #include "channel/rdma/key_habits.h"
@@ -15,21 +16,20 @@ namespace tryst {
 
 // The consumer's link of this epoch, and what it sends over it: keys, requests, cancels. Poller
 // thread only.
-class FetchSender final : public FetchWords {
+class RdmaSender final : public FetchWords {
  public:
-  FetchSender(FetchDestinations* destinations, KeyHabits* habits)
-      : destinations_(destinations), habits_(habits) {}
+  RdmaSender(const FetchSession* session, FetchDestinations* destinations, KeyHabits* habits)
+      : session_(session), destinations_(destinations), habits_(habits) {}
 
   std::unique_ptr<MessageLink> link;  // Null: there is none.
   uint64_t epoch = 0;                 // Its hello has it.
-  uint64_t session = 0;               // The peer's.
   bool ping_due = false;
   bool ping_out = false;  // The peer has not answered one that was sent.
 
   // A PONG has come. False: it answers nothing, since the peer has not read our PING.
   bool TakePong();
   void FlushSoon() override;
-  bool AsksAtOnce() const override { return !tell_replayed; }
+  bool AsksAtOnce() const override { return true; }
   bool HasRoom(const FetchAsk&) override { return link->message() != nullptr; }
   bool SendRequest(FetchAsk* ask, bool may_park) override;
   bool SendCancel(const FetchAsk& ask) override;
@@ -43,6 +43,7 @@ class FetchSender final : public FetchWords {
  private:
   bool TellKey(FetchKey* key);
 
+  const FetchSession* const session_;
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
   uint32_t ping_message_ = 0;  // Which had the first PING that is out.

@@ -10,8 +10,8 @@
 #include "channel/poller/member_timer.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/key_habits.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
@@ -22,12 +22,12 @@ class StandingReceives {
  public:
   // All outlive it.
   StandingReceives(FetchOps* ops, FetchDestinations* destinations, KeyHabits* habits,
-                   const FetchChannelOptions* options, FetchCounters* counters)
+                   const RdmaOptions* options)
       : ops_(ops),
         destinations_(destinations),
         habits_(habits),
         options_(*options),
-        counters_(*counters) {}
+        counters_(*ops->counters()) {}
 
   // The standing receive that this fetch claims; null if there is none.
   FetchAsk* Foreseen(const FetchKey& key, int64_t step_id);
@@ -47,7 +47,7 @@ class StandingReceives {
   FetchOps* const ops_;
   FetchDestinations* const destinations_;
   KeyHabits* const habits_;
-  const FetchChannelOptions& options_;
+  const RdmaOptions& options_;
   FetchCounters& counters_;
   bool asks_ahead_ = true;
   // The oldest first. They wait neither for a slot nor for room, so the link is free.

@@ -22,21 +22,29 @@ struct NicPath {
 
 // The options of each NIC.
 struct RdmaOptions : SessionOptions {
-  LinkOptions link;
+  LinkOptions link;  // Our sizes bound those that a consumer asks for.
+  // Up to this size a tensor travels inside the message, if it fits.
   uint64_t eager_bytes = 8192;
   // Tensors from here on are spread over all queue pairs. A smaller part of a tensor takes less
   // time than a message costs.
   uint64_t stripe_bytes = 1 << 20;
+  // The most that one work writes, so that completions show progress.
   uint64_t write_bytes = 16 << 20;
   // The memory that goes with a request for a tensor of unknown size. A larger tensor costs a round
   // trip more, the first time; what is offered lies idle until the tensor comes.
   uint64_t offered_bytes = 256 << 10;
   uint64_t landing_bytes = 1 << 30;   // The most memory for tensors without a destination.
   uint32_t completion_depth = 16384;  // Limits the number of links.
-  uint32_t standing = 16;             // Standing receives from one peer; see RecvArgs::recurring.
-  int64_t standing_ms = 30'000;
-  int64_t heartbeat_ms = 250;
+  // Standing receives from one peer, and never more than half the slots; see RecvArgs::recurring.
+  uint32_t standing = 16;
+  int64_t standing_ms = 30'000;  // How long one waits for its fetch.
+  int64_t heartbeat_ms = 250;    // Between pings, while a request is open and nothing comes.
+  // After this silence the link counts as broken; if the peer's NIC still answers, after
+  // link.stall_ms.
   int64_t silence_ms = 900;
+  // How long to wait for parts that may still be written into the memory of a fetch that was given
+  // up.
+  int64_t given_up_ms = 2000;
 };
 
 }  // namespace tryst

@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "channel/rdma/serve_channel.h"
+#include "channel/rdma/serve_link.h"
 
 namespace tryst {
 
 RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
                              RdmaOptions options)
-    : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {}
+    : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {
+  options_.link.digests &= nic_->path().digests;
+}
 
 RdmaTransport::~RdmaTransport() {
   DropSessions();
@@ -27,20 +29,10 @@ absl::Status RdmaTransport::Open() {
   return nic_->Add(this);
 }
 
-std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  FetchChannelOptions options;
-  options.link = options_.link;
-  options.link.digests &= nic_->path().digests;
-  options.offered_bytes = options_.offered_bytes;
-  Fill(peer, user, &options);
-  options.heartbeat_ms = options_.heartbeat_ms;
-  options.silence_ms = options_.silence_ms;
-  options.standing = options_.standing;
-  options.standing_ms = options_.standing_ms;
-  auto channel = std::make_unique<FetchChannel>(hub_.get(), nic_->landings(), context_.bootstrap,
-                                                std::move(options));
-  fetching_.push_back({channel.get(), user});
-  return channel;
+std::unique_ptr<FetchSession> RdmaTransport::MakeFetchSession(const std::string& peer,
+                                                              PathUser* user) {
+  return RdmaFetchLink::MakeSession(hub_.get(), nic_->landings(), context_.bootstrap,
+                                    FetchOptionsOf(peer, user), options_);
 }
 
 // ---- Room to land in ----
@@ -59,13 +51,13 @@ void RdmaTransport::OnRoom() {
   // takes all the room and none is always last.
   const size_t count = fetching_.size();
   for (size_t idle = 0; idle < count;) {
-    const bool took = fetching_[room_first_ % count].channel->TakeRoom();
+    const bool took = LinkOf(fetching_[room_first_ % count])->TakeRoom();
     idle = took ? 0 : idle + 1;
     room_first_ = (room_first_ + 1) % count;
   }
   // Real fetches outrank standing receives, of any peer.
   if (std::none_of(fetching_.begin(), fetching_.end(),
-                   [](const Fetching& one) { return one.channel->waits_for_room(); })) {
+                   [](const Fetching& one) { return LinkOf(one)->waits_for_room(); })) {
     return;
   }
   DropStanding();
@@ -73,7 +65,7 @@ void RdmaTransport::OnRoom() {
 }
 
 void RdmaTransport::DropStanding() {
-  for (const Fetching& one : fetching_) one.channel->DropOneStanding();
+  for (const Fetching& one : fetching_) LinkOf(one)->DropOneStanding();
 }
 
 // ---- Events of the NIC ----
@@ -104,17 +96,10 @@ absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hell
   return absl::optional<std::string>();
 }
 
-std::unique_ptr<ServeSession> RdmaTransport::MakeSession(const Hello& hello, uint64_t session) {
-  ServeChannelOptions options;
-  options.link = options_.link;
-  options.link.digests &= nic_->path().digests;
-  Fill(&options);
-  options.eager_bytes = options_.eager_bytes;
-  options.stripe_bytes = options_.stripe_bytes;
-  options.write_bytes = options_.write_bytes;
-  options.max_parked = options_.max_waiting;
-  return std::make_unique<ServeChannel>(hub_.get(), context_.source, std::move(options), hello,
-                                        session);
+std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello,
+                                                              uint64_t session) {
+  return RdmaServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_, hello,
+                                    session);
 }
 
 void RdmaTransport::Close(const absl::Status& why) {
@@ -128,7 +113,7 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   const FetchCounters fetched = fetch_counters();
   counters->Count("rdma_fetches", fetched.fetches);
   counters->Count("rdma_fetched_bytes", fetched.bytes);
-  counters->Count("rdma_epochs", fetched.epochs);
+  counters->Count("rdma_epochs", fetched.links);
   counters->Count("rdma_breaks", fetched.breaks);
   counters->Count("rdma_replays", fetched.replays);
   counters->Count("rdma_digests_wrong", fetched.digests_wrong);
@@ -141,14 +126,8 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   counters->Gauge("pinned_bytes_most", nic_->landings()->pinned_bytes_most());
 }
 
-FetchCounters RdmaTransport::fetch_counters() const {
-  FetchCounters sum;
-  for (const Fetching& one : fetching_) sum += one.channel->counters();
-  return sum;
-}
-
 const LandingPool* RdmaTransport::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  for (const Fetching& one : fetching_) one.channel->AddLent(lent_bytes, waiting_bytes);
+  for (const Fetching& one : fetching_) LinkOf(one)->AddLent(lent_bytes, waiting_bytes);
   return nic_->landings();
 }
 

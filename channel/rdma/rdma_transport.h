@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "channel/ops/session_transport.h"
-#include "channel/rdma/fetch_channel.h"
+#include "channel/rdma/fetch_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/rdma_options.h"
 #include "channel/rdma/shared_nic.h"
@@ -28,12 +28,11 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
 
   const std::string& name() const override { return nic_->path().path; }
   absl::Status Open() override;
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   void Maintain() override;
   void Close(const absl::Status& why) override;
 
   void AddCounters(Counters* counters) const override;
-  FetchCounters fetch_counters() const;
   // Adds the landing memory that our channels hold and wait for; returns the pool that it belongs
   // to.
   const LandingPool* AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
@@ -49,28 +48,25 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
     void (RdmaTransport::*const run)();
     std::atomic<bool> posted{false};
   };
-  struct Fetching {
-    FetchChannel* channel;
-    PathUser* user;
-  };
-
   void TellRoom() override { room_task_.Post(); }
   void TellWanted() override { wanted_task_.Post(); }
   void TellEvent(const NicEvent& event) override;
   void OnRoom();
+  static RdmaFetchLink* LinkOf(const Fetching& one) {
+    return static_cast<RdmaFetchLink*>(one.session->link());
+  }
   absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
-  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) override;
+  std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) override;
   void DropStanding();
   void OnNicEvent(const NicEvent& event);
 
   // Constant after Open().
   const std::shared_ptr<SharedNic> nic_;
-  const RdmaOptions options_;
+  RdmaOptions options_;
   std::unique_ptr<QueueHub> hub_;
 
   // Poller thread only.
-  std::vector<Fetching> fetching_;  // All that were ever made; they are freed by our destructor.
-  size_t room_first_ = 0;           // The channel that gets room first next time.
+  size_t room_first_ = 0;  // The channel that gets room first next time.
   RoomTask room_task_{this, &RdmaTransport::OnRoom};
   RoomTask wanted_task_{this, &RdmaTransport::DropStanding};
 };

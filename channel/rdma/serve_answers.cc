@@ -6,10 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
-wire::Record ServeAnswers::Word(const ServeOp& op, wire::RecordType type) const {
+wire::Record RdmaAnswers::Word(const ServeOp& op, wire::RecordType type) const {
   wire::Record record;
   record.type = type;
   record.slot = op.slot;
@@ -17,12 +18,12 @@ wire::Record ServeAnswers::Word(const ServeOp& op, wire::RecordType type) const 
   return record;
 }
 
-bool ServeAnswers::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
+bool RdmaAnswers::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
   return link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); });
 }
 
 // Returns false when there is no room now.
-bool ServeAnswers::Send(ServeOp* op) {
+bool RdmaAnswers::Send(ServeOp* op) {
   if (!op->status.ok()) return SendFailed(op);
   wire::TensorMeta meta;
   ServePayload payload;
@@ -53,15 +54,15 @@ bool ServeAnswers::Send(ServeOp* op) {
 }
 
 // The tensor cannot be sent, so it goes back and the consumer gets an error.
-bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
+bool RdmaAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
   Of(*op)->source = ServeSource();
   return slots_->FailTaken(op, why) && SendFailed(op);
 }
 
-bool ServeAnswers::SendFailed(ServeOp* op) {
+bool RdmaAnswers::SendFailed(ServeOp* op) {
   wire::Record record = Word(*op, wire::RecordType::kFailed);
   record.number = static_cast<uint32_t>(op->status.code());
-  record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
+  record.body = op->status.message().substr(0, limits::kMaxErrorBytes);
   if (IsDerived(op->status)) record.flags |= wire::kDerived;
   if (!link_->Send(record)) return false;
   ++counters_->failed;
@@ -69,7 +70,7 @@ bool ServeAnswers::SendFailed(ServeOp* op) {
   return true;
 }
 
-bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
+bool RdmaAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
   wire::Record record = Word(*op, wire::RecordType::kTensor);
   if (op->is_dead) record.flags |= wire::kIsDead;
   uint8_t* into = nullptr;
@@ -86,7 +87,7 @@ bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const vo
   return true;
 }
 
-bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
+bool RdmaAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
   if (!PutMeta(Word(*op, wire::RecordType::kNeedDestination), meta)) return false;
   ++counters_->destinations_asked;
   slots_->AskedRoom(op);
@@ -94,7 +95,7 @@ bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta
 }
 
 // Writes as much as there is room for. True when all writes and the message that follows are out.
-bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
+bool RdmaAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
   const absl::Status prepared = PrepareSource(*op, payload, meta.bytes);
   if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
@@ -128,7 +129,7 @@ bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
   return true;
 }
 
-absl::Status ServeAnswers::PrepareSource(const ServeOp& op, const void* payload, uint64_t bytes) {
+absl::Status RdmaAnswers::PrepareSource(const ServeOp& op, const void* payload, uint64_t bytes) {
   ServeSending* sending = Of(op);
   if (!sending->source.region && bytes > 0) {
     SourceRegions* const sources = hub_->sources();
@@ -145,7 +146,7 @@ absl::Status ServeAnswers::PrepareSource(const ServeOp& op, const void* payload,
 }
 
 // How many immediates announce a tensor; 0: the message behind its writes does.
-uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
+uint64_t RdmaAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
   if (link_->ordered()) return parts > 1 ? parts : 0;
   uint64_t pieces = 0;
   for (size_t lane = 0; lane < parts; ++lane) {
@@ -157,13 +158,13 @@ uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t part
 
 // The most that one work writes. Where the consumer must count each write, as few as possible are
 // used.
-uint64_t ServeAnswers::WorkBytes() const {
+uint64_t RdmaAnswers::WorkBytes() const {
   const uint64_t largest = hub_->nic()->limits().max_message_bytes;
   return link_->ordered() ? std::min(largest, options_.write_bytes) : largest;
 }
 
 // Whether an immediate alone suffices: the consumer knows the shape, and needs nothing else.
-bool ServeAnswers::IsBare(const ServeSending& sending, const wire::TensorMeta& meta) const {
+bool RdmaAnswers::IsBare(const ServeSending& sending, const wire::TensorMeta& meta) const {
   const wire::RequestBody& body = sending.body;
   return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
          (sending.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
@@ -172,8 +173,8 @@ bool ServeAnswers::IsBare(const ServeSending& sending, const wire::TensorMeta& m
 }
 
 // Writes [begin, end) of the payload on one queue pair, continuing where it stopped last time.
-bool ServeAnswers::WritePart(const ServeOp& op, size_t lane, uint64_t begin, uint64_t end,
-                             bool immediate) {
+bool RdmaAnswers::WritePart(const ServeOp& op, size_t lane, uint64_t begin, uint64_t end,
+                            bool immediate) {
   const uint64_t work_bytes = WorkBytes();
   ServeSending* sending = Of(op);
   ServeSource& source = sending->source;

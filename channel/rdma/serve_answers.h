@@ -11,28 +11,18 @@
 #include "channel/ops/slot_array.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
+#include "channel/rdma/rdma_options.h"
 #include "channel/rdma/serve_source.h"
 #include "channel/rdma/wire.h"
 
 namespace tryst {
 
-struct ServeChannelOptions : ServeSessionOptions {
-  LinkOptions link;  // Our sizes bound those that a consumer asks for.
-  // Up to this size a tensor travels inside the message, if it fits.
-  uint64_t eager_bytes = 8192;
-  uint64_t stripe_bytes = 1 << 20;  // From this size on a tensor uses every queue pair.
-  // The most that one work writes, so that completions show progress.
-  uint64_t write_bytes = 16 << 20;
-  uint32_t max_parked = 1'000'000;  // Requests of the consumer that may wait here without a slot.
-};
-
 // How the producer answers over rdma: inside the message, with a write to the consumer's
 // destination, or with the size of the destination that it needs. Poller thread only.
-class ServeAnswers {
+class RdmaAnswers {
  public:
   // The arguments outlive it.
-  ServeAnswers(QueueHub* hub, const ServeChannelOptions* options, ServeSlots* slots,
-               ServeCounters* counters)
+  RdmaAnswers(QueueHub* hub, const RdmaOptions* options, ServeSlots* slots, ServeCounters* counters)
       : hub_(hub), options_(*options), slots_(slots), counters_(counters) {}
 
   void Make(size_t slots) {
@@ -68,7 +58,7 @@ class ServeAnswers {
   wire::Record Word(const ServeOp& op, wire::RecordType type) const;
 
   QueueHub* const hub_;
-  const ServeChannelOptions& options_;
+  const RdmaOptions& options_;
   ServeSlots* const slots_;
   ServeCounters* const counters_;
   SlotArray<ServeSending> sending_;  // By slot.

@@ -6,6 +6,7 @@
 #include "base/little_endian.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 
 namespace tryst {
 namespace wire {
@@ -44,7 +45,7 @@ void StoreMeta(uint8_t* at, const TensorMeta& meta) {
 uint32_t EncodeMessageImmediate(uint32_t sequence) { return sequence & kSequenceMask; }
 
 uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation) {
-  TRYST_DCHECK(slot < kMaxSlots);
+  TRYST_DCHECK(slot < limits::kMaxSlots);
   return static_cast<uint32_t>(ImmediateKind::kTensor) << 30 | uint32_t{slot} << 16 | generation;
 }
 
@@ -60,7 +61,7 @@ absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate) {
       out.kind = ImmediateKind::kTensor;
       out.slot = static_cast<uint16_t>(immediate >> 16 & 0x3fff);
       out.generation = static_cast<uint16_t>(immediate);
-      if (out.slot >= kMaxSlots) return Malformed("an immediate's slot is out of range");
+      if (out.slot >= limits::kMaxSlots) return Malformed("an immediate's slot is out of range");
       return out;
     case static_cast<uint32_t>(ImmediateKind::kAck):
       if ((immediate & kSequenceMask) != 0)
@@ -332,9 +333,9 @@ absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in) {
   const uint64_t digests = LoadLittle<uint64_t>(at + 40);
   out.digests = digests == 1;
   out.session = LoadLittle<uint64_t>(at + 48);
-  if (out.slots == 0 || out.slots > kMaxSlots || out.ring_slots < 2 ||
+  if (out.slots == 0 || out.slots > limits::kMaxSlots || out.ring_slots < 2 ||
       out.ring_slots > kMaxRingSlots || out.message_bytes % kRecordAlignment != 0 ||
-      out.message_bytes < kHeaderBytes + RecordSize(kMaxKeyBytes) ||
+      out.message_bytes < kHeaderBytes + RecordSize(limits::kMaxKeyBytes) ||
       out.message_bytes > kMaxMessageBytes || digests > 1 || LoadLittle<uint32_t>(at + 12) != 0) {
     return Malformed("the connection's parameters are out of range");
   }

@@ -22,14 +22,6 @@ inline constexpr size_t kRecordBytes = 16;  // The fixed head of every record.
 // Each record begins at a multiple of it in the message.
 inline constexpr size_t kRecordAlignment = 8;
 inline constexpr size_t kMaxRank = 8;
-inline constexpr size_t kMaxKeyBytes = 4096;
-inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut before they are sent.
-inline constexpr uint32_t kMaxKeys = 1u << 16;  // The most ids that a connection remembers.
-// A bound on the texts of keys. After so many bytes of them since id 0 a consumer numbers from 0
-// again; a producer that would have to remember more breaks the connection.
-inline constexpr uint64_t kKeysLapBytes = 16 << 20;
-inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
-inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxRingSlots = 1u << 10;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 20;
 
@@ -49,7 +41,7 @@ struct Immediate {
 inline constexpr uint32_t kNoImmediate = ~0u;  // No immediate: it has none of the kinds.
 inline constexpr uint32_t kSequenceMask = (1u << 30) - 1;
 uint32_t EncodeMessageImmediate(uint32_t sequence);
-uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation);  // slot < kMaxSlots
+uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation);  // slot < limits::kMaxSlots
 uint32_t EncodeAckImmediate();
 absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor.h"
@@ -17,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 static_assert(kMaxRank == static_cast<size_t>(TensorShape::kMaxRank));
-static_assert(kMaxKeyBytes == TensorKey::kMaxBytes);
+static_assert(limits::kMaxKeyBytes == TensorKey::kMaxBytes);
 
 constexpr size_t kSlotBytes = 8192;
 
@@ -46,10 +47,10 @@ TEST(ImmediateTest, EveryKindRoundTrips) {
   ASSERT_TRUE(message.ok());
   EXPECT_EQ(message->kind, ImmediateKind::kMessage);
   EXPECT_EQ(message->sequence, 4u);
-  auto tensor = DecodeImmediate(EncodeTensorImmediate(kMaxSlots - 1, 0xffff));
+  auto tensor = DecodeImmediate(EncodeTensorImmediate(limits::kMaxSlots - 1, 0xffff));
   ASSERT_TRUE(tensor.ok());
   EXPECT_EQ(tensor->kind, ImmediateKind::kTensor);
-  EXPECT_EQ(tensor->slot, kMaxSlots - 1);
+  EXPECT_EQ(tensor->slot, limits::kMaxSlots - 1);
   EXPECT_EQ(tensor->generation, 0xffff);
   auto ack = DecodeImmediate(EncodeAckImmediate());
   ASSERT_TRUE(ack.ok());
@@ -59,7 +60,7 @@ TEST(ImmediateTest, EveryKindRoundTrips) {
 TEST(ImmediateTest, GarbageIsDataLoss) {
   EXPECT_EQ(DecodeImmediate(0xffffffff).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(DecodeImmediate(EncodeAckImmediate() | 1).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(DecodeImmediate(1u << 30 | kMaxSlots << 16).status().code(),
+  EXPECT_EQ(DecodeImmediate(1u << 30 | limits::kMaxSlots << 16).status().code(),
             absl::StatusCode::kDataLoss);
 }
 
@@ -378,7 +379,7 @@ TEST(ParametersTest, RoundTripAndBounds) {
   EXPECT_FALSE(DecodeParameters(bytes + "x").ok());
   for (auto spoil : std::vector<void (*)(ChannelParameters*)>{
            [](ChannelParameters* p) { p->slots = 0; },
-           [](ChannelParameters* p) { p->slots = kMaxSlots + 1; },
+           [](ChannelParameters* p) { p->slots = limits::kMaxSlots + 1; },
            [](ChannelParameters* p) { p->ring_slots = 1; },
            [](ChannelParameters* p) { p->ring_slots = kMaxRingSlots + 1; },
            [](ChannelParameters* p) { p->message_bytes = 64; },

@@ -1,222 +1,380 @@
 #include "channel/shm/fetch_link.h"
 
+#include <poll.h>
+
 #include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/shm/asleep_flag.h"
 
 namespace tryst {
 
-using shm_wire::CellType;
 using shm_wire::Packet;
 using shm_wire::PacketType;
-using shm_wire::RequestCell;
+using shm_wire::ReplyCell;
 
-namespace {
+ShmFetchLink::ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions& options)
+    : session_(session), sender_(session, hub, options, this), receiver_(&sender_, this) {}
 
-constexpr uint64_t ShmFetchCounters::*kCounters[] = {
-    &ShmFetchCounters::fetches,       &ShmFetchCounters::ended_ok, &ShmFetchCounters::ended_failed,
-    &ShmFetchCounters::cancels_sent,  &ShmFetchCounters::replays,  &ShmFetchCounters::moved,
-    &ShmFetchCounters::parked,        &ShmFetchCounters::bytes,    &ShmFetchCounters::in_cells,
-    &ShmFetchCounters::by_reference,  &ShmFetchCounters::copied,   &ShmFetchCounters::pulled,
-    &ShmFetchCounters::in_parts,      &ShmFetchCounters::links,    &ShmFetchCounters::breaks,
-    &ShmFetchCounters::digests_wrong, &ShmFetchCounters::messages,
-};
-static_assert(sizeof(ShmFetchCounters) == sizeof(uint64_t) * std::size(kCounters),
-              "one is missing");
+ShmFetchLink::~ShmFetchLink() { sender_.hub->poller()->ForgetFlush(this); }
 
-}  // namespace
-
-ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
-  for (uint64_t ShmFetchCounters::*field : kCounters) this->*field += other.*field;
-  return *this;
+std::unique_ptr<FetchSession> ShmFetchLink::MakeSession(ShmHub* hub, Bootstrap* bootstrap,
+                                                        FetchOpsOptions ops,
+                                                        const ShmOptions& options) {
+  ops.open_text = "connected (same host, proved by a memory that both see)";
+  ops.max_parked = std::min(ops.max_parked, shm_wire::kMaxParked);
+  ops.fetches_in_callbacks = true;
+  // A tensor sent after the report of a cancel cannot go to the request that was given up.
+  ops.leave_ns = 1'000'000'000;
+  // Several times within what a check may find to be over.
+  ops.check_ms = ops.patience_ms / 8;
+  ops.ask_up_ms = ops.give_up_ms;
+  if (ops.ask_up_ms > 0) ops.check_ms = std::min(ops.check_ms, ops.ask_up_ms / 2);
+  return std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
+    return std::make_unique<ShmFetchLink>(session, hub, options);
+  });
 }
 
-ShmFetchLink::ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
-                           ShmFetchCounters* counters)
-    : hub(hub), options(std::move(options)), counters(counters), flush_(flush) {}
+// ---- A link, from its hello to its end ----
 
-absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
-  const shm_wire::LinkSizes& sizes = packet.sizes;
-  const absl::Status good = shm_wire::CheckSizes(sizes);
-  if (!good.ok()) return good;
-  if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
-      sizes.references > options.sizes.references) {
-    return absl::DataLossError(
-        "the producer broke the protocol: it made the shared memory larger than this worker had "
-        "asked for");
-  }
-  auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
-                                  /*writable=*/true);
-  if (!memory.ok()) return memory.status();
-  held = new HeldReferences(socket, *std::move(memory), sizes, hub->arena()->peer_watcher());
-  const shm_wire::LinkView& view = held->view();
-  counters->messages += requests.written();
-  requests = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,
-                                                     &view.header->requests_read);
-  replies =
-      RingReader<shm_wire::kReplyCellBytes>(view.replies, sizes.cells, &view.header->replies_read);
-  peer_memory =
-      PeerMemory::Probe(options.allow_pull && packet.probe_address != 0 ? socket->peer_pid() : 0,
-                        packet.probe_address, packet.probe, sizeof(packet.probe));
-  Packet ready;
-  ready.type = PacketType::kReady;
-  ready.pulls = peer_memory->status().ok() ? 1 : 0;
-  FillSecret(ready.token.data(), sizeof(view.header->proof));
-  memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
-  if (!socket->Send(ready))
-    return absl::UnavailableError(
-        "the producer closed the local socket while shared memory was being opened");
-  producer_process = socket->WatchPeer();
+absl::Status ShmFetchLink::Begin(Hello* hello) {
+  sender_.epoch = session_->connector()->epoch();
+  shm_wire::Offer offer;
+  offer.boot_id = sender_.hub->host().boot_id;
+  offer.network_space = sender_.hub->host().network_space;
+  offer.sizes = sender_.options.sizes;
+  offer.digests = sender_.options.digests;
+  hello->parameters = shm_wire::EncodeOffer(offer);
   return absl::OkStatus();
 }
 
-void ShmFetchLink::Drop(shm_wire::LinkEnd how) {
-  if (socket == nullptr) return;
-  if (producer_process.valid()) hub->Unwatch(producer_process.get());
-  producer_process = OwnedFd();
-  hub->Unwatch(socket->fd());
-  if (held != nullptr) {
-    held->view().header->consumer_left.store(how, std::memory_order_release);
-    // Where this finds no room, one that the producer has not read is there to wake it.
-    if (how != shm_wire::kNotEnded) socket->Send(Packet());
-    std::exchange(held, nullptr)->Unref();
+std::string ShmFetchLink::FarewellParameters(const std::string& farewell) const {
+  shm_wire::Offer offer;
+  offer.farewell = farewell;
+  return shm_wire::EncodeOffer(offer);
+}
+
+absl::Status ShmFetchLink::UseAnswer(const Hello& answer) {
+  auto invitation = shm_wire::DecodeInvitation(answer.parameters);
+  if (!invitation.ok()) return invitation.status();
+  session_->MeetPeer(answer.incarnation, invitation->session);
+  gone_incarnation_ = 0;
+  auto socket = LocalSocket::Connect(invitation->socket);
+  // Whom we have reached before has ended since its hello; that is no reason to leave the path.
+  if (!socket.ok() && session_->counters()->links > 0)
+    return absl::UnavailableError(socket.status().message());
+  if (!socket.ok()) return socket.status();
+  sender_.socket = *std::move(socket);
+  Packet packet;
+  packet.type = PacketType::kJoin;
+  packet.token = invitation->token;
+  if (!sender_.socket->Send(packet)) {
+    sender_.socket.reset();
+    return absl::UnavailableError(
+        "the producer closed the local socket on which shared memory is opened");
   }
-  peer_memory.reset();
-  socket.reset();
+  sender_.hub->Watch(sender_.socket->fd(), this);
+  session_->connector()->SetState(FetchSession::State::kJoining);
+  session_->connector()->WaitFor(sender_.options.join_timeout_ms);
+  return absl::OkStatus();
 }
 
-// A fetch that takes a view needs no destination.
-uint8_t ShmFetchLink::DestinationFlag(const FetchAsk& ask) {
-  return ask.destination().valid() && !ask.wants().prefers_view ? shm_wire::kHasDestination : 0;
-}
-
-uint32_t ShmFetchLink::KeyCells(const FetchKey& key) {
-  constexpr size_t kRoom = sizeof(RequestCell::body);
-  return static_cast<uint32_t>((key.key.text().size() + kRoom - 1) / kRoom);
-}
-
-// Tells the key, too, if the producer does not know it. It checks for room first, because from the
-// next cell on both sides read a reused number as the new key.
-bool ShmFetchLink::SendRequest(FetchAsk* ask, bool may_park) {
-  FetchKey* const key = ask->of;
-  if (!HasRoom(*ask)) return false;
-  if (key->told != epoch) TellKey(key);
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kRequest;
-  cell->head.flags =
-      static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0) |
-                           (ask->said ? shm_wire::kReplay : 0));
-  cell->head.slot = ask->slot;
-  cell->head.generation = ask->generation;
-  cell->head.number = key->id;
-  memcpy(cell->body, &ask->step, sizeof(ask->step));
-  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
-  requests.Publish();
-  ask->trace_id = TraceId(session, uint64_t{ask->slot} << 32 | ask->generation, ask->step);
-  return true;
-}
-
-// REQUIRES: there is room for its cells.
-void ShmFetchLink::TellKey(FetchKey* key) {
-  const absl::string_view text = key->key.text();
-  constexpr size_t kRoom = sizeof(RequestCell::body);
-  const size_t cells = KeyCells(*key);
-  for (size_t i = 0; i < cells; ++i) {
-    RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-    cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
-    cell->head.flags = 0;
-    cell->head.slot = static_cast<uint16_t>(text.size());
-    cell->head.generation = 0;
-    cell->head.number = key->id;
-    memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
-    requests.Publish();
+bool ShmFetchLink::EndAttempt(const absl::Status& why) {
+  DropLink(shm_wire::kNotEnded);
+  if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
+    session_->EndFetchesOf(
+        gone_incarnation_,
+        absl::UnavailableError(absl::StrFormat(
+            "the process of %s (incarnation %016x) has ended, and no new one answers yet: %s",
+            session_->options().peer, gone_incarnation_, why.message())));
   }
-  key->told = epoch;
+  return false;
 }
 
-bool ShmFetchLink::Say(const Word& word) {
-  if (!requests.HasRoom(1)) return false;
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = word.type;
-  cell->head.flags = word.flags;
-  cell->head.slot = word.slot;
-  cell->head.generation = word.generation;
-  cell->head.number = 0;
-  requests.Publish();
-  return true;
-}
-
-bool ShmFetchLink::SendCancel(const FetchAsk& ask) {
-  return Say({CellType::kCancel, 0, ask.slot, ask.generation});
-}
-
-bool ShmFetchLink::SendPark(const FetchAsk& ask) {
-  if (!requests.HasRoom(1)) return false;
-  memcpy(requests.cell() + offsetof(RequestCell, body), &ask.ticket, sizeof(ask.ticket));
-  return Say({CellType::kPark, 0, ask.slot, ask.generation});
-}
-
-bool ShmFetchLink::SendWaits(FetchAsk* ask) {
-  FetchKey* const key = ask->of;
-  if (!HasRoom(*ask)) return false;
-  if (key->told != epoch) TellKey(key);
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kWaits;
-  cell->head.flags = 0;
-  cell->head.slot = 0;
-  cell->head.generation = 0;
-  cell->head.number = key->id;
-  memcpy(cell->body, &ask->step, sizeof(ask->step));
-  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
-  requests.Publish();
-  return true;
-}
-
-bool ShmFetchLink::SendUnwanted(absl::Span<const uint64_t> tickets) {
-  if (!requests.HasRoom(1)) return false;
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kUnwanted;
-  cell->head.flags = 0;
-  cell->head.slot = 0;
-  cell->head.generation = 0;
-  WriteTickets(tickets, cell);
-  requests.Publish();
-  return true;
-}
-
-void ShmFetchLink::SaySoon(const FetchAsk& ask, CellType type, uint8_t flags) {
-  words.push_back({type, flags, ask.slot, ask.generation});
-  FlushSoon();
-}
-
-// Sends statements about slots that are free again; they must go before those slots are used anew.
-bool ShmFetchLink::SayWords() {
-  for (; !words.empty(); words.pop_front()) {
-    if (!Say(words.front())) return false;
+void ShmFetchLink::OnSocket() {
+  for (int i = 0; i < kPacketsPerLook && sender_.socket != nullptr; ++i) {
+    if (HearPacket()) continue;
+    pollfd process = {sender_.producer_process.get(), POLLIN, 0};
+    if (process.fd >= 0 && poll(&process, 1, 0) == 1) OnProducerGone();
+    return;
   }
+}
+
+bool ShmFetchLink::HearPacket() {
+  const absl::StatusOr<LocalSocket::Received> received = ReadPacket();
+  if (!received.ok()) {
+    if (session_->connector()->state() == FetchSession::State::kJoining) {
+      session_->FailAttempt(received.status());
+    } else {
+      Break(received.status());
+    }
+    return false;
+  }
+  if (*received == LocalSocket::Received::kEnd) OnProducerGone();
+  return *received == LocalSocket::Received::kPacket;
+}
+
+absl::StatusOr<LocalSocket::Received> ShmFetchLink::ReadPacket() {
+  Packet packet;
+  OwnedFd fd;
+  const LocalSocket::Received received = sender_.socket->Receive(&packet, &fd);
+  if (received == LocalSocket::Received::kPacket) {
+    const absl::Status understood = OnPacket(packet, std::move(fd));
+    if (!understood.ok()) return understood;
+  }
+  return received;
+}
+
+absl::Status ShmFetchLink::ReadSocketFor(uint32_t segment) {
+  // More than a socket holds; a producer that writes as fast as we read cannot keep us here.
+  constexpr int kMostPackets = 1024;
+  for (int i = 0; i < kMostPackets && !sender_.held->has_segment(segment); ++i) {
+    const absl::StatusOr<LocalSocket::Received> read = ReadPacket();
+    if (!read.ok()) return read.status();
+    if (*read != LocalSocket::Received::kPacket) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmFetchLink::OnPacket(const Packet& packet, OwnedFd fd) {
+  if (packet.type == PacketType::kWake) return absl::OkStatus();
+  if (packet.type == PacketType::kWelcome &&
+      session_->connector()->state() == FetchSession::State::kJoining) {
+    return OnWelcome(packet, std::move(fd));
+  }
+  if (packet.type == PacketType::kSegment &&
+      session_->connector()->state() == FetchSession::State::kOpen) {
+    return sender_.held->AddSegment(packet, std::move(fd));
+  }
+  return absl::DataLossError(
+      "the producer broke the protocol: it sent a packet that is not due now");
+}
+
+absl::Status ShmFetchLink::OnWelcome(const Packet& packet, OwnedFd fd) {
+  const absl::Status opened = sender_.Open(packet, std::move(fd));
+  if (!opened.ok()) return opened;
+  if (sender_.producer_process.valid()) sender_.hub->Watch(sender_.producer_process.get(), this);
+
+  if (!session_->UseSlots(packet.sizes.slots)) {
+    return absl::DataLossError(
+        "the producer broke the protocol: it changes the number of slots of a session");
+  }
+  receiver_.Reset();
+  sender_.hub->AddLink(this);
+  cells_seen_ = 0;
+  session_->OnLinkOpen();
+  if (session_->is_probing()) {
+    AskForSign(/*again=*/false);
+  } else {
+    session_->NoteUsable();
+  }
+  sender_.FlushSoon();
+  return absl::OkStatus();
+}
+
+// A look at each cell would cost every fetch.
+void ShmFetchLink::HearWords() {
+  if (sender_.replies.taken() == cells_seen_) return;
+  cells_seen_ = sender_.replies.taken();
+  const uint64_t brought = session_->counters()->ended_ok + sender_.parts_taken;
+  if (std::exchange(brought_seen_, brought) != brought) session_->owed()->NoteBrought();
+  session_->OnWord();
+}
+
+// A process that was stopped reads nothing: another request would take room in the ring.
+void ShmFetchLink::AskForSign(bool again) {
+  if (again) return;
+  sender_.words.push_back({shm_wire::CellType::kPing, 0, 0, 0});
+  sender_.FlushSoon();
+}
+
+absl::Status ShmFetchLink::Overdue() {
+  FetchOwed* const owed = session_->owed();
+  const auto is_awaited = [](FetchAsk* ask) {
+    return ask != nullptr && ask->state == FetchState::kAsked && ShmAsk::Of(ask)->announced;
+  };
+  const auto& slots = session_->slots().all();
+  owed->NoteAwaited(std::any_of(slots.begin(), slots.end(), is_awaited));
+  if (!owed->IsLate() || owed->word_ns() <= owed->owes_since_ns()) return absl::OkStatus();
+  TRYST_REACHED("rare: parts of a tensor in shared memory stay away");
+  if (session_->options().give_up_ms > 0) return session_->NoteLate();
+  const absl::Status late = owed->Late(session_->options().peer, session_->options().path);
+  for (FetchAsk* ask : slots) {
+    if (is_awaited(ask)) session_->EndAsk(ask, late);
+  }
+  return absl::OkStatus();
+}
+
+void ShmFetchLink::OnProducerGone() {
+  if (session_->connector()->state() == FetchSession::State::kJoining) {
+    return session_->FailAttempt(absl::UnavailableError(
+        "the producer closed the local socket: it no longer expects this worker"));
+  }
+  if (!open()) return;
+  (void)ReadCells(kCellsAfterEnd);
+  if (!open()) return;
+  // The kernel closes the socket of a process that has ended without a message.
+  const shm_wire::LinkHeader& header = *sender_.held->view().header;
+  const uint32_t end = header.producer_left.load(std::memory_order_acquire);
+  if (end == shm_wire::kKept) {
+    return Break(absl::UnavailableError(absl::StrCat(
+        session_->options().peer, " has ended the shared memory and expects a new connection")));
+  }
+  ReadRest();
+  if (!open()) return;
+  gone_incarnation_ = session_->peer_incarnation();
+  End(absl::UnavailableError(absl::StrFormat(
+          "%s (incarnation %016x) has ended its shared memory: its process is gone or is stopping",
+          session_->options().peer, session_->peer_incarnation())),
+      /*life_over=*/true);
+}
+
+void ShmFetchLink::End(const absl::Status& why, bool life_over) {
+  if (!open()) return;
+  session_->OnLinkBroken(why);
+  DropLink(shm_wire::kKept);
+  session_->DrainAsks();  // No byte lands behind the end of the link, since only we write.
+  if (life_over) {
+    session_->EndAsked(why, [this](const FetchAsk& ask) { return session_->IsForAnother(ask); });
+    if (session_->owed()->works()) session_->connector()->back_off()->Reset();
+  }
+  for (FetchAsk* ask : session_->Asked()) {
+    if (ShmAsk::Of(ask)->misanswered >= kMisansweredMost) session_->EndAsk(ask, why);
+  }
+  session_->GoOn();
+}
+
+// The producer remembers them for us as long as the session lasts. The next fetch makes another,
+// unless tensors are held that lie in the link's memory.
+void ShmFetchLink::DropKeys() {
+  if (!open() || sender_.held->has_views() || !sender_.words.empty()) return;
+  HearWords();
+  DropLink(shm_wire::kNotKept);  // The producer learns from that word that the session is over.
+  session_->EndIdle();
+}
+
+void ShmFetchLink::DropLink(shm_wire::LinkEnd how) {
+  session_->connector()->StopWaiting();
+  if (sender_.held != nullptr) sender_.hub->RemoveLink(this);
+  sender_.Drop(how);
+  sender_.words.clear();
+  receiver_.Reset();
+}
+
+bool ShmFetchLink::Close(const absl::Status& why) {
+  if (sender_.held == nullptr) {
+    DropLink(shm_wire::kNotEnded);
+    return true;
+  }
+  session_->OnLinkBroken(why);
+  DropLink(shm_wire::kNotKept);
+  session_->EndSession();
+  session_->DrainAsks();
   return true;
 }
 
-// An RMW of +0 orders our earlier reads before it.
-bool ShmFetchLink::IsLent(const FetchAsk& ask) const {
-  std::atomic<uint32_t>& loan = held->view().slots[ask.slot].loan;
-  return loan.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kLent;
+// ---- Asks ----
+
+absl::Status ShmFetchLink::MayFillDevice(int) const {
+  return absl::UnimplementedError(
+      "a receive over shared memory cannot write device memory: receive into host memory");
 }
 
-bool ShmFetchLink::TakeLoan(const FetchAsk& ask) {
-  uint32_t loan = shm_wire::kLent;
-  return held->view().slots[ask.slot].loan.compare_exchange_strong(loan, shm_wire::kTaken);
+void ShmFetchLink::OnWaits(FetchOp* op) {
+  if (session_->AwaitPeer(session_->live_asks() == 1 && op->ask->front == op)) sender_.FlushSoon();
 }
 
-void ShmFetchLink::WakeProducer() {
-  if (AsleepFlag(&held->view().header->producer_asleep).TakeDown()) socket->Send(Packet());
+void ShmFetchLink::OnLeaves(FetchAsk* ask, FetchState from) {
+  if (from == FetchState::kCopying) receiver_.StopCopy(ShmAsk::Of(ask));
+  DropMemory(ask);
+}
+
+uint64_t ShmFetchLink::BytesOf(const FetchAsk& ask) const {
+  return ask.state == FetchState::kCopying ? ShmAsk::Of(ask).bytes : 0;
+}
+
+// ---- Turns ----
+
+int ShmFetchLink::ReadCells(int most) {
+  int cells = 0;
+  for (; cells < most && open() && sender_.replies.Ready(); ++cells) {
+    ReplyCell cell;
+    sender_.replies.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
+    const absl::Status understood = receiver_.OnCell(cell);
+    if (!understood.ok()) {
+      NoteMisanswered(cell);
+      Break(understood);
+    }
+  }
+  return cells;
+}
+
+// What the producer answered before its end is in the ring and counts. Its own memory may be that
+// of another process now.
+void ShmFetchLink::ReadRest() {
+  (void)ReadCells(kCellsAfterEnd);
+  while (open() && receiver_.copies()) {
+    if (receiver_.pulls_next()) {
+      receiver_.ForgetNextCopy();
+    } else {
+      (void)receiver_.RunCopy();
+    }
+  }
+}
+
+bool ShmFetchLink::PollLink() {
+  if (!open()) return false;
+  const int cells = ReadCells(kCellsPerTurn);
+  if (!open()) return true;  // A callback may have closed us, too.
+  const bool copied = receiver_.copies();
+  if (copied) {
+    const absl::Status good = receiver_.RunCopy();
+    if (!good.ok()) {  // The session has ended.
+      ReadRest();
+      End(good, /*life_over=*/true);
+    }
+    if (!open()) return true;
+  }
+  // A producer may wait for the room in its ring, and we may have waited for some in ours.
+  if (cells > 0 || has_more_to_say()) sender_.FlushSoon();
+  return cells > 0 || copied;
+}
+
+// Asked again, it may be answered better; but not for ever.
+void ShmFetchLink::NoteMisanswered(const ReplyCell& cell) {
+  if (!open() || cell.head.slot >= session_->slots().size()) return;
+  ShmAsk* ask = ShmAsk::Of(session_->slots().at(cell.head.slot));
+  if (ask != nullptr) ++ask->misanswered;
+}
+
+// At the end of a turn: says what there is to say, and wakes a producer that sleeps.
+void ShmFetchLink::Flush() {
+  if (!open()) return;
+  if (session_->is_probing()) HearWords();
+  if (sender_.SayWords()) session_->SayAll();
+  sender_.WakeProducer();
+}
+
+void ShmFetchLink::FallAsleep() {
+  AsleepFlag(&sender_.held->view().header->consumer_asleep)
+      .Raise(has_more_to_say() ? shm_wire::kForRoomToo : shm_wire::kForMessages);
+}
+
+bool ShmFetchLink::WakeUp() {
+  const bool woken = AsleepFlag(&sender_.held->view().header->consumer_asleep).Lower();
+  if (woken) HearPacket();
+  return woken;
+}
+
+std::string ShmFetchLink::Explain() const {
+  if (sender_.peer_memory == nullptr) return "";
+  if (sender_.peer_memory->status().ok()) return ", reads its memory";
+  return absl::StrCat(", does not read its memory (", sender_.peer_memory->status().message(), ")");
 }
 
 }  // namespace tryst

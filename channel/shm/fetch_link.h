@@ -2,130 +2,116 @@
 #define TRYST_CHANNEL_SHM_FETCH_LINK_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "channel/channel.h"
-#include "channel/ops/connector.h"
-#include "channel/ops/fetch_ops.h"
-#include "channel/ops/fetch_words.h"
-#include "channel/ops/ring_line.h"
+#include "absl/status/statusor.h"
+#include "channel/bootstrap.h"
+#include "channel/ops/fetch_session.h"
+#include "channel/ops/paged_blocks.h"
 #include "channel/poller/poller.h"
-#include "channel/shm/peer_memory.h"
-#include "channel/shm/references.h"
-#include "channel/shm/ring.h"
+#include "channel/shm/fetch_ask.h"
+#include "channel/shm/fetch_receiving.h"
+#include "channel/shm/fetch_sending.h"
+#include "channel/shm/local_socket.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
-#include "channel/trace/trace.h"
 
 namespace tryst {
 
-struct ShmFetchOptions : FetchOpsOptions {
-  ShmFetchOptions() {
-    path = "shm";
-    open_text = "connected (same host, proved by a memory that both see)";
-    max_key_bytes = shm_wire::kMaxKeyBytes;
-    max_keys = shm_wire::kMaxKeys;
-    max_keys_bytes = shm_wire::kKeysLapBytes;
-    max_parked = 1'000'000;
-    // A tensor sent after the report of a cancel cannot go to the request that was given up.
-    leave_ns = 1'000'000'000;
-  }
-  shm_wire::LinkSizes sizes;
-  bool digests = false;
-  bool allow_pull = true;  // Read the producer's own memory, where the kernel lets us.
-  int64_t join_timeout_ms = 5000;
-  // For tests: called when a tensor was read out of the producer's memory, before the loan is
-  // looked at.
-  std::function<void()> before_check;
-};
-
-struct ShmFetchCounters : FetchCounts {
-  uint64_t bytes = 0;
-  uint64_t in_cells = 0;
-  uint64_t by_reference = 0;  // Tensors delivered as a view.
-  uint64_t copied = 0;        // Tensors copied from a segment into the caller's memory.
-  uint64_t pulled = 0;        // Tensors read from the producer's own memory.
-  uint64_t in_parts = 0;
-  uint64_t links = 0;  // Connections made.
-  uint64_t breaks = 0;
-  uint64_t digests_wrong = 0;
-  uint64_t messages = 0;  // Cells written.
-
-  ShmFetchCounters& operator+=(const ShmFetchCounters& other);
-};
-
-// One link of shared memory at its consumer: what the connection (ShmFetchChannel) and the answers
-// (ShmReceiver) share, and what is sent over it. Poller thread only.
-struct ShmFetchLink final : public FetchWords {
-  // A statement about a slot, to be sent when there is room.
-  struct Word {
-    shm_wire::CellType type;
-    uint8_t flags;
-    uint16_t slot;
-    uint32_t generation;
-  };
-  // `flush` is the channel's; it runs at the end of a turn in which something was queued.
-  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
-               ShmFetchCounters* counters);
-
-  ShmHub* const hub;
-  const ShmFetchOptions options;
-  uint64_t epoch = 0;  // Its hello has it.
-  std::shared_ptr<LocalSocket> socket;
-  // To see its end: a child that it forked may hold its end of the socket open.
-  OwnedFd producer_process;
-  HeldReferences* held = nullptr;  // Has a count of references, one of which is ours.
-  std::unique_ptr<PeerMemory> peer_memory;
-  RingWriter<shm_wire::kRequestCellBytes> requests;
-  RingReader<shm_wire::kReplyCellBytes> replies;
-  uint64_t session = 0;      // Both ends name their operations by it, in traces.
-  uint64_t parts_taken = 0;  // Counts those of tensors that come in parts, on all links.
-  RingLine<Word> words;
-  ShmFetchCounters* const counters;
-
-  // Handles the producer's welcome: maps the memory that it sends, and says that we are ready.
-  absl::Status Open(const shm_wire::Packet& welcome, OwnedFd fd);
-  // Drops the link, and says `how` it ends. Views that are held keep the socket and the memory: the
-  // end of the socket tells the producer that the last view is gone.
-  void Drop(shm_wire::LinkEnd how);
-  // What it was answered is delivered: the producer need not keep it.
-  void Accept(const FetchAsk& ask) {
-    held->view().slots[ask.slot].accepted.store(ask.generation + 1, std::memory_order_release);
-  }
-  // Whether what was read of the producer's own memory is the tensor, as long as it is not taken.
-  bool IsLent(const FetchAsk& ask) const;
-  // Takes it; from now on it cannot go back. False: the producer has it back.
-  bool TakeLoan(const FetchAsk& ask);
-
-  // FetchWords.
-  void FlushSoon() override { hub->poller()->FlushThisTurn(flush_); }
-  bool AsksAtOnce() const override { return words.empty() && !tell_replayed; }
-  bool HasRoom(const FetchAsk& ask) override { return requests.HasRoom(KeyCells(*ask.of) + 1); }
-  bool SendRequest(FetchAsk* ask, bool may_park) override;
-  bool SendCancel(const FetchAsk& ask) override;
-  bool SendPark(const FetchAsk& ask) override;
-  bool SendWaits(FetchAsk* ask) override;
-  bool SendReplayed() override { return Say({shm_wire::CellType::kReplayed, 0, 0, 0}); }
-  bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
-  size_t most_tickets() const override { return shm_wire::kRequestTickets; }
-
-  void SaySoon(const FetchAsk& ask, shm_wire::CellType type, uint8_t flags);
-  bool SayWords();
-  // Wakes the producer if it sleeps; call it after the ring was written or read.
-  void WakeProducer();
+// The consumer's end of shared memory with one producer of this host.
+//
+// When the producer's process ends, requests to it end with kUnavailable at once. So do later
+// requests to that life, unless a new process answers in its place. Requests that may be served by
+// the next life wait for it, for at most patience_ms. A process that was stopped, and is silent for
+// patience_ms, is treated as if it had ended. Delivered views stay readable whatever happens.
+//
+// Only this process writes our memory, so a caller's destination is free as soon as `done` runs.
+// Poller thread only.
+class ShmFetchLink final : public FetchLink,
+                           private ShmHub::Watcher,
+                           private ShmHub::Link,
+                           private ShmReceiver::User,
+                           private PollerFlush {
+ public:
+  ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions& options);
+  ~ShmFetchLink() override;
+  // The session over such a link.
+  static std::unique_ptr<FetchSession> MakeSession(ShmHub* hub, Bootstrap* bootstrap,
+                                                   FetchOpsOptions ops, const ShmOptions& options);
 
  private:
-  void TellKey(FetchKey* key);
-  bool Say(const Word& word);
-  static uint32_t KeyCells(const FetchKey& key);
-  static uint8_t DestinationFlag(const FetchAsk& ask);
+  static constexpr int kCellsPerTurn = 128;
+  static constexpr int kPacketsPerLook = 8;
+  static constexpr uint8_t kMisansweredMost = 3;  // Wrong answers after which a fetch fails.
+  // Enough to read a full ring. A producer that is about to end may still write.
+  static constexpr int kCellsAfterEnd = 2 * shm_wire::kMaxCells;
 
-  PollerFlush* const flush_;
+  // FetchLink.
+  FetchWords* words() override { return &sender_; }
+  absl::Status Begin(Hello* hello) override;
+  absl::Status UseAnswer(const Hello& answer) override;
+  bool EndAttempt(const absl::Status& why) override;
+  void Break(const absl::Status& why) override { End(why, false); }
+  bool Close(const absl::Status& why) override;
+  std::string FarewellParameters(const std::string& farewell) const override;
+  std::string Explain() const override;
+  void HearWords() override;
+  int64_t MostSilentMs() const override { return session_->options().patience_ms; }
+  void AskForSign(bool again) override;
+  absl::Status Overdue() override;
+  FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
+  void DropAsks() override { ask_blocks_.Clear(); }
+  void DropKeys() override;
+  absl::Status MayFillDevice(int ordinal) const override;
+  void OnWaits(FetchOp* op) override;
+  void DropMemory(FetchAsk* ask) override { ShmAsk::Of(ask)->DropTensor(); }
+  // A tensor of which parts have arrived lies in the memory of the fetch in front.
+  bool MayPass(const FetchAsk& ask, const FetchOp&) const override {
+    return !ShmAsk::Of(ask).into.valid();
+  }
+  void OnLeaves(FetchAsk* ask, FetchState from) override;
+  void OnLinkOver(FetchAsk* ask) override { DropMemory(ask); }
+  uint64_t BytesOf(const FetchAsk& ask) const override;
+  uint64_t messages() const override { return sender_.requests.written(); }
+
+  // What the producer says on the socket.
+  void OnSocket() override;
+  bool HearPacket();  // False: there was none, or the link has ended.
+  absl::StatusOr<LocalSocket::Received> ReadPacket();
+  absl::Status ReadSocketFor(uint32_t segment) override;
+  absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
+  absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
+  void OnProducerGone();
+
+  // The end of a link.
+  // `life_over`: what was asked ends, since the producer's life is over; what is for its next life
+  // waits.
+  void End(const absl::Status& why, bool life_over);
+  void DropLink(shm_wire::LinkEnd how);
+
+  // Turns.
+  bool PollLink() override;
+  int ReadCells(int most);  // Returns how many it has read. The link may have ended in it.
+  void ReadRest();
+  void NoteMisanswered(const shm_wire::ReplyCell& cell);
+  bool Ready() const override { return open() && sender_.replies.Ready(); }
+  void FallAsleep() override;
+  bool WakeUp() override;
+  void Flush() override;
+  bool open() const { return session_->open(); }
+  bool has_more_to_say() const {
+    return !sender_.words.empty() || session_->HasWords() || session_->SomebodyWaits();
+  }
+
+  FetchSession* const session_;
+  ShmSender sender_;
+  ShmReceiver receiver_;
+  PagedBlocks<ShmAsk> ask_blocks_;
+  uint32_t cells_seen_ = 0;        // What the session knows of: cells of this link,
+  uint64_t brought_seen_ = 0;      // and tensors and parts of all links.
+  uint64_t gone_incarnation_ = 0;  // The life whose process has ended, if no new one has answered.
 };
 
 }  // namespace tryst

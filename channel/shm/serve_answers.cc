@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/stream_copy.h"
 #include "rendezvous/derived_status.h"
 
@@ -92,6 +93,10 @@ void ShmAnswers::Forget(ServeOp* op) {
 void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
   link_->counters.bytes += Of(*op)->sent_bytes = bytes;
   slots_->Said(op);
+  if (!sent_line_.empty() && sent_line_.back().op == op) {
+    sent_line_.back().generation = op->generation;  // What was sent before was accepted.
+    return;
+  }
   if (sent_line_.size() >= 4 * slots_->size()) ForgetMovedOn();
   sent_line_.push_back({op, op->generation});
 }
@@ -186,7 +191,7 @@ void ShmAnswers::AnswerInline(ServeOp* op, const void* payload, uint64_t bytes) 
 }
 
 bool ShmAnswers::AnswerFailed(ServeOp* op) {
-  const absl::string_view text = op->status.message().substr(0, shm_wire::kMaxErrorBytes);
+  const absl::string_view text = op->status.message().substr(0, limits::kMaxErrorBytes);
   constexpr size_t kRoom = sizeof(ReplyCell::body);
   const size_t cells = 1 + (text.size() + 2) / kRoom;
   if (!link_->replies.HasRoom(static_cast<uint32_t>(cells))) return false;

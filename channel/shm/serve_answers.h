@@ -13,7 +13,7 @@
 #include "channel/shm/copy_gauge.h"
 #include "channel/shm/parts_room.h"
 #include "channel/shm/read_gauge.h"
-#include "channel/shm/serve_link.h"
+#include "channel/shm/serve_sending.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -23,7 +23,7 @@ namespace tryst {
 class ShmAnswers {
  public:
   // Both outlive it. What it has measured holds for all links.
-  ShmAnswers(ShmServeLink* link, ServeSlots* slots) : link_(link), slots_(slots) {}
+  ShmAnswers(ShmServeSender* link, ServeSlots* slots) : link_(link), slots_(slots) {}
 
   void Make(size_t slots) { sending_.Make(slots); }
   // Answers now, or when there is room. REQUIRES: the outcome is known (kReady).
@@ -86,7 +86,7 @@ class ShmAnswers {
                 shm_wire::ReplyCell* cell);
   void PutPlaced(shm_wire::CellType type, const ServeOp& op, const shm_wire::Placed& placed);
 
-  ShmServeLink* const link_;
+  ShmServeSender* const link_;
   ServeSlots* const slots_;
   SlotArray<Sending> sending_;     // By slot.
   RingLine<Sent> sent_line_;       // In state kSent, and some whose slot has moved on.

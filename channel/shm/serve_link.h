@@ -1,75 +1,134 @@
 #ifndef TRYST_CHANNEL_SHM_SERVE_LINK_H_
 #define TRYST_CHANNEL_SHM_SERVE_LINK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "channel/bootstrap.h"
 #include "channel/ops/serve_session.h"
 #include "channel/poller/poller.h"
-#include "channel/shm/local_socket.h"
-#include "channel/shm/references.h"
-#include "channel/shm/ring.h"
+#include "channel/shm/serve_answers.h"
+#include "channel/shm/serve_sending.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
+#include "channel/trace/path_view.h"
+#include "rendezvous/tensor_source.h"
 
 namespace tryst {
 
-struct ShmServeOptions : ServeSessionOptions {
-  ShmServeOptions() { path = "shm"; }
-  shm_wire::LinkSizes most;  // A consumer's sizes are accepted up to these.
-  bool digests = false;
-  // The bound on what is staged in the arena for this consumer and not returned yet.
-  uint64_t stage_bytes = 512 << 20;
-  // Tensors for the caller's memory are sent in parts or read from our memory by the consumer,
-  // whichever the link has measured to be faster (docs/decisions/0024-large-copies.md). Where
-  // parts_bytes is more than pull_bytes, those between the two are read and the others go in parts,
-  // unless helpers take part.
-  uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 64 << 10;
-  // Of one consumer; at least as much as a part takes (ShmAnswers).
-  uint64_t parts_room_bytes = 2 << 20;
-  bool allow_pull = true;
-  // The consumer gets only copies, in memory of its own link, because in our segments it could read
-  // tensors that are for others. A process of another user is always treated so.
-  bool apart = false;
-  std::function<absl::Status()> may_open;  // Whether there may be another link to it.
-  // The link is over, and the consumer holds tensors that came over it.
-  std::function<void(const std::shared_ptr<const GivenReferences>&)> on_kept;
-};
+// The producer's end of shared memory with one consumer of this host. When a link is over, the
+// arena keeps what the consumer still holds of it. What it has lent of its own memory is lent until
+// the consumer comes by another link, or the session ends: then the words of the former link say
+// who has it (docs/decisions/0069-one-session.md). Poller thread only.
+class ShmServeLink final : public ServeLink,
+                           private ShmHub::Host,
+                           private ShmHub::Watcher,
+                           private ShmHub::Link,
+                           private PollerFlush,
+                           private PollerTimer {
+ public:
+  // What the transport decides about all links of one consumer.
+  struct Bounds {
+    std::function<absl::Status()> may_open;  // Whether there may be another link to it.
+    // The link is over, and the consumer holds tensors that came over it.
+    std::function<void(const std::shared_ptr<const GivenReferences>&)> on_kept;
+  };
+  ShmServeLink(ServeSession* session, ShmHub* hub, const ShmOptions& options, Bounds bounds);
+  ~ShmServeLink() override;
+  // The session over such a link. `consumer` is the first hello.
+  static std::unique_ptr<ServeSession> MakeSession(ShmHub* hub, TensorSource* source,
+                                                   const ServeSessionOptions& serve,
+                                                   const ShmOptions& options, Bounds bounds,
+                                                   const Hello& consumer, uint64_t session);
 
-// The present link of a session as its producer sees it: what the session (ShmServeChannel) and its
-// answers (ShmAnswers) share. Poller thread only.
-struct ShmServeLink {
-  ShmServeLink(ShmHub* hub, ShmServeOptions options, PollerFlush* flush, ServeCounters* counters)
-      : hub(hub), options(std::move(options)), flush(flush), counters(*counters) {}
+  size_t references() const { return sender_.given == nullptr ? 0 : sender_.given->held(); }
+  // Whether the consumer has joined and must not map memory that others read.
+  bool apart() const { return sender_.socket != nullptr && sender_.apart; }
 
-  ShmHub* const hub;
-  const ShmServeOptions options;
-  // The channel's; runs at the end of a turn in which something was written.
-  PollerFlush* const flush;
-  shm_wire::LinkSizes sizes;
-  bool digests = false;
-  bool can_pull = false;
-  bool apart = true;  // ShmServeOptions::apart, or another user's process.
-  std::shared_ptr<LocalSocket> socket;
-  std::shared_ptr<GivenReferences> given;
-  RingReader<shm_wire::kRequestCellBytes> requests;
-  RingWriter<shm_wire::kReplyCellBytes> replies;
-  ServeCounters& counters;
+ private:
+  enum class State : uint8_t {
+    kNone,     // There is no link.
+    kInvited,  // Waits for the consumer to connect.
+    kWelcome,  // Waits for it to map the memory.
+    kOpen,     // Connected.
+  };
 
-  int64_t now_ns() const { return hub->poller()->now_ns(); }
-  void FlushSoon() { hub->poller()->FlushThisTurn(flush); }
-  // Writes a cell that is only a head. False: there is no room.
-  bool Say(shm_wire::CellType type, uint16_t slot, uint32_t generation, uint32_t about = 0);
-  // Whether the consumer has accepted the answer of `op` over this link.
-  bool Accepted(const ServeOp& op) const {
-    return shm_wire::Accepted(given->view(), op.slot, op.generation);
+  // The link (serve_link.cc).
+  bool Exists() const override { return state_ != State::kNone; }
+  absl::Status Open(const Hello& hello, Hello* answer) override;
+  void Break(const absl::Status& why) override;
+  ServeEvent EndFormer() override;
+  void HearLast() override { (void)HearLeft(); }
+  bool Abandoned() const override;
+  void View(PathView* view) const override;
+  std::string Explain() const override;
+  uint64_t messages() const override {
+    return state_ == State::kOpen ? sender_.replies.written() : 0;
   }
-  // Wakes a sleeping consumer, after the ring was written or read.
-  void WakeConsumer();
+  void OnGuest(std::unique_ptr<LocalSocket> socket) override;
+  absl::Status Welcome();
+  void OnSocket() override;
+  bool HearPacket();  // False: there was no packet, or the link has ended.
+  absl::Status OnReady(const shm_wire::Packet& packet);
+  bool HearLeft();  // True: the consumer has left the link.
+  void OnSocketEnd();
+  void OnProcessGone();
+  void ForgetFormer();
+  bool PollLink() override;
+  bool Ready() const override { return sender_.requests.Ready() || sender_.given->HasReturned(); }
+  void FallAsleep() override;
+  bool WakeUp() override;
+  void Flush() override;
+  void OnTimer() override {}  // It only brings a turn, in which accepted answers are found.
+  int64_t LookAgainNs();
+  bool waits_for_room() const { return answers_.any_wait() || slots_.has_words(); }
+  const char* state_text() const;
+
+  // What the consumer says (serve_receiving.cc).
+  absl::Status OnCell(const shm_wire::RequestCell& cell);
+  absl::Status OnKeyText(const uint8_t* text, size_t bytes);
+  absl::Status OnRequest(const shm_wire::RequestCell& cell);
+  bool ReleaseAccepted();
+
+  // What it is told (serve_receiving.cc).
+  void Answer(ServeOp* op) override { answers_.Answer(op); }
+  void Forget(ServeOp* op) override { answers_.Forget(op); }
+  bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override;
+  bool SayHere(absl::Span<const uint64_t> tickets) override;
+  void FlushSoon() override { sender_.FlushSoon(); }
+  void SayWaiting();
+
+  ServeSession* const session_;
+  ServeSlots& slots_;  // The session's.
+  Poller* const poller_;
+  const Bounds bounds_;
+  ShmServeSender sender_;
+  State state_ = State::kNone;
+  bool consumer_gone_ = false;  // Its process has ended, as far as can be seen.
+  absl::Status end_status_;     // Why the last link ended.
+  // The last link that was open, for its words of the slots: until another one is open.
+  std::shared_ptr<SharedMemory> former_memory_;
+  shm_wire::LinkView former_;
+  // The process that was last here is watched, to see its end while there is no link.
+  struct Process final : ShmHub::Watcher {
+    void OnSocket() override { link->OnProcessGone(); }
+    ShmServeLink* link = nullptr;
+    OwnedFd fd;
+  };
+  Process process_;
+  shm_wire::Token proof_{};  // In our own memory: the consumer tries to read it here.
+  std::string key_text_;     // More cells of it are to come.
+  uint32_t key_id_ = 0;
+  size_t key_bytes_ = 0;
+  int64_t accepted_checked_ns_ = 0;
+  int64_t accepted_pause_ns_ = 0;
+  ShmAnswers answers_;
 };
 
 }  // namespace tryst

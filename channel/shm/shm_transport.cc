@@ -27,23 +27,10 @@ ShmTransport::~ShmTransport() {
   if (hub_ != nullptr) hub_->Detach();
 }
 
-std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  auto channel = MakeFetchChannel(peer, user);
-  fetching_.push_back(channel.get());
-  return channel;
-}
-
-std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
-                                                                PathUser* user) {
-  ShmFetchOptions options;
-  Fill(peer, user, &options);
-  options.sizes = options_.sizes;
-  options.digests = options_.digests;
-  options.allow_pull = options_.allow_pull;
-  options.join_timeout_ms = options_.join_timeout_ms;
-  options.max_parked = std::min(options.max_parked, shm_wire::kMaxParked);
-  options.before_check = options_.before_check;
-  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+std::unique_ptr<FetchSession> ShmTransport::MakeFetchSession(const std::string& peer,
+                                                             PathUser* user) {
+  return ShmFetchLink::MakeSession(hub_.get(), context_.bootstrap, FetchOptionsOf(peer, user),
+                                   options_);
 }
 
 absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello& hello) const {
@@ -58,24 +45,15 @@ absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello
   return absl::optional<std::string>();
 }
 
-std::unique_ptr<ServeSession> ShmTransport::MakeSession(const Hello& hello, uint64_t session) {
-  ShmServeOptions serve;
-  serve.most = options_.sizes;
-  Fill(&serve);
-  serve.digests = options_.digests;
-  serve.stage_bytes = options_.stage_bytes;
-  serve.pull_bytes = options_.pull_bytes;
-  serve.parts_bytes = options_.parts_bytes;
-  serve.parts_room_bytes = options_.parts_room_bytes;
-  serve.allow_pull = options_.allow_pull;
-  serve.apart = options_.apart;
-  serve.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
-  serve.on_kept = [this,
-                   consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
+std::unique_ptr<ServeSession> ShmTransport::MakeServeSession(const Hello& hello, uint64_t session) {
+  ShmServeLink::Bounds bounds;
+  bounds.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
+  bounds.on_kept = [this,
+                    consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
     kept_.push_back({consumer, given});
   };
-  return std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve), hello,
-                                           session);
+  return ShmServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_,
+                                   std::move(bounds), hello, session);
 }
 
 absl::Status ShmTransport::MayOpen(const std::string& consumer) {
@@ -95,14 +73,6 @@ void ShmTransport::Maintain() {
   if (context_.place == 0) arena_->Trim();
 }
 
-std::vector<const ShmServeChannel*> ShmTransport::serving() const {
-  std::vector<const ShmServeChannel*> serving;
-  for (const auto& session : SessionTransport::serving()) {
-    if (!session->closed()) serving.push_back(static_cast<const ShmServeChannel*>(session.get()));
-  }
-  return serving;
-}
-
 size_t ShmTransport::KeptFor(const std::string& consumer) {
   kept_.erase(std::remove_if(kept_.begin(), kept_.end(),
                              [](const KeptLink& link) { return link.given.expired(); }),
@@ -117,11 +87,11 @@ void ShmTransport::ExplainServing(const std::string& consumer, std::string* out)
 }
 
 void ShmTransport::AddCounters(Counters* counters) const {
-  const ShmFetchCounters fetched = fetch_counters();
+  const FetchCounters fetched = fetch_counters();
   counters->Count("shm_fetches", fetched.fetches);
   counters->Count("shm_fetched_bytes", fetched.bytes);
   counters->Count("shm_by_reference", fetched.by_reference);
-  counters->Count("shm_in_cells", fetched.in_cells);
+  counters->Count("shm_in_cells", fetched.in_message);
   counters->Count("shm_copied", fetched.copied);
   counters->Count("shm_pulled", fetched.pulled);
   counters->Count("shm_in_parts", fetched.in_parts);
@@ -134,12 +104,6 @@ void ShmTransport::AddCounters(Counters* counters) const {
   counters->Gauge("shm_used_bytes", arena.used_bytes);
   counters->Gauge("shm_segment_bytes", arena.segment_bytes);
   counters->Count("shm_refusals", arena.refusals);
-}
-
-ShmFetchCounters ShmTransport::fetch_counters() const {
-  ShmFetchCounters sum;
-  for (const ShmFetchChannel* channel : fetching_) sum += channel->counters();
-  return sum;
 }
 
 }  // namespace tryst

@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,29 +9,13 @@
 #include "absl/status/status.h"
 #include "channel/arena/arena.h"
 #include "channel/ops/session_transport.h"
-#include "channel/shm/fetch_channel.h"
-#include "channel/shm/serve_channel.h"
+#include "channel/shm/fetch_link.h"
+#include "channel/shm/serve_link.h"
 #include "channel/shm/shm_hub.h"
+#include "channel/shm/shm_options.h"
 #include "channel/transport.h"
 
 namespace tryst {
-
-struct ShmOptions : SessionOptions {
-  shm_wire::LinkSizes sizes;
-  bool digests = false;              // Off, because there is no wire that could change a bit.
-  bool allow_pull = true;            // Whether process_vm_readv may be used, in both directions.
-  bool apart = false;                // Nobody maps memory that others read: only copies are sent.
-  uint64_t stage_bytes = 512 << 20;  // How much of the arena may hold copies for one consumer.
-  // How tensors get into the caller's memory is measured where these two are equal:
-  // ShmServeOptions.
-  uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 64 << 10;
-  uint64_t parts_room_bytes = 2 << 20;  // For parts on their way to one consumer.
-  // How long a consumer waits for the welcome, after the producer's answer to its hello.
-  int64_t join_timeout_ms = 5000;
-  std::shared_ptr<Crew> crew;          // Helps with large copies. Null: nobody does.
-  std::function<void()> before_check;  // ShmFetchOptions'; for tests.
-};
 
 // The path over shared memory between the workers of this process and others on this host. Makes
 // the consumer's channels, and answers the hellos of consumers.
@@ -45,16 +28,12 @@ class ShmTransport final : public SessionTransport {
   // kUnavailable: this system has no shared memory for us.
   absl::Status Open() override;
   bool is_optional() const override { return true; }
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  // For tests: one that is not counted. `user` may be null.
-  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer, PathUser* user);
+  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   // Drops consumers that have gone, and unused memory.
   void Maintain() override;
 
   void ExplainServing(const std::string& consumer, std::string* out) const override;
   void AddCounters(Counters* counters) const override;
-  ShmFetchCounters fetch_counters() const;
-  std::vector<const ShmServeChannel*> serving() const;
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
   // to only if link after link breaks while it holds tensors of each. Of all consumers together
@@ -64,7 +43,7 @@ class ShmTransport final : public SessionTransport {
  private:
   // kUnimplemented: it is not the same host.
   absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
-  std::unique_ptr<ServeSession> MakeSession(const Hello& hello, uint64_t session) override;
+  std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) override;
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
   // brought.
@@ -77,7 +56,6 @@ class ShmTransport final : public SessionTransport {
   std::unique_ptr<ShmHub> hub_;  // Null until Open().
 
   // Poller thread only.
-  std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   struct KeptLink {
     std::string consumer;
     std::weak_ptr<const GivenReferences> given;

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "channel/ops/limits.h"
+
 namespace tryst {
 namespace shm_wire {
 namespace {
@@ -121,7 +123,7 @@ absl::Status CheckSizes(const LinkSizes& sizes) {
     return absl::DataLossError(
         "the peer broke the protocol: the length of a ring in shared memory is out of range");
   }
-  if (sizes.slots == 0 || sizes.slots > kMaxSlots || !IsPowerOfTwo(sizes.references) ||
+  if (sizes.slots == 0 || sizes.slots > limits::kMaxSlots || !IsPowerOfTwo(sizes.references) ||
       sizes.references > kMaxReferences) {
     return absl::DataLossError(
         "the peer broke the protocol: its counts of slots or references are out of range");

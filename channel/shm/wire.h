@@ -22,16 +22,8 @@ namespace shm_wire {
 
 // The only one that is spoken. The hello's messages have it, and so has every packet.
 inline constexpr uint32_t kVersion = 4;
-inline constexpr size_t kMaxKeyBytes = 4096;
-inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
-inline constexpr uint32_t kMaxKeys = 1u << 16;
-// Bounds for keys' texts. After this many bytes since number 0, a consumer begins with number 0
-// again. When more than kMaxKeysBytes would have to be remembered, a producer ends the link.
-inline constexpr uint64_t kKeysLapBytes = 16 << 20;
-inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
 inline constexpr uint32_t kMinCells = 256;  // A key must fit into a ring.
 inline constexpr uint32_t kMaxCells = 1u << 16;
-inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxReferences = 1u << 16;
 inline constexpr uint32_t kMaxSegments = 1u << 14;
 inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // One producer's.

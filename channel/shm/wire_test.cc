@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "channel/ops/limits.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -62,13 +63,13 @@ TEST(ShmWireTest, SizesHaveBounds) {
     return CheckSizes(sizes);
   };
   EXPECT_TRUE(with(kMinCells, 1, 1).ok());
-  EXPECT_TRUE(with(kMaxCells, kMaxSlots, kMaxReferences).ok());
+  EXPECT_TRUE(with(kMaxCells, limits::kMaxSlots, kMaxReferences).ok());
   EXPECT_FALSE(with(0, 1, 1).ok());
   EXPECT_FALSE(with(kMinCells / 2, 1, 1).ok());
   EXPECT_FALSE(with(kMaxCells * 2, 1, 1).ok());
   EXPECT_FALSE(with(kMinCells + 1, 1, 1).ok());
   EXPECT_FALSE(with(kMinCells, 0, 1).ok());
-  EXPECT_FALSE(with(kMinCells, kMaxSlots + 1, 1).ok());
+  EXPECT_FALSE(with(kMinCells, limits::kMaxSlots + 1, 1).ok());
   EXPECT_FALSE(with(kMinCells, 1, 0).ok());
   EXPECT_FALSE(with(kMinCells, 1, 3).ok());
   EXPECT_FALSE(with(kMinCells, 1, kMaxReferences * 2).ok());

@@ -9,13 +9,6 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxTracks = 4096;
-// See TraceTrack::BucketOf().
-constexpr int kBucketBits = 4;  // 16 buckets for each doubling.
-constexpr int kFinestShift = 6;
-constexpr int kMostBits = 40;
-static_assert(TraceTrack::kBuckets ==
-                  ((kMostBits - kFinestShift - kBucketBits + 1) << kBucketBits) + 1,
-              "the last bucket counts what took longer");
 
 struct Words {
   absl::string_view name;
@@ -43,14 +36,6 @@ constexpr Words kWaitsForWords[] = {
 static_assert(sizeof(kWaitsForWords) / sizeof(kWaitsForWords[0]) == kWaitsForCount,
               "each has its words");
 
-// SplitMix64's finalizer.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 absl::string_view WaitsForName(WaitsFor what) {
@@ -59,22 +44,6 @@ absl::string_view WaitsForName(WaitsFor what) {
 
 absl::string_view WaitsForText(WaitsFor what) {
   return kWaitsForWords[static_cast<size_t>(what)].text;
-}
-
-uint64_t TraceId(uint64_t connection, uint64_t operation, int64_t step) {
-  // The factors keep the three apart; one pass spreads them. Both ends pay it for each fetch.
-  const uint64_t id = Mix(connection + operation * 0xd6e8feb86659fd93u +
-                          static_cast<uint64_t>(step) * 0xa0761d6478bd642fu);
-  return id != 0 ? id : 1;
-}
-
-// The highest bits of a duration are its bucket: the first one says which doubling, the four after
-// it which sixteenth of that.
-size_t TraceTrack::BucketOf(uint64_t took_ns) {
-  const int bits = 64 - __builtin_clzll(took_ns | uint64_t{1} << (kFinestShift + kBucketBits));
-  if (bits > kMostBits) return kBuckets - 1;
-  const int shift = bits - kBucketBits - 1;
-  return (static_cast<size_t>(shift - kFinestShift) << kBucketBits) + (took_ns >> shift);
 }
 
 uint64_t TraceTrack::BucketBeginNs(size_t i) {
@@ -147,8 +116,8 @@ std::vector<const TraceTrack*> Trace::Tracks() const {
 
 // ---- Writing ----
 
-void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl::StatusCode code,
-                  int64_t now_ns) {
+inline void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes,
+                         absl::StatusCode code, int64_t now_ns) {
   const int64_t took_ns = std::max<int64_t>(now_ns - span.began_ns(), 0);
   TraceTrack::Add(code == absl::StatusCode::kOk ? &track->ended_ok_ : &track->ended_failed_, 1);
   TraceTrack::Add(&track->bytes_, bytes);

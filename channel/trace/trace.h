@@ -36,7 +36,14 @@ class TraceTrack {
   // 64 ns below, and one for the rest. A bucket's middle is less than 3.2 % from what it counts.
   // All of them are 4 KiB, made at the first operation that ends, so an unused path has none.
   static constexpr size_t kBuckets = 497;
-  static size_t BucketOf(uint64_t took_ns);
+  // The highest bits of a duration are its bucket: the first one says which doubling, the four
+  // after it which sixteenth of that.
+  static size_t BucketOf(uint64_t took_ns) {
+    const int bits = 64 - __builtin_clzll(took_ns | uint64_t{1} << (kFinestShift + kBucketBits));
+    if (bits > kMostBits) return kBuckets - 1;
+    const int shift = bits - kBucketBits - 1;
+    return (static_cast<size_t>(shift - kFinestShift) << kBucketBits) + (took_ns >> shift);
+  }
   // The least that bucket `i` counts.
   static uint64_t BucketBeginNs(size_t i);
   struct Counts {
@@ -66,6 +73,11 @@ class TraceTrack {
 
  private:
   friend class Trace;
+  static constexpr int kBucketBits = 4;  // 16 buckets for each doubling.
+  static constexpr int kFinestShift = 6;
+  static constexpr int kMostBits = 40;
+  static_assert(kBuckets == ((kMostBits - kFinestShift - kBucketBits + 1) << kBucketBits) + 1,
+                "the last bucket counts what took longer");
   using Counter = std::atomic<uint64_t>;
   // There is one writer, so no read-modify-write is needed.
   static void Add(Counter* counter, uint64_t more) {

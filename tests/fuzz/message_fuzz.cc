@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "channel/rdma/wire.h"
 #include "channel/string_codec.h"
 
@@ -56,10 +57,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint32_t immediate = uint32_t{data[0]} | uint32_t{data[1]} << 8 |
                                uint32_t{data[2]} << 16 | uint32_t{data[3]} << 24;
     auto decoded = tryst::wire::DecodeImmediate(immediate);
-    if (decoded.ok()) Require(decoded->slot < tryst::wire::kMaxSlots);
+    if (decoded.ok()) Require(decoded->slot < tryst::limits::kMaxSlots);
   }
   auto parameters =
       tryst::wire::DecodeParameters(absl::string_view(reinterpret_cast<const char*>(data), size));
-  if (parameters.ok()) Require(parameters->slots <= tryst::wire::kMaxSlots);
+  if (parameters.ok()) Require(parameters->slots <= tryst::limits::kMaxSlots);
   return 0;
 }

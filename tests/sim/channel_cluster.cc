@@ -678,7 +678,7 @@ void Cluster::CountAndCheckConnections() {
   for (const auto& worker : workers_) {
     FetchCounters counters;
     for (const auto& pool : worker->pools->all()) counters += RdmaFetched(*pool);
-    report_.epochs += counters.epochs;
+    report_.epochs += counters.links;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
     report_.standing_claimed += counters.standing_claimed;

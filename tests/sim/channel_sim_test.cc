@@ -30,7 +30,7 @@ constexpr PinnedSeed kPinned[] = {
     {1003456, "sim: a hello of an older epoch"},
     {38, "sim: a farewell crosses a take"},
     {22, "sim: a landing is refused registration"},
-    {31, "sim: a wrong digest"},
+    {76, "sim: a wrong digest"},
     // Its digest is wrong when there is no more room for it: it is announced once more.
     {74, "sim: a wrong digest"},
     {53, "sim: memory of a caller is refused registration"},

@@ -9,8 +9,9 @@
 #include "base/log.h"
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
+#include "channel/ops/limits.h"
 #include "channel/rdma/message_link.h"
-#include "channel/rdma/serve_channel.h"
+#include "channel/rdma/serve_link.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor_source.h"
 #include "verbs/sim/sim_nic.h"
@@ -89,16 +90,17 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.slots = kSlots;
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
-    ServeChannelOptions serve;
-    serve.link = options_;
+    RdmaOptions rdma;
+    rdma.link = options_;
+    rdma.max_waiting = kMostParked;
+    ServeSessionOptions serve;
     serve.path = "rdma";
     serve.self = kProducer;
     serve.self_incarnation = 1;
-    serve.max_parked = kMostParked;
     serve.retain_ms = 1000;
     options_.slots = slots;
     link_ = *MessageLink::Create(hostile_hub_.get(), options_, 1, &liar_);
-    producer_ = std::make_unique<ServeChannel>(hub_.get(), &source_, serve, HelloOf(1), kSession);
+    producer_ = RdmaServeLink::MakeSession(hub_.get(), &source_, serve, rdma, HelloOf(1), kSession);
     const absl::Status joined = Join(1);
     TRYST_CHECK(joined.ok()) << joined;
   }
@@ -220,21 +222,21 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   std::unique_ptr<QueueHub> hub_;
   std::unique_ptr<QueueHub> hostile_hub_;
   std::unique_ptr<MessageLink> link_;
-  std::unique_ptr<ServeChannel> producer_;
+  std::unique_ptr<ServeSession> producer_;
 };
 
 TEST_F(HostileRdmaConsumerTest, KeysAreRememberedUpToSoManyBytes) {
   uint32_t told = 0;
-  while (told < wire::kMaxKeys && SayKey(told, KeyOf(told, wire::kMaxKeyBytes))) ++told;
+  while (told < limits::kMaxKeys && SayKey(told, KeyOf(told, limits::kMaxKeyBytes))) ++told;
   EXPECT_FALSE(IsServed());
   // What is under way when the last one is refused was told, too.
-  EXPECT_LE(uint64_t{told}, wire::kMaxKeysBytes / wire::kMaxKeyBytes + 64);
-  EXPECT_GE(uint64_t{told}, wire::kMaxKeysBytes / wire::kMaxKeyBytes);
+  EXPECT_LE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes + 64);
+  EXPECT_GE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes);
 }
 
 TEST_F(HostileRdmaConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   for (uint32_t i = 0; i < 20'000; ++i) {
-    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, wire::kMaxKeyBytes))) << i;
+    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, limits::kMaxKeyBytes))) << i;
   }
   EXPECT_TRUE(IsServed());
 }
@@ -451,7 +453,7 @@ TEST_F(HostileRdmaConsumerTest, AConsumerIsGivenUpOnlyIfItStaysAway) {
 
 TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   absl::Status answered;
-  const auto say_badly = [&answered](ServeChannel* producer, Hello hello) {
+  const auto say_badly = [&answered](ServeSession* producer, Hello hello) {
     hello.parameters = "of no kind";
     answered = absl::UnknownError("not answered");
     producer->OnHello(hello, [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
@@ -465,17 +467,19 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   Settle();
   EXPECT_TRUE(producer_->Abandoned());
   // The first that it says.
-  ServeChannelOptions options;
-  options.link = options_;
+  RdmaOptions rdma;
+  rdma.link = options_;
+  ServeSessionOptions options;
   options.retain_ms = 1000;
-  ServeChannel first(hub_.get(), &source_, options, HelloOf(1), kSession);
-  say_badly(&first, HelloOf(1));
+  const auto first =
+      RdmaServeLink::MakeSession(hub_.get(), &source_, options, rdma, HelloOf(1), kSession);
+  say_badly(first.get(), HelloOf(1));
   EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
-  EXPECT_FALSE(first.Abandoned());
+  EXPECT_FALSE(first->Abandoned());
   world_.RunFor(int64_t{2} * 1000 * 1000 * 1000);
   Settle();
-  EXPECT_TRUE(first.Abandoned());
-  first.Close(absl::CancelledError("over"));
+  EXPECT_TRUE(first->Abandoned());
+  first->Close(absl::CancelledError("over"));
 }
 
 // Simulated honest ends reach these never, or once in thousands of seeds.

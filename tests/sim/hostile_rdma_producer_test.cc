@@ -14,7 +14,7 @@
 #include "base/reached.h"
 #include "channel/crc32c.h"
 #include "channel/ops/farewell.h"
-#include "channel/rdma/fetch_channel.h"
+#include "channel/rdma/fetch_link.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "gtest/gtest.h"
@@ -104,17 +104,18 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_options_.message_bytes = message_bytes;
     link_options_.queue_pairs = queue_pairs;
     landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
-    FetchChannelOptions options;
-    options.link = link_options_;
-    options.offered_bytes = 4096;
-    options.standing = 1;
+    RdmaOptions rdma;
+    rdma.link = link_options_;
+    rdma.offered_bytes = 4096;
+    rdma.standing = 1;
+    FetchOpsOptions options;
     options.path = "rdma";
     options.self = kConsumer;
     options.self_incarnation = 2;
     options.peer = kProducer;
     options.user = &user_;
     options.give_up_ms = give_up_ms;
-    channel_ = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), &hellos_, options);
+    channel_ = RdmaFetchLink::MakeSession(hub_.get(), landings_.get(), &hellos_, options, rdma);
   }
 
   ~HostileRdmaProducerTest() override {
@@ -300,7 +301,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   std::unique_ptr<QueueHub> hub_;
   std::unique_ptr<QueueHub> hostile_hub_;
   std::shared_ptr<LandingPool> landings_;
-  std::unique_ptr<FetchChannel> channel_;
+  std::unique_ptr<FetchSession> channel_;
   std::unique_ptr<MessageLink> link_;
 };
 
@@ -312,7 +313,7 @@ TEST_F(HostileRdmaProducerTest, ARecordOfAnotherGenerationEndsNothing) {
   SayFailed(asked.slot, static_cast<uint16_t>(asked.generation + 1));
   SayFailed(asked.slot, static_cast<uint16_t>(asked.generation - 1));
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  EXPECT_EQ(channel_->counters().ghosts, 2u);
+  EXPECT_EQ(channel_->Counted().ghosts, 2u);
   EXPECT_EQ(TimesReached("rare: a record of another generation"), before + 2);
   SayFailed(asked.slot, asked.generation);
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
@@ -327,7 +328,7 @@ TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
   const uint64_t before = TimesReached("rare: an immediate of another generation");
   SayPart(static_cast<uint16_t>(asked.generation + 1));
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  EXPECT_EQ(channel_->counters().ghosts, 1u);
+  EXPECT_EQ(channel_->Counted().ghosts, 1u);
   EXPECT_EQ(TimesReached("rare: an immediate of another generation"), before + 1);
   SayFailed(asked.slot, asked.generation);
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
@@ -341,8 +342,8 @@ TEST_F(HostileRdmaProducerTest, ARecordForASlotWithoutAFetchEndsNothing) {
   SayFailed(asked.slot, asked.generation);
   SayFailed(static_cast<uint16_t>(link_options_.slots - 1), 0);
   EXPECT_EQ(fetched->calls, 1);
-  EXPECT_EQ(channel_->counters().ghosts, 2u);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().ghosts, 2u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
 }
 
 TEST_F(HostileRdmaProducerTest, ATensorInsideAMessageHasTheBytesOfItsShape) {
@@ -351,7 +352,7 @@ TEST_F(HostileRdmaProducerTest, ATensorInsideAMessageHasTheBytesOfItsShape) {
   for (const uint64_t bytes : {3u, 5u, 0u, 200u}) {
     Answer(1, 5);
     SayInside(4, bytes);
-    EXPECT_EQ(channel_->counters().breaks, ++breaks) << bytes;
+    EXPECT_EQ(channel_->Counted().breaks, ++breaks) << bytes;
     EXPECT_EQ(fetched->calls, 0) << bytes;
   }
   for (const int64_t bytes : {4, 127, 128, 129}) {  // As a small tensor, and as one that is not.
@@ -366,16 +367,16 @@ TEST_F(HostileRdmaProducerTest, ATensorInsideAMessageHasTheBytesOfItsShape) {
     EXPECT_EQ(std::string(static_cast<const char*>(good->tensor.data()), good->tensor.bytes()),
               std::string(static_cast<size_t>(bytes), 7));
   }
-  EXPECT_EQ(channel_->counters().breaks, breaks);
+  EXPECT_EQ(channel_->Counted().breaks, breaks);
 }
 
 TEST_F(HostileRdmaProducerTest, ARecordForASlotBehindTheLastBreaksTheLink) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
   SayFailed(static_cast<uint16_t>(link_options_.slots - 1), 1);
-  EXPECT_EQ(channel_->counters().breaks, 0u) << "the last one is there";
+  EXPECT_EQ(channel_->Counted().breaks, 0u) << "the last one is there";
   SayFailed(static_cast<uint16_t>(link_options_.slots), 1);
-  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
@@ -387,8 +388,8 @@ TEST_F(HostileRdmaProducerTest, AnImmediateForASlotWithoutAFetchIsNoTensor) {
   SayFailed(asked.slot, asked.generation);
   ASSERT_EQ(fetched->calls, 1);
   SayPart(asked.generation);
-  EXPECT_EQ(channel_->counters().ghosts, 1u);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().ghosts, 1u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   const Fetched* const next = Fetch("b");
   for (int i = 0; i < 10; ++i) Settle();
   const Scripted::Asked asked_next = scripted_.LastRequest();
@@ -447,7 +448,7 @@ TEST_F(HostileRdmaProducerTest, WhatIsCancelledBetweenTwoLinksIsNotAskedForAgain
   SayFailed(asked.slot, asked.generation);
   EXPECT_EQ(fetched->calls, 1);
   EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
-  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
 }
 
 // It has forgotten what it took: asked again it would take the next tensor of the key.
@@ -488,8 +489,7 @@ TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
   scripted_.answers_pings = true;
-  const int64_t until_ns =
-      poller_.now_ns() + 4 * FetchChannelOptions().silence_ms * int64_t{1'000'000};
+  const int64_t until_ns = poller_.now_ns() + 4 * RdmaOptions().silence_ms * int64_t{1'000'000};
   int pongs = 0;
   while (poller_.now_ns() < until_ns) {
     for (int i = 0; i < 10; ++i) Settle();
@@ -500,7 +500,7 @@ TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
     }
   }
   EXPECT_TRUE(channel_->open());
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(hellos_.asked.size(), 1u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
   // One for each heartbeat.
@@ -566,7 +566,7 @@ TEST_F(HostileRdmaProducerTest, AFetchWithoutASlotThatIsGivenUpIsToldOfAtOnce) {
     record.generation = one.generation;
     Say(record);
   }
-  ASSERT_EQ(channel_->counters().parked, 1u) << channel_->Explain();
+  ASSERT_EQ(channel_->Counted().parked, 1u) << channel_->Explain();
   cancellation.StartCancel();
   for (int i = 0; i < 10; ++i) Settle();
   EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
@@ -584,7 +584,7 @@ TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
     EXPECT_EQ(fetched->calls, 0);
     SayLanded(0, 12345);
   }
-  EXPECT_EQ(channel_->counters().digests_wrong, 2u);
+  EXPECT_EQ(channel_->Counted().digests_wrong, 2u);
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "it was asked for once more";
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
   EXPECT_EQ(TimesReached("rare: a wrong digest for the second time"), 1u);
@@ -678,8 +678,8 @@ TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
   Answer(1, 5);
   AnnounceLast(2 << 20);
   link_->Break(absl::UnavailableError("cut"));
-  for (int i = 0; i < 20'000 && channel_->counters().breaks == 0; ++i) Settle();
-  ASSERT_EQ(channel_->counters().breaks, 1u);
+  for (int i = 0; i < 20'000 && channel_->Counted().breaks == 0; ++i) Settle();
+  ASSERT_EQ(channel_->Counted().breaks, 1u);
   cancellation.StartCancel();
   Settle();
   EXPECT_EQ(fetched->calls, 1);
@@ -701,11 +701,11 @@ TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
   Answer(1, 5);
   const Scripted::Asked asked = scripted_.LastRequest();
   AnnounceLast(kLarge);
-  EXPECT_TRUE(channel_->waits_for_room());
+  EXPECT_TRUE(static_cast<RdmaFetchLink*>(channel_->link())->waits_for_room());
   cancellation.StartCancel();
   for (int i = 0; i < 10; ++i) Settle();
   EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
-  EXPECT_FALSE(channel_->waits_for_room());
+  EXPECT_FALSE(static_cast<RdmaFetchLink*>(channel_->link())->waits_for_room());
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
   SayGone(asked);
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "the next one asks by itself";
@@ -744,7 +744,7 @@ TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
     Say(pong);
     for (int turn = 0; turn < 90; ++turn) Settle();
   }
-  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
   EXPECT_EQ(TimesReached("rare: parts of a tensor stay away"), before + 1);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
@@ -775,7 +775,7 @@ TEST_F(TwoLanesTest, WhoTakesOverATensorOfWhichPartsAreThereChecksIt) {
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 0u) << "the next one takes it over";
   SayPart(asked.generation, 1);
   EXPECT_EQ(next->calls, 0) << next->status;
-  EXPECT_EQ(channel_->counters().digests_wrong, 1u);
+  EXPECT_EQ(channel_->Counted().digests_wrong, 1u);
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u) << "it is asked for once more";
 }
 
@@ -809,7 +809,7 @@ TEST_F(HostileRdmaProducerTest, PartsMayBeLateAfterTheLastWord) {
     if (scripted_.pongs_due > 0 && !link_->broken()) Say(record);
     scripted_.pongs_due = 0;
   }
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(fetched->calls, 0) << "its memory may still be written: " << fetched->status;
   SayPart(asked.generation);
   EXPECT_EQ(fetched->calls, 1);
@@ -828,7 +828,7 @@ TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
       ASSERT_EQ(fetched->calls, 1) << edge << " in step " << step_;
     }
   }
-  EXPECT_EQ(channel_->counters().standing, 1u);
+  EXPECT_EQ(channel_->Counted().standing, 1u);
 }
 
 // What it asks for in its hello.
@@ -963,7 +963,7 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
   }
   void ExpectLeft(const Fetched& fetched, int64_t took_ms) {
     EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
-    EXPECT_EQ(channel_->counters().moved, 1u);
+    EXPECT_EQ(channel_->Counted().moved, 1u);
     EXPECT_EQ(fetched.calls, 0) << "it goes on elsewhere: " << fetched.status;
     EXPECT_GE(took_ms, kGiveUpMs);
     EXPECT_LE(took_ms, kGiveUpMs + 2000) << channel_->Explain();
@@ -1073,8 +1073,8 @@ TEST_F(OwingRdmaProducerTest, WhoAnswersMayTakeLongForItsSend) {
   const Fetched* const fetched = Fetch("a");
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
   EXPECT_TRUE(channel_->open()) << channel_->Explain();
-  EXPECT_EQ(channel_->counters().moved, 0u);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().moved, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(hellos_.asked.size(), 1u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
   SayFailed(scripted_.LastRequest().slot, scripted_.LastRequest().generation);
@@ -1087,7 +1087,7 @@ TEST_F(OwingRdmaProducerTest, WhoMayWriteMuchMayBeSilentForLonger) {
   args.destination = *Tensor::Allocate(DType::kUint8, {500'000});
   Fetch("a", args);
   RunUntilLeft(Does::kIsSilent, kGiveUpMs + 450);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_LE(RunUntilLeft(Does::kIsSilent), 1000);
   EXPECT_EQ(user_.left.size(), 1u);
 }
@@ -1099,7 +1099,7 @@ TEST_F(OwingRdmaProducerTest, WhoHasAnnouncedATensorIsNotLateBeforeItAnswers) {
   Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kRequest) == 2; });
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u);
   RunUntilLeft(Does::kAcknowledges, 3 * kGiveUpMs);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
@@ -1113,7 +1113,7 @@ class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
     const int64_t took_ms = Run(does, 200'000, [&] { return fetched->calls > 0; });
     EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
     EXPECT_TRUE(absl::StrContains(fetched->status.message(), why)) << fetched->status;
-    const int64_t patience_ms = FetchChannelOptions().patience_ms;
+    const int64_t patience_ms = RdmaOptions().patience_ms;
     EXPECT_GE(took_ms, patience_ms);
     EXPECT_LE(took_ms, patience_ms + 15'000);
   }

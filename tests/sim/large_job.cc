@@ -431,7 +431,7 @@ void LargeJob::CountConnections() {
   for (uint32_t host = 0; host < hosts_.hosts(); ++host) {
     if (hosts_.process(host)->pool() == nullptr) continue;
     const FetchCounters counters = RdmaFetched(*hosts_.process(host)->pool());
-    report_.connections += counters.epochs;
+    report_.connections += counters.links;
     if (options_.trouble == LargeJobOptions::Trouble::kNone && counters.breaks > 0) {
       Violate(absl::StrCat(counters.breaks, " connections of host ", host, " broke"));
     }

@@ -64,20 +64,20 @@ TEST_P(ShmHopBudgetTest, IsKept) {
     if (HasFatalFailure()) return;
   }
   const ServeCounters served = ShmServed(*pair->producer());
-  const ShmFetchCounters fetched = ShmFetched(*pair->consumer());
+  const FetchCounters fetched = ShmFetched(*pair->consumer());
   const uint64_t tasks = pair->consumer_tasks();
   const uint64_t allocations = AllocationsSoFar();
   for (int i = 0; i < kCounted; ++i) move();
   const double allocated = static_cast<double>(AllocationsSoFar() - allocations);
   const ServeCounters serves = ShmServed(*pair->producer());
-  const ShmFetchCounters fetches = ShmFetched(*pair->consumer());
+  const FetchCounters fetches = ShmFetched(*pair->consumer());
   const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
   EXPECT_DOUBLE_EQ(each(serves.messages - served.messages + fetches.messages - fetched.messages),
                    row.messages);
   EXPECT_DOUBLE_EQ(each(serves.in_message - served.in_message + serves.staged - served.staged +
                         serves.in_parts - served.in_parts),
                    row.copies_at_producer);
-  EXPECT_DOUBLE_EQ(each(fetches.in_cells - fetched.in_cells + fetches.copied - fetched.copied +
+  EXPECT_DOUBLE_EQ(each(fetches.in_message - fetched.in_message + fetches.copied - fetched.copied +
                         fetches.pulled - fetched.pulled + fetches.in_parts - fetched.in_parts),
                    row.copies_at_consumer);
   // The fetch was made on the poller's thread; on another thread it costs one hand-off.
@@ -174,7 +174,7 @@ TEST(ShmMiddleSizesTest, GoBothWaysUntilTheFasterOneIsKnown) {
       ASSERT_EQ(got, args.destination.data());
       ASSERT_TRUE(got[0] == fill && memcmp(got, got + 1, static_cast<size_t>(bytes - 1)) == 0);
     }
-    const ShmFetchCounters fetches = ShmFetched(*pair->consumer());
+    const FetchCounters fetches = ShmFetched(*pair->consumer());
     EXPECT_GT(fetches.in_parts, 0u) << bytes;
     EXPECT_GT(fetches.pulled, 0u) << bytes;
     EXPECT_EQ(fetches.ended_failed, 0u);

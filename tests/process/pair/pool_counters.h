@@ -26,7 +26,7 @@ inline FetchCounters RdmaFetched(const ChannelPool& pool) {
 inline ServeCounters RdmaServed(const ChannelPool& pool) {
   return SumOver<RdmaTransport>(pool, &RdmaTransport::serve_counters);
 }
-inline ShmFetchCounters ShmFetched(const ChannelPool& pool) {
+inline FetchCounters ShmFetched(const ChannelPool& pool) {
   return SumOver<ShmTransport>(pool, &ShmTransport::fetch_counters);
 }
 inline ServeCounters ShmServed(const ChannelPool& pool) {

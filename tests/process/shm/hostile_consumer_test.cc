@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -126,7 +127,7 @@ class HostileConsumerTest : public ::testing::Test {
     ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, generation, 0, StepOne(), flags));
     for (int i = 0; i < 3; ++i) Turn();
     ASSERT_TRUE(IsServed());
-    ASSERT_GT(path_->serving()[0]->references(), 0u);
+    ASSERT_GT(Link(0)->references(), 0u);
   }
 
   // The number of packets that the producer has sent over the socket.
@@ -163,6 +164,9 @@ class HostileConsumerTest : public ::testing::Test {
                     .ok());
   }
 
+  const ShmServeLink* Link(size_t i) const {
+    return static_cast<const ShmServeLink*>(path_->serving()[i]->link());
+  }
   bool IsServed() const {
     return path_->serving().size() == 1 &&
            absl::StrContains(path_->serving()[0]->Explain(), "over shm: connected");
@@ -219,15 +223,15 @@ class HostileConsumerTest : public ::testing::Test {
 
 TEST_F(HostileConsumerTest, KeysAreRememberedUpToSoManyBytes) {
   uint32_t told = 0;
-  while (told < shm_wire::kMaxKeys && SayKey(told, KeyOf(told, shm_wire::kMaxKeyBytes))) ++told;
+  while (told < limits::kMaxKeys && SayKey(told, KeyOf(told, limits::kMaxKeyBytes))) ++told;
   EXPECT_FALSE(IsServed());
-  EXPECT_LE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes + 64);
-  EXPECT_GE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes);
+  EXPECT_LE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes + 64);
+  EXPECT_GE(uint64_t{told}, limits::kMaxKeysBytes / limits::kMaxKeyBytes);
 }
 
 TEST_F(HostileConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   for (uint32_t i = 0; i < 40'000; ++i) {
-    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, shm_wire::kMaxKeyBytes))) << i;
+    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, limits::kMaxKeyBytes))) << i;
   }
   EXPECT_TRUE(IsServed());
 }
@@ -475,7 +479,7 @@ TEST_F(HostileConsumerTest, AnotherConsumerIsServedBesideThisOne) {
 // In our segments it could read what is for others.
 TEST_F(HostileConsumerTest, AnotherUserGetsCopiesAlone) {
   constexpr uid_t kNobody = 65534;
-  EXPECT_FALSE(path_->serving()[0]->apart());
+  EXPECT_FALSE(Link(0)->apart());
   const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
   ASSERT_TRUE(answer.ok()) << answer.status();
   const auto invitation = shm_wire::DecodeInvitation(answer->parameters);
@@ -491,7 +495,7 @@ TEST_F(HostileConsumerTest, AnotherUserGetsCopiesAlone) {
   packet.token = invitation->token;
   ASSERT_TRUE(guest->Send(packet));
   for (int i = 0; i < 10; ++i) Turn();
-  EXPECT_TRUE(path_->serving()[1]->apart());
+  EXPECT_TRUE(Link(1)->apart());
 }
 
 TEST_F(HostileConsumerTest, WhoIsInvitedAndDoesNotJoinIsForgotten) {

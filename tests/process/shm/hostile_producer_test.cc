@@ -55,7 +55,7 @@ class HostileProducerTest : public ::testing::Test {
     EXPECT_TRUE(transport_->Open().ok());
     door_ = *LocalSocket::Listen(door_name_);
     segment_ = *SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
-    channel_ = transport_->MakeFetchChannel(kProducer, &user_);
+    channel_ = transport_->MakeFetchSession(kProducer, &user_);
   }
   ~HostileProducerTest() override {
     channel_->Close(absl::CancelledError("the test is over"));
@@ -214,7 +214,7 @@ class HostileProducerTest : public ::testing::Test {
   const std::string door_name_ = absl::StrCat("tryst-hostile-", getpid());
   std::unique_ptr<LocalSocket> door_;
   std::unique_ptr<SharedMemory> segment_;
-  std::unique_ptr<ShmFetchChannel> channel_;
+  std::unique_ptr<FetchSession> channel_;
   HostileLink link_;
   int started_ = 0;
   int ended_ = 0;
@@ -316,8 +316,8 @@ TEST_F(HostileProducerTest, WhoParksAFetchUnaskedBreaksTheLink) {
   cell.head.generation = request.generation;
   link_.Reply(cell);
   Turn();
-  EXPECT_EQ(channel_->counters().breaks, 1u);
-  EXPECT_EQ(channel_->counters().parked, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(channel_->Counted().parked, 0u);
   EXPECT_EQ(ended_, 0) << status_;
 }
 
@@ -435,7 +435,7 @@ TEST_F(HostileProducerTest, WhatIsReadWithoutALoanIsNotBelieved) {
     Turn();
     const bool good = loan == shm_wire::kLent;
     EXPECT_EQ(got_.size(), good ? 1u : 0u) << loan;
-    EXPECT_EQ(channel_->counters().breaks, good ? breaks : ++breaks) << loan;
+    EXPECT_EQ(channel_->Counted().breaks, good ? breaks : ++breaks) << loan;
     if (good) {
       EXPECT_EQ(link_.view.slots[request.slot].loan.load(), uint32_t{shm_wire::kTaken});
       EXPECT_EQ(Written(shm_wire::CellType::kPulled), 1u);
@@ -466,7 +466,7 @@ TEST_F(HostileProducerTest, ASegmentIsLookedForAmongSoManyPackets) {
     ASSERT_TRUE(link_.socket->Send(packet, segment_->fd()));
     AnswerPart(LastRequest(), 0, kNumber, 1, static_cast<uint16_t>(packet.segment));
     EXPECT_EQ(got_.size(), 1u) << "behind " << before;
-    EXPECT_EQ(channel_->counters().breaks, before == 100 ? 0u : 1u);
+    EXPECT_EQ(channel_->Counted().breaks, before == 100 ? 0u : 1u);
     if (before == 100) Fetch();
   }
 }
@@ -497,7 +497,7 @@ class OwingProducerTest : public HostileProducerTest {
       Turn();
       alarms_.AdvanceBy(absl::Milliseconds(5));
       if (hellos_.answer != nullptr) AnswerHello(does);
-      if (link_.socket == nullptr || !channel_->connected() || does == Does::kIsStopped) continue;
+      if (link_.socket == nullptr || !channel_->open() || does == Does::kIsStopped) continue;
       Hear(does == Does::kAnswers);
     }
     return passed_ms();
@@ -563,7 +563,7 @@ TEST_F(OwingProducerTest, WhoWelcomesAndIsSilentAboutTheAskIsLeft) {
   Fetch();
   ExpectLeft(RunUntilLeft(Does::kIsSilent), 3 * kGiveUpMs + 1500);
   EXPECT_EQ(asked_if_up_, 1);
-  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
 }
 
 // It works for a while, as the last one for which anybody asked.
@@ -598,8 +598,8 @@ TEST_F(OwingProducerTest, WhoIsStoppedForAWhileIsNotLeft) {
     std::exchange(hellos_.answer, nullptr)(absl::DeadlineExceededError("nobody"));
   }
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
-  EXPECT_EQ(channel_->counters().moved, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().moved, 0u);
   Answer(LastRequest().slot, LastRequest().generation, kNumber);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
 }
@@ -609,8 +609,8 @@ TEST_F(OwingProducerTest, WhoAnswersMayTakeLongForItsSend) {
   Fetch();
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
   RunUntilLeft(Does::kAnswers, kPatienceMs);
-  EXPECT_EQ(channel_->counters().breaks, 0u);
-  EXPECT_EQ(channel_->counters().moved, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().moved, 0u);
   EXPECT_EQ(asked_if_up_, 0);
   Answer(LastRequest().slot, LastRequest().generation, kNumber);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
@@ -624,7 +624,7 @@ TEST_F(OwingProducerTest, WhoWasLeftIsTakenBackWithItsFirstWord) {
   const int opened = user_.usable;
   channel_->Probe();
   Run(Does::kIsSilent, 1000, [] { return false; });
-  ASSERT_TRUE(channel_->connected());
+  ASSERT_TRUE(channel_->open());
   EXPECT_EQ(user_.usable, opened);
   Run(Does::kAnswers, 1000, [&] { return user_.usable > opened; });
   EXPECT_EQ(user_.usable, opened + 1);

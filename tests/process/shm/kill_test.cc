@@ -200,8 +200,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
     // another one.
     for (int i = 0;; ++i) {
       bool connected = false;
-      process.poller()->RunAndWait(
-          [&] { connected = process.Channel(Producer(run))->connected(); });
+      process.poller()->RunAndWait([&] { connected = process.Channel(Producer(run))->open(); });
       if (!connected) break;
       if (i == 5000) Fail("the end of the producer goes unnoticed");
       usleep(1000);

@@ -17,6 +17,7 @@
 #include "base/crew.h"
 #include "base/guards_reached.h"
 #include "base/log.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
@@ -105,7 +106,7 @@ class SessionTest : public ::testing::Test {
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, options);
-    channel_ = consumer_->path->MakeFetchChannel(kProducer, user);
+    channel_ = consumer_->path->MakeFetchSession(kProducer, user);
   }
   void Close() {
     channel_->Close(absl::CancelledError("over"));
@@ -192,7 +193,7 @@ class SessionTest : public ::testing::Test {
   ShmOptions options_;
   std::unique_ptr<End> producer_;
   std::unique_ptr<End> consumer_;
-  std::unique_ptr<ShmFetchChannel> channel_;
+  std::unique_ptr<FetchSession> channel_;
 };
 
 // A key may get a number that another key had before. What was checked for that key must not hold
@@ -210,7 +211,7 @@ TEST_F(SessionTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
     Fetch(key, 0, fetched);
   };
   std::vector<Fetched> fetched(kAtOnce);
-  for (uint32_t first = 0; first < shm_wire::kMaxKeys; first += kAtOnce) {
+  for (uint32_t first = 0; first < limits::kMaxKeys; first += kAtOnce) {
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       const TensorKey key = Key(absl::StrCat("edge_", first + i));
       Send(key, 8, 2, false);
@@ -261,8 +262,8 @@ TEST_F(SessionTest, WhoIsClosedWithoutALinkSaysGoodbye) {
   Fetch(Key("edge"), 0, &asked);
   for (int i = 0; i < 100; ++i) Turn();
   SayNonsense(LinkSide::kProducer);
-  for (int i = 0; i < 10 && channel_->connected(); ++i) consumer_->poller.Turn();
-  ASSERT_FALSE(channel_->connected());
+  for (int i = 0; i < 10 && channel_->open(); ++i) consumer_->poller.Turn();
+  ASSERT_FALSE(channel_->open());
   channel_->Close(absl::CancelledError("over"));
   for (int i = 0; i < 100; ++i) Turn();
   EXPECT_TRUE(channel_->Drained());
@@ -454,7 +455,7 @@ class EndedAtTest : public SessionTest {
       EXPECT_EQ(fetched[i].number, static_cast<int>(i) + 1);
     }
     EXPECT_EQ(left, std::vector<int>());
-    asked_again_ += channel_->counters().replays;
+    asked_again_ += channel_->Counted().replays;
     Close();
   }
   uint64_t asked_again_ = 0;
@@ -535,7 +536,7 @@ TEST_F(FlippedByteTest, IsFoundAndTheTensorIsTheNextFetchs) {
       *flipped ^= 4;
     }
     // It is mended before the producer hears and takes the tensor back: debug builds look then.
-    for (int i = 0; i < 2000 && channel_->counters().digests_wrong == 0; ++i) {
+    for (int i = 0; i < 2000 && channel_->Counted().digests_wrong == 0; ++i) {
       producer_->poller.Turn();
       consumer_->poller.Turn();
       alarms_.AdvanceBy(absl::Microseconds(110));
@@ -543,7 +544,7 @@ TEST_F(FlippedByteTest, IsFoundAndTheTensorIsTheNextFetchs) {
     *flipped ^= 4;
     for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
     EXPECT_EQ(fetched.status.code(), absl::StatusCode::kDataLoss) << fetched.status;
-    EXPECT_EQ(channel_->counters().digests_wrong, 1u);
+    EXPECT_EQ(channel_->Counted().digests_wrong, 1u);
     fetched = Fetched();
     Fetch(Key("edge"), destination, &fetched);
     for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
@@ -606,10 +607,10 @@ TEST_F(SessionTest, BothWaysAreTriedForTensorsOfASize) {
     for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
     ASSERT_EQ(fetched.number, 1) << fetched.status;
     // So much is measured before the other way is tried.
-    EXPECT_TRUE(count >= (8 << 20) / kBytes || channel_->counters().pulled == 0) << count;
+    EXPECT_TRUE(count >= (8 << 20) / kBytes || channel_->Counted().pulled == 0) << count;
   }
-  EXPECT_GT(channel_->counters().pulled, 0u);
-  EXPECT_GT(channel_->counters().in_parts, 0u);
+  EXPECT_GT(channel_->Counted().pulled, 0u);
+  EXPECT_GT(channel_->Counted().in_parts, 0u);
 }
 
 // Where helpers read a large tensor fast, both ways are tried. Below that, the options say which.
@@ -624,8 +625,8 @@ TEST_F(SessionTest, HelpersAreReckonedWithFromAMebibyteOn) {
     Fetch(Key("edge"), bytes, &fetched);
     for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
     EXPECT_EQ(fetched.number, 1) << fetched.status;
-    EXPECT_EQ(channel_->counters().pulled, 1u) << bytes;
-    EXPECT_EQ(channel_->counters().in_parts, bytes == 1 << 20 ? 1u : 0u);
+    EXPECT_EQ(channel_->Counted().pulled, 1u) << bytes;
+    EXPECT_EQ(channel_->Counted().in_parts, bytes == 1 << 20 ? 1u : 0u);
   }
 }
 
@@ -791,7 +792,7 @@ TEST_F(OneReadTest, AHelloOfAnEarlierAttemptDoesNotEndTheLink) {
   EXPECT_EQ(answered.code(), absl::StatusCode::kAborted) << answered;
   ASSERT_TRUE(RunToEnd());
   EXPECT_EQ(fetched_.number, 1) << fetched_.status;
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
 }
 
 TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
@@ -861,7 +862,7 @@ TEST_F(SessionTest, ThatASegmentIsGoneIsToldOnce) {
   ASSERT_EQ(producer_->arena->counters().segments, 2u);
   for (int i = 0; i < 2; ++i) Fetch(Key(i == 0 ? "a" : "b"), 0, &fetched[i]);
   for (int i = 0; i < 1000 && !(fetched[0].ended && fetched[1].ended); ++i) Turn();
-  EXPECT_EQ(channel_->counters().by_reference, 2u);
+  EXPECT_EQ(channel_->Counted().by_reference, 2u);
   for (int i = 0; i < 100; ++i) Turn();
   trim();
   for (int i = 0; i < 2; ++i) {  // And one of which the consumer never heard.
@@ -875,7 +876,7 @@ TEST_F(SessionTest, ThatASegmentIsGoneIsToldOnce) {
   Fetch(Key("c"), 0, &fetched[0]);
   for (int i = 0; i < 1000 && !fetched[0].ended; ++i) Turn();
   EXPECT_EQ(fetched[0].number, 2) << fetched[0].status;
-  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
 }
 
 // ---- What ends while its copy is under way ----
@@ -938,12 +939,12 @@ TEST_F(LeftPathTest, IsLeftWhenItHasFailedForGiveUpMsAndNotBefore) {
   Fetched fetched;
   Fetch(Key("edge"), 0, &fetched);
   while (user_.left.empty() && NowMs() < 10'000) {
-    EXPECT_EQ(channel_->counters().moved, 0u);
+    EXPECT_EQ(channel_->Counted().moved, 0u);
     Turn();
   }
   EXPECT_GE(NowMs(), kGiveUpMs);
   EXPECT_LE(NowMs(), kGiveUpMs + 2200) << "the longest pause between two attempts is 1 s";
-  EXPECT_EQ(channel_->counters().moved, 1u);
+  EXPECT_EQ(channel_->Counted().moved, 1u);
   EXPECT_FALSE(fetched.ended) << "it goes on elsewhere: " << fetched.status;
 }
 

@@ -66,8 +66,8 @@ TensorKey ShmProcess::Key(const std::string& producer, const std::string& consum
       ->At(0, 0);
 }
 
-ShmFetchChannel* ShmProcess::Channel(const std::string& peer) {
-  if (channel_ == nullptr) channel_ = path_->MakeFetchChannel(peer, nullptr);
+FetchSession* ShmProcess::Channel(const std::string& peer) {
+  if (channel_ == nullptr) channel_ = path_->MakeFetchSession(peer, nullptr);
   return channel_.get();
 }
 

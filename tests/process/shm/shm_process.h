@@ -35,7 +35,7 @@ class ShmProcess final : public HelloHandler {
                        const std::string& edge);
 
   // A channel that fetches from `peer`. Poller thread only; closed with this object.
-  ShmFetchChannel* Channel(const std::string& peer);
+  FetchSession* Channel(const std::string& peer);
   LocalRendezvous* step() { return source_.step(); }
   Arena* arena() { return arena_.get(); }
   Poller* poller() { return &poller_; }
@@ -54,7 +54,7 @@ class ShmProcess final : public HelloHandler {
   Poller poller_;
   LocalBootstrap bootstrap_;
   std::unique_ptr<ShmTransport> path_;
-  std::unique_ptr<ShmFetchChannel> channel_;
+  std::unique_ptr<FetchSession> channel_;
 };
 
 }  // namespace tryst

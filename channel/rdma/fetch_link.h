@@ -1,19 +1,17 @@
-#ifndef TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
-#define TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
+#ifndef TRYST_CHANNEL_RDMA_FETCH_LINK_H_
+#define TRYST_CHANNEL_RDMA_FETCH_LINK_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
-#include "channel/channel.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
-#include "channel/rdma/fetch_options.h"
 #include "channel/rdma/fetch_receiving.h"
 #include "channel/rdma/fetch_sending.h"
 #include "channel/rdma/fetch_standing.h"
@@ -21,29 +19,22 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
+#include "channel/rdma/rdma_options.h"
 
 namespace tryst {
 
-// The consumer's end of an rdma channel. Keeps a link to the producer while somebody
-// waits: connects when first asked, replaces a broken link under a new epoch and asks
-// again for what has not landed, for as long as there is anything to wait for.
+// The consumer's end of a link over a NIC.
 //
 // Owns every destination from the request until the producer's last word on its slot,
-// or until the queue pair that could write it has drained.
-class FetchChannel final : public FetchSession,
-                           private MessageLink::Owner,
-                           private FetchReceiver::User {
+// or until the queue pair that could write it has drained. Poller thread only.
+class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
  public:
-  FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
-               FetchChannelOptions options);
-  ~FetchChannel() override;
-
-  bool Drained() const override;
-  std::string Explain() const override;
-  void View(PathView* view) const override;
-  // When the path is no longer in use, standing receives go back to the producer, too: the fetches
-  // that they foresaw come by another path, and would wait for them.
-  void AskAhead(bool in_use) override { standing_.AskAhead(in_use); }
+  RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
+                const RdmaOptions& options);
+  // The session over such a link.
+  static std::unique_ptr<FetchSession> MakeSession(QueueHub* hub, LandingPool* landings,
+                                                   Bootstrap* bootstrap, FetchOpsOptions ops,
+                                                   const RdmaOptions& options);
 
   // Call it when landing room came back: the fetch that has waited longest takes some, or ends.
   // False: no fetch waits, or the room was not enough.
@@ -53,56 +44,37 @@ class FetchChannel final : public FetchSession,
   void DropOneStanding() { standing_.DropOne(); }
   // Adds the landing memory that peers may write for us, and the part of it that waits for a Send.
   void AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
-  const FetchCounters& counters() const { return counters_; }
 
  private:
-  static constexpr int64_t kSoonMs = 1;
-
-  // Connecting (fetch_connection.cc).
-  absl::Status BeginLink(Hello* hello) override;
+  // FetchLink.
+  FetchWords* words() override { return &sender_; }
+  absl::Status Begin(Hello* hello) override;
   absl::Status UseAnswer(const Hello& answer) override;
   bool EndAttempt(const absl::Status& why) override;
-  bool CloseLink() override;
-
-  // How long the peer may be silent.
-  void OnHeard() override;
-  void OnPong() override;
-  void OnBrought() override { owed_.NoteBrought(); }
+  void Break(const absl::Status& why) override { sender_.link->Break(why); }
+  bool Close(const absl::Status& why) override;
+  bool Gone() const override { return sender_.link == nullptr; }
+  std::string Explain() const override;
+  void View(PathView* view) const override;
   int64_t MostSilentMs() const override;
   void AskForSign(bool again) override;
   absl::Status Overdue() override;
   absl::Status StuckParts() const;
-  bool Waits() const override { return waiting() > 0; }
-  size_t waiting() const { return asks_.live() - standing_.count(); }
-
-  // The end of a link.
-  void BreakLink(const absl::Status& why) override { sender_.link->Break(why); }
-  void OnBroken(const absl::Status& why) override;
-  void OnDrained() override;
-  void OnLinkOver(FetchAsk* ask) override;
-  void MoveAway(FetchAsk* ask) override;
-
-  // What the link's owner must do for it.
-  void OnFlush() override {
-    if (open()) SayAll();
-  }
-  absl::Status OnRecord(const wire::Record& record) override { return receiver_.OnRecord(record); }
-  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override {
-    return receiver_.OnTensorPart(lane, slot, generation);
-  }
-
-  // What a transport must do for FetchOps.
   FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
   void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override { habits_ = KeyHabits(); }
-  absl::Status MayFill(const Tensor& destination) const override {
-    return destinations_.MayFill(destination);
+  absl::Status MayFillDevice(int ordinal) const override {
+    return destinations_.landings()->nic()->ReachesDevice(ordinal);
   }
   FetchAsk* Foreseen(const FetchKey& key, int64_t step_id) override {
     return standing_.Foreseen(key, step_id);
   }
   void OnWaits(FetchOp* op) override;
   void OnNoSlot() override { standing_.DropOne(); }
+  // When the path is no longer in use, standing receives go back to the producer, too: the fetches
+  // that they foresaw come by another path, and would wait for them.
+  void AskAhead(bool in_use) override { standing_.AskAhead(in_use); }
+  size_t asked_ahead() const override { return standing_.count(); }
   void OnEndAhead(FetchAsk* ask) override;
   bool MayBeWritten(const FetchAsk& ask) const override {
     return RdmaAsk::Of(ask).region != nullptr;
@@ -114,24 +86,37 @@ class FetchChannel final : public FetchSession,
   void OnLeaves(FetchAsk* ask, FetchState from) override {
     receiver_.OnLeaves(RdmaAsk::Of(ask), from);
   }
+  void OnLinkOver(FetchAsk* ask) override;
+  void MoveAway(FetchAsk* ask) override;
   std::string WhyLate(const FetchOp& op) const override;
   uint64_t BytesOf(const FetchAsk& ask) const override;
 
+  // MessageLink::Owner.
+  void OnBroken(const absl::Status& why) override;
+  void OnDrained() override;
+  void OnFlush() override {
+    if (session_->open()) session_->SayAll();
+  }
+  absl::Status OnRecord(const wire::Record& record) override { return receiver_.OnRecord(record); }
+  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override {
+    return receiver_.OnTensorPart(lane, slot, generation);
+  }
+
   // Constant after construction.
+  FetchSession* const session_;
   QueueHub* const hub_;
-  const FetchChannelOptions options_;
+  const RdmaOptions options_;
 
   // Poller thread only.
-  FetchCounters counters_;
   KeyHabits habits_;
   FetchDestinations destinations_;
-  FetchSender sender_;
+  RdmaSender sender_;
   StandingReceives standing_;
-  FetchReceiver receiver_;
+  RdmaReceiver receiver_;
   PagedBlocks<RdmaAsk> ask_blocks_;
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
 };
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
+#endif  // TRYST_CHANNEL_RDMA_FETCH_LINK_H_

@@ -1,40 +1,35 @@
-#include "channel/rdma/serve_channel.h"
+#include "channel/rdma/serve_link.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 
-// The links of a ServeChannel. What follows is told by event: serve_receiving.cc, serve_sending.cc.
+// The links of a RdmaServeLink, one after the other. serve_receiving.cc has what goes over them.
 namespace tryst {
-namespace {
 
-ServeSlotsOptions SlotsOf(const ServeChannelOptions& options) {
+RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOptions& options)
+    : session_(session),
+      slots_(*session->slots()),
+      hub_(hub),
+      options_(options),
+      leftovers_(hub->poller()),
+      answers_(hub, &options_, &slots_, session->counters()) {}
+
+std::unique_ptr<ServeSession> RdmaServeLink::MakeSession(QueueHub* hub, TensorSource* source,
+                                                         const ServeSessionOptions& serve,
+                                                         const RdmaOptions& options,
+                                                         const Hello& consumer, uint64_t session) {
   ServeSlotsOptions slots;
-  slots.generation_bits = 16;
-  slots.max_parked = options.max_parked;
-  slots.max_keys = wire::kMaxKeys;
-  slots.max_key_bytes = wire::kMaxKeyBytes;
-  slots.max_keys_bytes = wire::kMaxKeysBytes;
+  slots.max_parked = options.max_waiting;
   slots.tickets_a_word = wire::kMaxTickets;
   slots.watch = options.link.watch;
-  return slots;
+  return std::make_unique<ServeSession>(
+      hub->poller(), source, serve, slots, consumer, session,
+      [&](ServeSession* made) { return std::make_unique<RdmaServeLink>(made, hub, options); });
 }
 
-}  // namespace
-
-ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
-                           const Hello& consumer, uint64_t session)
-    : ServeSession(hub->poller(), source, options, SlotsOf(options), consumer, session),
-      hub_(hub),
-      options_(std::move(options)),
-      leftovers_(hub->poller()),
-      answers_(hub, &options_, &slots_, &counters_) {}
-
-ServeChannel::~ServeChannel() { TRYST_CHECK(Drained()) << Explain(); }
-
-absl::StatusOr<Hello> ServeChannel::OpenLink(const Hello& hello) {
+absl::Status RdmaServeLink::Open(const Hello& hello, Hello* answer) {
   auto parameters = wire::DecodeParameters(hello.parameters);
   if (!parameters.ok()) return parameters.status();
   const bool fits = hello.queue_pairs.size() >= 1 && hello.queue_pairs.size() <= kMaxLanes &&
@@ -59,37 +54,30 @@ absl::StatusOr<Hello> ServeChannel::OpenLink(const Hello& hello) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return connected;
   link_ = *std::move(link);
-  OnLinkOpen(hello.epoch);
+  session_->OnLinkOpen(hello.epoch);
   answers_.Use(link_.get(), options_.link.digests || parameters->digests);
   slots_.Make(parameters->slots);
   answers_.Make(parameters->slots);
-  Hello answer = NewAnswer(hello.epoch);
-  link_->DescribeTo(&answer, session_);
-  return answer;
+  link_->DescribeTo(answer, session_->number());
+  return absl::OkStatus();
 }
 
-void ServeChannel::OnBroken(const absl::Status& why) {
-  // The loss of an idle connection is not logged, because a consumer that stops causes it, too.
-  if (!closed() && !is_replaced() && any_unanswered()) {
-    TRYST_LOG(Warning) << self_ << " lost the " << path_ << " connection of " << consumer_
-                       << " (epoch " << epoch_ << "): " << why.message();
-  }
-  state_since_ns_ = poller_->now_ns();
-  slots_.Disconnect();
+void RdmaServeLink::OnBroken(const absl::Status& why) {
+  session_->OnLinkBroken(why);
   pong_due_ = false;
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
   ready_line_.clear();
   leftovers_.OnBroken();
 }
 
-void ServeChannel::OnDrained() {
+void RdmaServeLink::OnDrained() {
   link_.reset();
   leftovers_.OnDrained();
   answers_.OnDrained();
-  OnLinkGone();
+  session_->OnLinkGone();
 }
 
-void ServeChannel::ViewLink(PathView* view) const {
+void RdmaServeLink::View(PathView* view) const {
   if (link_ == nullptr) return;
   view->health = link_->broken() ? PathHealth::kFailing : PathHealth::kWorking;
   view->state = link_->broken() ? "draining" : "connected";

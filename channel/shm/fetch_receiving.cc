@@ -1,4 +1,4 @@
-#include "channel/shm/fetch_receive.h"
+#include "channel/shm/fetch_receiving.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/landing_memory.h"
 #include "channel/shm/stream_copy.h"
@@ -37,13 +38,6 @@ using shm_wire::CellType;
 using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
-ShmReceiver::ShmReceiver(FetchOps* ops, ShmFetchLink* link, BackOff* back_off, User* user)
-    : ops_(ops),
-      link_(link),
-      back_off_(back_off),
-      user_(user),
-      small_(new SmallStorage(ops->poller()->shared_thread())) {}
-
 void ShmReceiver::Reset() {
   copies_.clear();
   in_failed_text_ = false;
@@ -61,18 +55,17 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
   if (cell.head.type == CellType::kHere) {
     uint64_t tickets[shm_wire::kReplyTickets];
     const auto count = ReadTickets(cell, tickets);
-    if (count.ok()) ops_->OnHere(absl::MakeConstSpan(tickets, *count));
+    if (count.ok()) session_->OnHere(absl::MakeConstSpan(tickets, *count));
     return count.status();
   }
-  if (cell.head.slot >= ops_->slots().size())
+  if (cell.head.slot >= session_->slots().size())
     return absl::DataLossError(
         "the producer broke the protocol: it answers a slot that does not exist");
-  ShmAsk* ask = ShmAsk::Of(ops_->slots().at(cell.head.slot));
+  ShmAsk* ask = ShmAsk::Of(session_->slots().at(cell.head.slot));
   if (ask == nullptr || ask->generation != cell.head.generation) {
     return absl::DataLossError(
         "the producer broke the protocol: it answers a fetch that is not under way");
   }
-  back_off_->Reset();  // The connection works.
   switch (cell.head.type) {
     case CellType::kInline:
     case CellType::kReference:
@@ -84,11 +77,7 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
     case CellType::kGone:
       return OnWord(ask, FetchEvent::kGone, cell);
     case CellType::kParked:
-      if (ask->parks != Parks::kAllowed)
-        return absl::DataLossError(
-            "the producer broke the protocol: it made a fetch wait without a slot, which the fetch "
-            "did not allow");
-      return OnWord(ask, FetchEvent::kParked, cell);
+      return session_->OnParked(ask);
     default:
       return absl::DataLossError(
           "the producer broke the protocol: it sent an answer of no known type");
@@ -96,20 +85,14 @@ absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
 }
 
 absl::Status ShmReceiver::OnWord(ShmAsk* ask, FetchEvent event, const ReplyCell& cell) {
-  const FetchRow* row = ops_->Hear(ask, event);
+  const FetchRow* row = session_->Hear(ask, event);
   if (row == nullptr) return OutOfPlace(ask->state, event);
-  switch (row->action) {
-    case FetchAction::kGiveSlot:
-    case FetchAction::kUnwant:
-      ops_->OnParked(ask, row->action == FetchAction::kGiveSlot);
-      return absl::OkStatus();
-    case FetchAction::kLastWord:
-      ask->DropTensor();
-      ops_->FinishLeaving(ask);
-      return absl::OkStatus();
-    default:
-      return cell.head.type == CellType::kInline ? OnInline(ask, cell) : OnPlaced(ask, cell);
+  if (row->action == FetchAction::kLastWord) {
+    ask->DropTensor();
+    session_->FinishLeaving(ask);
+    return absl::OkStatus();
   }
+  return cell.head.type == CellType::kInline ? OnInline(ask, cell) : OnPlaced(ask, cell);
 }
 
 // Begins an error text. Its length and its bytes follow as the body.
@@ -119,7 +102,7 @@ absl::Status ShmReceiver::StartFailedText(ShmAsk* ask, const ReplyCell& cell) {
   }
   uint16_t bytes;
   memcpy(&bytes, cell.body, sizeof(bytes));
-  if (bytes > shm_wire::kMaxErrorBytes)
+  if (bytes > limits::kMaxErrorBytes)
     return absl::DataLossError(
         "the producer broke the protocol: the text of a failure is too long");
   in_failed_text_ = true;
@@ -134,7 +117,7 @@ absl::Status ShmReceiver::OnFailedText(const uint8_t* text, size_t bytes) {
                       std::min(bytes, failed_bytes_ - failed_text_.size()));
   if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
   in_failed_text_ = false;
-  ShmAsk* ask = ShmAsk::Of(ops_->slots().at(failed_head_.slot));
+  ShmAsk* ask = ShmAsk::Of(session_->slots().at(failed_head_.slot));
   // It may have been cancelled, or have ended, between the parts of the text.
   if (ask == nullptr || ask->generation != failed_head_.generation) return absl::OkStatus();
   if (ask->state == FetchState::kAsked) {
@@ -144,48 +127,6 @@ absl::Status ShmReceiver::OnFailedText(const uint8_t* text, size_t bytes) {
              Tensor(), false);
   }
   return absl::OkStatus();
-}
-
-// The fast way for a tensor of the type and shape that the caller announced, as nearly all are.
-bool ShmReceiver::FillDestination(ShmAsk* ask, const ReplyCell& cell) {
-  if (!ask->destination().valid()) return false;
-  const Tensor& wanted = ask->destination();
-  const uint8_t rank = cell.body[1];
-  const size_t dims = size_t{8} * rank;
-  if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
-      wanted.shape().rank() != rank || wanted.bytes() != cell.head.number ||
-      cell.head.number > link_->options.max_tensor_bytes ||
-      memcmp(wanted.shape().dims().data(), cell.body + 2, dims) != 0) {
-    return false;
-  }
-  memcpy(wanted.mutable_data(), cell.body + 2 + dims, cell.head.number);
-  ++link_->counters->in_cells;
-  link_->counters->bytes += cell.head.number;
-  Complete(ask, absl::OkStatus(), Tensor(wanted), false);
-  return true;
-}
-
-static_assert(shm_wire::InlineRoom(0) <= SmallStorage::kBytes, "what a cell holds fits a piece");
-
-// The fast way for a small tensor of numbers, if the caller gave no memory.
-bool ShmReceiver::FillSmall(ShmAsk* ask, const ReplyCell& cell) {
-  if (ask->destination().valid() || cell.head.number > link_->options.max_tensor_bytes)
-    return false;
-  const uint8_t rank = cell.body[1];
-  int64_t dims[TensorShape::kMaxRank];
-  shm_wire::CopyDims(cell.body + 2, rank, dims);
-  StorageRef memory = small_->Take();
-  Tensor tensor;
-  if (!tensor.TakeView(&memory, static_cast<DType>(cell.body[0]),
-                       absl::MakeConstSpan(dims, rank)) ||
-      tensor.bytes() != cell.head.number) {
-    return false;
-  }
-  memcpy(tensor.mutable_data(), cell.body + 2 + size_t{8} * rank, cell.head.number);
-  ++link_->counters->in_cells;
-  link_->counters->bytes += cell.head.number;
-  Complete(ask, absl::OkStatus(), std::move(tensor), false);
-  return true;
 }
 
 absl::Status ShmReceiver::OnInline(ShmAsk* ask, const ReplyCell& cell) {
@@ -200,41 +141,18 @@ absl::Status ShmReceiver::OnInline(ShmAsk* ask, const ReplyCell& cell) {
     Complete(ask, absl::OkStatus(), Tensor(), true);
     return absl::OkStatus();
   }
-  if (FillDestination(ask, cell) || FillSmall(ask, cell)) return absl::OkStatus();
   int64_t dims[TensorShape::kMaxRank];
   shm_wire::CopyDims(cell.body + 2, rank, dims);
-  auto shape = TensorShape::Make(absl::MakeConstSpan(dims, rank));
-  if (!shape.ok()) return absl::DataLossError(shape.status().message());
-  const DType dtype = static_cast<DType>(cell.body[0]);
-  const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
-  absl::Status status = ops_->MayTake(*ask, dtype, *shape, bytes);
-  Tensor tensor;
-  if (dtype == DType::kString) {
-    auto decoded =
-        DecodeStrings(absl::string_view(reinterpret_cast<const char*>(payload), bytes), *shape);
-    if (!decoded.ok()) return decoded.status();
-    if (status.ok()) tensor = *std::move(decoded);
-  } else {
-    auto due = TensorBytes(dtype, *shape);
-    if (!due.ok() || *due != bytes) {
-      return absl::DataLossError(
-          "the producer broke the protocol: a tensor's length does not match its type and shape");
-    }
-    if (status.ok() && ask->destination().valid()) {
-      tensor = ask->destination();
-    } else if (status.ok()) {
-      auto made = Tensor::FromStorage(small_->Take(), 0, dtype, *shape);
-      if (!made.ok()) return absl::DataLossError(made.status().message());
-      tensor = *std::move(made);
-    }
-    if (status.ok() && bytes > 0) memcpy(tensor.mutable_data(), payload, bytes);
-  }
-  if (!status.ok()) {
-    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
+  const char* const payload = reinterpret_cast<const char*>(cell.body) + 2 + size_t{8} * rank;
+  const TensorInside inside = {static_cast<DType>(cell.body[0]), absl::MakeConstSpan(dims, rank),
+                               absl::string_view(payload, bytes)};
+  if (session_->FillDestination(*ask, inside)) {
+    Complete(ask, absl::OkStatus(), ask->TakeDestination(), false);
     return absl::OkStatus();
   }
-  ++link_->counters->in_cells;
-  link_->counters->bytes += bytes;
+  Tensor tensor;
+  const absl::Status taken = session_->TakeInside(ask, inside, &tensor);
+  if (!taken.ok() || !tensor.valid()) return taken;
   Complete(ask, absl::OkStatus(), std::move(tensor), false);
   return absl::OkStatus();
 }
@@ -282,7 +200,7 @@ absl::Status ShmReceiver::OnPlaced(ShmAsk* ask, const ReplyCell& cell) {
 }
 
 absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, StorageRef view) {
-  absl::Status status = ops_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
+  absl::Status status = session_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
   const bool copies =
       ask->dtype == DType::kString || (ask->destination().valid() && !ask->wants().prefers_view);
   if (!status.ok() || !copies) {
@@ -300,7 +218,7 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
       link_->counters->bytes += placed.bytes;
       Complete(ask, absl::OkStatus(), std::move(tensor), false);
     } else {
-      ops_->EndAsk(ask, status);
+      session_->EndAsk(ask, status);
     }
     return absl::OkStatus();
   }
@@ -310,12 +228,12 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
   ask->from = *std::move(from);
   status = Prepare(ask);
   if (!status.ok()) {
-    ops_->EndAsk(ask, status);
+    session_->EndAsk(ask, status);
     return absl::OkStatus();
   }
   ++link_->counters->copied;
   ask->Enter(WaitsFor::kCopy, now_ns());
-  ops_->Advance(ask, FetchEvent::kCopy);
+  session_->Advance(ask, FetchEvent::kCopy);
   if (ask->bytes <= kTurnBytes && copies_.empty()) {
     return EndCopy(ask, CopySome(ask));
   }
@@ -324,13 +242,13 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
 }
 
 void ShmReceiver::OnPull(ShmAsk* ask, const Placed& placed) {
-  absl::Status status = ops_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
+  absl::Status status = session_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
   if (status.ok()) status = Prepare(ask);
-  if (!status.ok()) return ops_->EndAsk(ask, status);
+  if (!status.ok()) return session_->EndAsk(ask, status);
   ask->pulls = true;
   ask->from_address = placed.offset;
   ask->Enter(WaitsFor::kCopy, now_ns());
-  ops_->Advance(ask, FetchEvent::kCopy);
+  session_->Advance(ask, FetchEvent::kCopy);
   copies_.push_back(ask);
 }
 
@@ -343,10 +261,10 @@ absl::Status ShmReceiver::OnPart(ShmAsk* ask, const Placed& placed, StorageRef v
         "the producer broke the protocol: it sent the parts of a tensor in the wrong order");
   }
   if (placed.position == 0) {
-    absl::Status status = ops_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
+    absl::Status status = session_->MayTake(*ask, ask->dtype, ask->shape, ask->bytes);
     if (status.ok()) status = Prepare(ask);
     if (!status.ok()) {
-      ops_->EndAsk(ask, status);  // The rest need not come.
+      session_->EndAsk(ask, status);  // The rest need not come.
       return absl::OkStatus();
     }
   }
@@ -366,7 +284,7 @@ absl::Status ShmReceiver::OnPart(ShmAsk* ask, const Placed& placed, StorageRef v
   if (!good) {
     TRYST_REACHED("shm: a wrong digest of a part");
     ++link_->counters->digests_wrong;
-    ops_->EndAsk(ask, Changed());
+    session_->EndAsk(ask, Changed());
   } else if (ask->position == ask->bytes) {
     ++link_->counters->in_parts;
     return EndCopy(ask, absl::OkStatus());
@@ -439,7 +357,7 @@ absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
     ask->pulls = false;
     ask->into = Tensor();
     ask->announced = true;
-    ops_->Advance(ask, FetchEvent::kRetry);
+    session_->Advance(ask, FetchEvent::kRetry);
     return absl::OkStatus();
   }
   if (ask->pulls && link_->options.before_check) link_->options.before_check();
@@ -461,7 +379,7 @@ absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
   if (!status.ok()) {
     // What was read may be anything, if the producer no longer keeps it.
     if (ask->pulls && !link_->IsLent(*ask)) return NotLent();
-    ops_->EndAsk(ask, status);  // The tensor stays with the producer.
+    session_->EndAsk(ask, status);  // The tensor stays with the producer.
     return absl::OkStatus();
   }
   if (ask->pulls) {
@@ -483,10 +401,10 @@ absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
 // ---- Ending ----
 
 // The producer's last word on the slot has come, and is accepted.
-void ShmReceiver::Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead) {
+void ShmReceiver::Complete(ShmAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead) {
   link_->Accept(*ask);
   ask->DropTensor();
-  ops_->Finish(ask, std::move(status), std::move(tensor), is_dead, FetchOps::When::kNow);
+  session_->Finish(ask, std::move(status), std::move(tensor), is_dead, FetchOps::When::kNow);
 }
 
 }  // namespace tryst

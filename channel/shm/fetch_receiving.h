@@ -1,17 +1,15 @@
-#ifndef TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_
-#define TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_
+#ifndef TRYST_CHANNEL_SHM_FETCH_RECEIVING_H_
+#define TRYST_CHANNEL_SHM_FETCH_RECEIVING_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "channel/ops/back_off.h"
-#include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_session.h"
 #include "channel/ops/ring_line.h"
-#include "channel/ops/small_storage.h"
 #include "channel/shm/fetch_ask.h"
-#include "channel/shm/fetch_link.h"
+#include "channel/shm/fetch_sending.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -28,9 +26,8 @@ class ShmReceiver {
    protected:
     ~User() = default;
   };
-  // The arguments outlive it. `back_off` is reset when a fetch is answered.
-  ShmReceiver(FetchOps* ops, ShmFetchLink* link, BackOff* back_off, User* user);
-  ~ShmReceiver() { small_->Unref(); }
+  // Both outlive it.
+  ShmReceiver(ShmSender* link, User* user) : session_(link->session), link_(link), user_(user) {}
 
   // An error ends the link.
   absl::Status OnCell(const shm_wire::ReplyCell& cell);
@@ -59,28 +56,24 @@ class ShmReceiver {
   void OnPull(ShmAsk* ask, const shm_wire::Placed& placed);
   absl::Status StartFailedText(ShmAsk* ask, const shm_wire::ReplyCell& cell);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
-  bool FillDestination(ShmAsk* ask, const shm_wire::ReplyCell& cell);
-  bool FillSmall(ShmAsk* ask, const shm_wire::ReplyCell& cell);
   absl::Status Prepare(ShmAsk* ask);
   absl::Status CopySome(ShmAsk* ask);
   absl::Status ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes);
   absl::Status EndCopy(ShmAsk* ask, absl::Status status);
   absl::StatusOr<Tensor> Finish(ShmAsk* ask);
-  void Complete(ShmAsk* ask, absl::Status status, Tensor&& tensor, bool is_dead);
+  void Complete(ShmAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead);
   int64_t now_ns() const { return link_->hub->poller()->now_ns(); }
 
-  FetchOps* const ops_;
-  ShmFetchLink* const link_;
-  BackOff* const back_off_;
+  FetchSession* const session_;
+  ShmSender* const link_;
   User* const user_;
   RingLine<ShmAsk*> copies_;          // In kCopying.
   shm_wire::CellHead failed_head_{};  // An error text that is still arriving began with it.
   std::string failed_text_;
   size_t failed_bytes_ = 0;
   bool in_failed_text_ = false;
-  SmallStorage* const small_;  // Has a count of references, one of which is ours.
 };
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_
+#endif  // TRYST_CHANNEL_SHM_FETCH_RECEIVING_H_

@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
-#define TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
+#ifndef TRYST_CHANNEL_RDMA_SERVE_LINK_H_
+#define TRYST_CHANNEL_RDMA_SERVE_LINK_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,38 +19,34 @@
 
 namespace tryst {
 
-// The producer's end of an rdma channel: a session over one connection after the other. What its
-// slots do is told by ServeSlots.
-//
-// Nothing of it is remotely readable or writable but its message ring and ack page.
-// Poller thread only.
-class ServeChannel final : public ServeSession, private MessageLink::Owner {
+// The producer's end of a link over a NIC. Nothing of it is remotely readable or writable but its
+// message ring and ack page. Poller thread only.
+class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
  public:
-  // `consumer` is the first hello.
-  ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
-               const Hello& consumer, uint64_t session);
-  ~ServeChannel() override;  // REQUIRES: Drained().
+  RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOptions& options);
+  // The session over such a link. `consumer` is the first hello.
+  static std::unique_ptr<ServeSession> MakeSession(QueueHub* hub, TensorSource* source,
+                                                   const ServeSessionOptions& serve,
+                                                   const RdmaOptions& options,
+                                                   const Hello& consumer, uint64_t session);
 
  private:
-  // serve_channel.cc
-  bool HasLink() const override { return link_ != nullptr; }
-  void BreakLink(const absl::Status& why) override { link_->Break(why); }
-  absl::StatusOr<Hello> OpenLink(const Hello& hello) override;
-  void ViewLink(PathView* view) const override;
+  // serve_link.cc
+  bool Exists() const override { return link_ != nullptr; }
+  absl::Status Open(const Hello& hello, Hello* answer) override;
+  void Break(const absl::Status& why) override { link_->Break(why); }
+  void View(PathView* view) const override;
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
 
-  // serve_receiving.cc
+  // What the consumer says (serve_receiving.cc).
   absl::Status OnRecord(const wire::Record& record) override;
   absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override;
   absl::Status OnRequest(const wire::Record& record);
   absl::Status OnCancel(const wire::Record& record);
-  absl::Status OnPark(const wire::Record& record);
-  absl::Status OnWaits(const wire::Record& record);
-  absl::Status OnUnwanted(const wire::Record& record);
 
-  // serve_sending.cc
+  // What it is told (serve_receiving.cc).
   void Answer(ServeOp* op) override;
   void Forget(ServeOp* op) override;
   void Retire(Tensor* tensor) override;
@@ -62,17 +58,19 @@ class ServeChannel final : public ServeSession, private MessageLink::Owner {
   void OnWritesDone() override;
 
   // Constant after construction.
+  ServeSession* const session_;
+  ServeSlots& slots_;  // The session's.
   QueueHub* const hub_;
-  const ServeChannelOptions options_;
+  const RdmaOptions options_;
 
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;
   bool pong_due_ = false;
   RingLine<ServeOp*> ready_line_;
   ServeLeftovers leftovers_;
-  ServeAnswers answers_;
+  RdmaAnswers answers_;
 };
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
+#endif  // TRYST_CHANNEL_RDMA_SERVE_LINK_H_

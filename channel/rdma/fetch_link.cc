@@ -1,0 +1,243 @@
+#include "channel/rdma/fetch_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/reached.h"
+
+namespace tryst {
+namespace {
+
+// Every producer with default settings, of any version, grants messages of this size.
+constexpr uint32_t kGrantedBytes = 8192;
+// What the peer writes to us goes before its messages. At this rate, or faster.
+constexpr uint64_t kSlowestBytesPerMs = 1000;
+// And at least so much of it between two answers of which one was asked for after the other: more
+// fits into any queue pair.
+constexpr uint64_t kWrittenInATurn = 1 << 20;
+
+}  // namespace
+
+RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
+                             const RdmaOptions& options)
+    : session_(session),
+      hub_(hub),
+      options_(options),
+      destinations_(session, landings, &options_),
+      sender_(session, &destinations_, &habits_),
+      standing_(session, &destinations_, &habits_, &options_),
+      receiver_(session, this, &sender_, &destinations_, &standing_, &habits_) {}
+
+std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingPool* landings,
+                                                         Bootstrap* bootstrap, FetchOpsOptions ops,
+                                                         const RdmaOptions& options) {
+  ops.watch = options.link.watch;
+  ops.check_ms = options.heartbeat_ms;
+  auto session =
+      std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
+        return std::make_unique<RdmaFetchLink>(session, hub, landings, options);
+      });
+  session->UseSlots(options.link.slots);
+  return session;
+}
+
+// ---- A link, from its hello to its end ----
+
+absl::Status RdmaFetchLink::Begin(Hello* hello) {
+  sender_.epoch = session_->connector()->epoch();
+  LinkOptions link_options = options_.link;
+  if (asks_for_less_)
+    link_options.message_bytes = std::min(kGrantedBytes, link_options.message_bytes);
+  auto link = MessageLink::Create(hub_, link_options,
+                                  static_cast<uint32_t>(session_->connector()->epoch()), this);
+  if (!link.ok()) return link.status();
+  sender_.link = *std::move(link);
+  sender_.link->DescribeTo(hello, 0);
+  return absl::OkStatus();
+}
+
+// An older producer, or one with smaller settings, refuses messages of our size. It is asked once
+// more, for a size that all producers grant.
+bool RdmaFetchLink::EndAttempt(const absl::Status& refusal) {
+  // The peer may know its queue pairs, but nothing was requested through them.
+  sender_.link.reset();
+  if (refusal.code() != absl::StatusCode::kInvalidArgument || asks_for_less_ ||
+      options_.link.message_bytes <= kGrantedBytes) {
+    return false;
+  }
+  return asks_for_less_ = true;
+}
+
+absl::Status RdmaFetchLink::UseAnswer(const Hello& answer) {
+  if (answer.protocol_newest < kProtocolOldest || answer.protocol_oldest > kProtocolNewest) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        session_->options().peer, " speaks protocol ", answer.protocol_oldest, " to ",
+        answer.protocol_newest, " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
+        ": run the same release on both, or two that follow each other"));
+  }
+  auto parameters = wire::DecodeParameters(answer.parameters);
+  if (!parameters.ok()) return parameters.status();
+  const absl::Status connected = sender_.link->Connect(answer);
+  if (!connected.ok()) return connected;
+
+  session_->MeetPeer(answer.incarnation, parameters->session);
+  session_->OnLinkOpen();
+  sender_.ping_due = session_->is_probing();
+  sender_.link->FlushSoon();
+  return absl::OkStatus();
+}
+
+// ---- How long the peer may be silent ----
+
+// The peer's messages may wait behind megabytes on a slow wire. As long as its NIC acknowledges our
+// pings, the peer gets as much time as a stuck work: it has said something before, and may be stuck
+// for a while. One that has not is given what the memory takes that it may write.
+int64_t RdmaFetchLink::MostSilentMs() const {
+  const bool answers = hub_->poller()->RunningSince(sender_.link->last_completed_ns()) <
+                       options_.silence_ms * 1'000'000;
+  if (!answers) return options_.silence_ms;
+  const int64_t stall_ms = options_.link.stall_ms;
+  if (session_->owed()->has_spoken() || session_->options().give_up_ms <= 0) return stall_ms;
+  uint64_t lent_bytes = 0, waiting_bytes = 0;
+  AddLent(&lent_bytes, &waiting_bytes);
+  return std::min(stall_ms, std::max(options_.silence_ms, session_->options().give_up_ms) +
+                                static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs));
+}
+
+void RdmaFetchLink::AskForSign(bool) {
+  sender_.ping_due = true;
+  sender_.link->FlushSoon();
+}
+
+// If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
+// stuck.
+absl::Status RdmaFetchLink::StuckParts() const {
+  for (const FetchAsk* base : session_->slots().all()) {
+    if (base == nullptr) continue;
+    const RdmaAsk& ask = RdmaAsk::Of(*base);
+    const bool left = ask.state == FetchState::kLeft;
+    if (ask.state != FetchState::kParts && !left) continue;
+    // A caller that gave up a fetch into its own memory waits only for the last part.
+    const bool is_awaited = left && ask.front != nullptr;
+    const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
+                                        : options_.link.stall_ms;
+    if (hub_->poller()->RunningSince(ask.parts_since_ns) < limit_ms * 1'000'000) continue;
+    TRYST_REACHED("rare: parts of a tensor stay away");
+    return absl::UnavailableError(absl::StrCat(
+        "parts of a tensor that the peer said it had sent have not arrived for ", limit_ms, " ms"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the peer owes us the bytes of a tensor that it has announced and for which there is room.
+// On a slow wire they take long, and nothing shows how many have landed. But an honest peer queues
+// its writes before the answer to a later PING, and that answer lands behind them.
+absl::Status RdmaFetchLink::Overdue() {
+  FetchOwed* const owed = session_->owed();
+  const auto& slots = session_->slots().all();
+  owed->NoteAwaited(std::any_of(slots.begin(), slots.end(), [](const FetchAsk* ask) {
+    if (ask == nullptr || ask->state != FetchState::kAsked) return false;
+    return RdmaAsk::Of(*ask).announced || RdmaAsk::Of(*ask).attempt > 0;
+  }));
+  if (!owed->IsLate()) return StuckParts();
+  uint64_t lent_bytes = 0, waiting_bytes = 0;
+  AddLent(&lent_bytes, &waiting_bytes);
+  if (owed->answers() < 2 + lent_bytes / kWrittenInATurn) return StuckParts();
+  // Where answers overtake writes they say nothing of them.
+  const int64_t slow_ms = static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs);
+  if (!sender_.link->ordered() &&
+      hub_->poller()->RunningSince(owed->owes_since_ns()) < slow_ms * 1'000'000) {
+    return StuckParts();
+  }
+  TRYST_REACHED("rare: the producer announces a tensor and brings nothing");
+  return session_->NoteLate();
+}
+
+void RdmaFetchLink::OnBroken(const absl::Status& why) {
+  standing_.DropAll(why);
+  session_->OnLinkBroken(why);
+  // What was under way since the last word is lost.
+  if (session_->connector()->state() != FetchSession::State::kClosed) {
+    session_->connector()->NoteFailing(session_->LastHeardNs());
+  }
+  sender_.ping_due = sender_.ping_out = false;
+}
+
+void RdmaFetchLink::OnLinkOver(FetchAsk* base) {
+  RdmaAsk* const ask = RdmaAsk::Of(base);
+  destinations_.StopWaiting(ask);
+  ask->announced = false;
+  ask->parts_seen = 0;
+  ask->lanes_seen = 0;
+  ask->meta.stripes = 0;
+}
+
+void RdmaFetchLink::OnDrained() {
+  sender_.link.reset();
+  session_->DrainAsks();
+  session_->GoOn();
+}
+
+bool RdmaFetchLink::Close(const absl::Status& why) {
+  if (sender_.link != nullptr) sender_.link->Break(why);
+  return sender_.link == nullptr;
+}
+
+// Those behind it go along: asked for here, the first of them would get the tensor that this one is
+// to get on the other path.
+void RdmaFetchLink::MoveAway(FetchAsk* ask) {
+  TRYST_REACHED("rare: a tensor is too large for the landing memory");
+  std::vector<WaitingFetch> taken;
+  session_->TakeOut(ask, &taken);
+  session_->options().user->OnTooLarge(std::move(taken));
+}
+
+// ---- Asks ----
+
+void RdmaFetchLink::OnWaits(FetchOp* op) {
+  FetchAsk* const ask = op->ask;
+  const bool is_first = ask->front == op && session_->live_asks() - standing_.count() == 1;
+  if (op->wants().recurring) habits_.NoteStep(*ask->of, op->step);
+  if (ask->state == FetchState::kAhead) receiver_.TakeAhead(RdmaAsk::Of(ask));
+  if (session_->AwaitPeer(is_first)) sender_.link->FlushSoon();
+}
+
+void RdmaFetchLink::OnEndAhead(FetchAsk* ask) {
+  standing_.End(RdmaAsk::Of(ask), false);
+  session_->AwaitLastWord();  // The answer to its CANCEL must come.
+}
+
+std::string RdmaFetchLink::WhyLate(const FetchOp& op) const {
+  const FetchAsk* const ask = op.ask;
+  if (ask == nullptr || ask->front != &op || ask->state != FetchState::kWaitingRoom) {
+    return "";
+  }
+  return absl::StrCat(": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
+                      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
+                      destinations_.landings()->cap_bytes(),
+                      ", are in use: let go of tensors that were received, or raise landing_bytes");
+}
+
+uint64_t RdmaFetchLink::BytesOf(const FetchAsk& ask) const {
+  const bool told = ask.state == FetchState::kWaitingRoom || ask.state == FetchState::kParts;
+  return told ? RdmaAsk::Of(ask).meta.bytes : 0;
+}
+
+void RdmaFetchLink::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
+  ask_blocks_.ForEach([&](const RdmaAsk& ask) {
+    *lent_bytes += ask.budget_bytes + (ask.landing ? ask.landing->bytes() : 0);
+    *waiting_bytes += ask.waiting_bytes;
+  });
+}
+
+std::string RdmaFetchLink::Explain() const {
+  return destinations_.landings()->ends_keys() ? "; the key of a landing ends with its tensor"
+                                               : "; landings are its alone, and their keys last";
+}
+
+void RdmaFetchLink::View(PathView* view) const {
+  view->note = destinations_.landings()->ends_keys() ? "" : "keys of its landings last";
+}
+
+}  // namespace tryst

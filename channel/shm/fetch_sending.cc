@@ -1,0 +1,198 @@
+#include "channel/shm/fetch_sending.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/shm/asleep_flag.h"
+
+namespace tryst {
+
+using shm_wire::CellType;
+using shm_wire::Packet;
+using shm_wire::PacketType;
+using shm_wire::RequestCell;
+
+absl::Status ShmSender::Open(const Packet& packet, OwnedFd fd) {
+  const shm_wire::LinkSizes& sizes = packet.sizes;
+  const absl::Status good = shm_wire::CheckSizes(sizes);
+  if (!good.ok()) return good;
+  if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
+      sizes.references > options.sizes.references) {
+    return absl::DataLossError(
+        "the producer broke the protocol: it made the shared memory larger than this worker had "
+        "asked for");
+  }
+  auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
+                                  /*writable=*/true);
+  if (!memory.ok()) return memory.status();
+  held = new HeldReferences(socket, *std::move(memory), sizes, hub->arena()->peer_watcher());
+  const shm_wire::LinkView& view = held->view();
+  counters->messages += requests.written();
+  requests = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,
+                                                     &view.header->requests_read);
+  replies =
+      RingReader<shm_wire::kReplyCellBytes>(view.replies, sizes.cells, &view.header->replies_read);
+  peer_memory =
+      PeerMemory::Probe(options.allow_pull && packet.probe_address != 0 ? socket->peer_pid() : 0,
+                        packet.probe_address, packet.probe, sizeof(packet.probe));
+  Packet ready;
+  ready.type = PacketType::kReady;
+  ready.pulls = peer_memory->status().ok() ? 1 : 0;
+  FillSecret(ready.token.data(), sizeof(view.header->proof));
+  memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
+  if (!socket->Send(ready))
+    return absl::UnavailableError(
+        "the producer closed the local socket while shared memory was being opened");
+  producer_process = socket->WatchPeer();
+  return absl::OkStatus();
+}
+
+void ShmSender::Drop(shm_wire::LinkEnd how) {
+  if (socket == nullptr) return;
+  if (producer_process.valid()) hub->Unwatch(producer_process.get());
+  producer_process = OwnedFd();
+  hub->Unwatch(socket->fd());
+  if (held != nullptr) {
+    held->view().header->consumer_left.store(how, std::memory_order_release);
+    // Where this finds no room, one that the producer has not read is there to wake it.
+    if (how != shm_wire::kNotEnded) socket->Send(Packet());
+    std::exchange(held, nullptr)->Unref();
+  }
+  peer_memory.reset();
+  socket.reset();
+}
+
+// A fetch that takes a view needs no destination.
+uint8_t ShmSender::DestinationFlag(const FetchAsk& ask) {
+  return ask.destination().valid() && !ask.wants().prefers_view ? shm_wire::kHasDestination : 0;
+}
+
+uint32_t ShmSender::KeyCells(const FetchKey& key) {
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  return static_cast<uint32_t>((key.key.text().size() + kRoom - 1) / kRoom);
+}
+
+// Tells the key, too, if the producer does not know it. It checks for room first, because from the
+// next cell on both sides read a reused number as the new key.
+bool ShmSender::SendRequest(FetchAsk* ask, bool may_park) {
+  FetchKey* const key = ask->of;
+  if (!HasRoom(*ask)) return false;
+  if (key->told != epoch) TellKey(key);
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kRequest;
+  cell->head.flags =
+      static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0) |
+                           (ask->said ? shm_wire::kReplay : 0));
+  cell->head.slot = ask->slot;
+  cell->head.generation = ask->generation;
+  cell->head.number = key->id;
+  memcpy(cell->body, &ask->step, sizeof(ask->step));
+  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
+  requests.Publish();
+  ask->trace_id =
+      TraceId(session->session(), uint64_t{ask->slot} << 32 | ask->generation, ask->step);
+  return true;
+}
+
+// REQUIRES: there is room for its cells.
+void ShmSender::TellKey(FetchKey* key) {
+  const absl::string_view text = key->key.text();
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  const size_t cells = KeyCells(*key);
+  for (size_t i = 0; i < cells; ++i) {
+    RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+    cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
+    cell->head.flags = 0;
+    cell->head.slot = static_cast<uint16_t>(text.size());
+    cell->head.generation = 0;
+    cell->head.number = key->id;
+    memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
+    requests.Publish();
+  }
+  key->told = epoch;
+}
+
+bool ShmSender::Say(const Word& word) {
+  if (!requests.HasRoom(1)) return false;
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = word.type;
+  cell->head.flags = word.flags;
+  cell->head.slot = word.slot;
+  cell->head.generation = word.generation;
+  cell->head.number = 0;
+  requests.Publish();
+  return true;
+}
+
+bool ShmSender::SendCancel(const FetchAsk& ask) {
+  return Say({CellType::kCancel, 0, ask.slot, ask.generation});
+}
+
+bool ShmSender::SendPark(const FetchAsk& ask) {
+  if (!requests.HasRoom(1)) return false;
+  memcpy(requests.cell() + offsetof(RequestCell, body), &ask.ticket, sizeof(ask.ticket));
+  return Say({CellType::kPark, 0, ask.slot, ask.generation});
+}
+
+bool ShmSender::SendWaits(FetchAsk* ask) {
+  FetchKey* const key = ask->of;
+  if (!HasRoom(*ask)) return false;
+  if (key->told != epoch) TellKey(key);
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kWaits;
+  cell->head.flags = 0;
+  cell->head.slot = 0;
+  cell->head.generation = 0;
+  cell->head.number = key->id;
+  memcpy(cell->body, &ask->step, sizeof(ask->step));
+  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
+  requests.Publish();
+  return true;
+}
+
+bool ShmSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
+  if (!requests.HasRoom(1)) return false;
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kUnwanted;
+  cell->head.flags = 0;
+  cell->head.slot = 0;
+  cell->head.generation = 0;
+  WriteTickets(tickets, cell);
+  requests.Publish();
+  return true;
+}
+
+void ShmSender::SaySoon(const FetchAsk& ask, CellType type, uint8_t flags) {
+  words.push_back({type, flags, ask.slot, ask.generation});
+  FlushSoon();
+}
+
+// Sends statements about slots that are free again; they must go before those slots are used anew.
+bool ShmSender::SayWords() {
+  for (; !words.empty(); words.pop_front()) {
+    if (!Say(words.front())) return false;
+  }
+  return true;
+}
+
+// An RMW of +0 orders our earlier reads before it.
+bool ShmSender::IsLent(const FetchAsk& ask) const {
+  std::atomic<uint32_t>& loan = held->view().slots[ask.slot].loan;
+  return loan.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kLent;
+}
+
+bool ShmSender::TakeLoan(const FetchAsk& ask) {
+  uint32_t loan = shm_wire::kLent;
+  return held->view().slots[ask.slot].loan.compare_exchange_strong(loan, shm_wire::kTaken);
+}
+
+void ShmSender::WakeProducer() {
+  if (AsleepFlag(&held->view().header->producer_asleep).TakeDown()) socket->Send(Packet());
+}
+
+}  // namespace tryst
