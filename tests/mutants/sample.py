@@ -1,6 +1,7 @@
 """Draws generated faults, builds them into the copy of the tree, and judges each by the tests that pass it."""
 import concurrent.futures
 import collections
+import functools
 import glob
 import os
 import re
@@ -25,13 +26,18 @@ def sources(root, rooms):
                 yield os.path.relpath(path, root)
 
 
+@functools.lru_cache(maxsize=None)
+def text_of(root, path):
+    """As it was first read: the tree may be edited while its copy is built, in rounds."""
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return file.read()
+
+
 def every(root, paths):
     faults = []
     for path in paths:
-        with open(os.path.join(root, path), encoding="utf-8") as file:
-            text = file.read()
         try:
-            faults += generate.faults_of(path, text)
+            faults += generate.faults_of(path, text_of(root, path))
         except cpp_source.Unreadable as why:
             print("no faults in %s: %s" % (path, why))
     return faults
@@ -63,9 +69,7 @@ def plant_all(root, tree, described, faults, also=()):
         if not os.path.exists(os.path.join(root, path)):
             refused.update({mutant.name: "there is no %s" % path for mutant in described if mutant.path == path})
             continue
-        with open(os.path.join(root, path), encoding="utf-8") as file:
-            text = file.read()
-        planted, not_here = planting.plant(text, [mutant for mutant in described if mutant.path == path],
+        planted, not_here = planting.plant(text_of(root, path), [mutant for mutant in described if mutant.path == path],
                                            [fault for fault in faults if fault.path == path])
         refused.update(not_here)
         if tree:
