@@ -44,6 +44,30 @@ TEST(LayoutWireTest, ComesBackAsItWasSaid) {
   }
 }
 
+TEST(LayoutWireTest, LayoutsThatDifferInOneThingAreNotEqual) {
+  Random random(4500011);
+  const TensorLayout layout = RandomPlacedLayout(&random, kOwners);
+  const std::vector<std::function<void(TensorLayout*)>> changes = {
+      [](TensorLayout* it) { it->name += "."; },
+      [](TensorLayout* it) {
+        it->dtype = it->dtype == DType::kInt8 ? DType::kUint8 : DType::kInt8;
+      },
+      [](TensorLayout* it) {
+        it->shape = TensorShape({3, 1, 4, 1, 5});
+      },
+      [](TensorLayout* it) { it->owners.push_back(0); },
+      [](TensorLayout* it) { it->mesh.push_back(1); },
+      [](TensorLayout* it) { it->placements.emplace_back(); },
+      [](TensorLayout* it) { it->boxes.emplace_back(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    TensorLayout changed = layout;
+    changes[i](&changed);
+    EXPECT_FALSE(changed == layout) << "change " << i;
+  }
+  EXPECT_TRUE(TensorLayout(layout) == layout);
+}
+
 TEST(LayoutWireTest, ALargeModelFits) {
   std::vector<TensorLayout> layouts(70000);
   for (size_t i = 0; i < layouts.size(); ++i) {

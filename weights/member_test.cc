@@ -102,6 +102,17 @@ TEST_F(MemberTest, APermitRunsFromItsQuestion) {
   EXPECT_EQ(Served(), 0);
 }
 
+// A leader whose log was lost begins above it.
+TEST_F(MemberTest, ItsQuestionsSayTheHighestNumberThatItHasSeenSealed) {
+  Begin();
+  member_.Advance(clock_.now_ns += 500'000'000);
+  EXPECT_EQ(asked_.floor, 2u);
+  Chosen(Entry(EntryKind::kSealed, {7, 77}));
+  Tell();
+  member_.Advance(clock_.now_ns += 500'000'000);
+  EXPECT_EQ(asked_.floor, 7u);
+}
+
 TEST_F(MemberTest, AnAnswerToAnotherQuestionGivesItsOwnTimeOrNone) {
   Begin();
   Answer late = Reply();

@@ -93,6 +93,18 @@ TEST_F(OwnerTest, WhatIsWithdrawnIsNotReady) {
   EXPECT_TRUE(asked_.back().ready.empty());
 }
 
+// The number itself was dropped, and no later one is there: its seal ends all the same.
+TEST_F(OwnerTest, ASealOfTheLastNumberThatWasDroppedEnds) {
+  owner_.Advance(now_ns_);
+  Answers(kLog, {Owners()});
+  Seal(5);
+  LogEntry dropped;
+  dropped.kind = EntryKind::kDropped;
+  dropped.version = {5, 0};
+  Answers(kLog, {Owners(), dropped});
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kAborted) << sealed_;
+}
+
 TEST_F(OwnerTest, AVersionThatIsOverIsNotActivated) {
   owner_.Advance(now_ns_);
   LogEntry dropped;
