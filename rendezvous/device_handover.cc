@@ -34,7 +34,7 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const RecvArgs& recv_args,
   }
   if (tensor.dtype() == DType::kString) {
     return absl::InvalidArgumentError(
-        absl::StrCat("A string tensor cannot go to a device: ", key.text()));
+        absl::StrCat("A tensor of strings cannot be copied to a device; key: ", key.text()));
   }
   // The device side copies, because it knows its stream. Of two devices the receiver does.
   const std::shared_ptr<DeviceContext>& copier =

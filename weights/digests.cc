@@ -117,9 +117,9 @@ std::string EncodeDigests(absl::Span<const Digest> digests) {
 
 absl::StatusOr<std::vector<Digest>> DecodeDigests(absl::string_view bytes, size_t count) {
   if (bytes.size() % Digest::kBytes != 0 || bytes.size() / Digest::kBytes != count) {
-    return absl::InvalidArgumentError(absl::StrCat(bytes.size(), " bytes came as digests, where ",
-                                                   count, " digests of ", Digest::kBytes,
-                                                   " bytes each are due"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer sent ", bytes.size(), " bytes, which are not the ", count,
+                     " digests of ", Digest::kBytes, " bytes each that were asked for"));
   }
   std::vector<Digest> digests(count);
   const uint8_t* at = reinterpret_cast<const uint8_t*>(bytes.data());

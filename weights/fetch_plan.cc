@@ -161,12 +161,12 @@ absl::Status CheckView(const Extents& extent, const Strides& view, uint64_t elem
   }
   if (first < 0 || last >= static_cast<Wide>(elements)) {
     return absl::OutOfRangeError(absl::StrCat("a view that begins at element ", view.offset,
-                                              " leaves its memory of ", elements,
-                                              " elements: see its offset and strides"));
+                                              " reaches out of its memory of ", elements,
+                                              " elements: correct its offset or strides"));
   }
   if (use == ViewUse::kDestination && !PlacesDiffer(extent, view.steps)) {
     return absl::InvalidArgumentError(
-        "two elements of the destination lie at the same place in its memory: see the strides");
+        "two elements of the destination lie at the same place in its memory: correct the strides");
   }
   return absl::OkStatus();
 }
@@ -233,9 +233,9 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const TensorLayout& layout, uint32
     Source source;
     if (!Intersect(shared.box, asked, &source.part)) continue;
     if (sources.size() == kMaxSources) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("box ", asked.ToString(), " of tensor \"", Printable(layout.name),
-                       "\" lies in more than ", kMaxSources, " boxes: fetch parts of it"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "box ", asked.ToString(), " of tensor \"", Printable(layout.name),
+          "\" is spread over more than ", kMaxSources, " boxes of the owners: fetch it in parts"));
     }
     source.box = std::move(shared.box);
     source.owners = std::move(shared.owners);

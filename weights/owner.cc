@@ -56,7 +56,7 @@ void GroupOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_n
   }
   const bool there = state_.FindOpen(number) != nullptr || state_.active.version.number == number;
   if (number <= state_.floor && !there) {
-    done(absl::AbortedError(absl::StrCat("version ", number, " was dropped, or is over")));
+    done(absl::AbortedError(absl::StrCat("version ", number, " was dropped or replaced already")));
     return;
   }
   wish_ = {number, mode, 0};
@@ -67,13 +67,13 @@ void GroupOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_n
 
 void GroupOwner::Withdraw(uint64_t number) {
   if (seals_.count(number) == 0) return;
-  EndSeal(number, absl::CancelledError("nobody waits for the seal any more"));
+  EndSeal(number, absl::CancelledError("the caller of Seal() has stopped waiting"));
   next_ns_ = 0;
 }
 
 void GroupOwner::WithdrawActivate() {
   if (!activated_) return;
-  EndActivate(absl::CancelledError("nobody waits for the activation any more"));
+  EndActivate(absl::CancelledError("the caller of Activate() has stopped waiting"));
 }
 
 int64_t GroupOwner::Advance(int64_t now_ns) {
@@ -93,8 +93,8 @@ void GroupOwner::Expire(int64_t now_ns) {
   }
   if (activated_ && now_ns >= wish_deadline_ns_) {
     EndActivate(absl::DeadlineExceededError(
-        absl::StrCat("not every member came to serve version ", wish_.number,
-                     " within the deadline; it may still become active")));
+        absl::StrCat("not every member has switched to version ", wish_.number,
+                     " within the deadline; the version may still become active")));
   }
 }
 
@@ -181,8 +181,9 @@ void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
         sealed->digests[self_.rank] == sealing->digest) {
       EndSeal(number, *sealed);
     } else {
-      EndSeal(number, absl::AbortedError(absl::StrCat("version ", number,
-                                                      " was sealed without this owner's bytes")));
+      EndSeal(number, absl::AbortedError(absl::StrCat(
+                          "version ", number,
+                          " was sealed, and not with the bytes that this owner published")));
     }
   } else if (number <= state_.floor) {
     EndSeal(number, absl::AbortedError(absl::StrCat(

@@ -292,8 +292,8 @@ Result Comm::FailureResult() const {
   return ResultOf(failure_);
 }
 
-// Where workers carry the pieces, one piece for each idle worker: a busy one would delay the
-// others.
+// Where workers carry the pieces, this cuts one piece for each idle worker, as a busy one would
+// delay the others.
 void Comm::CutIntoPieces(PieceSource* source) const {
   const Settings& settings = engine_->settings;
   uint64_t ways = lanes_.size();

@@ -167,7 +167,8 @@ Result Plugin::MakeVirtual(const int* members, int count, int* device) {
       return ReportNoDevice(members[i]);
     }
     if (std::count(made->members.begin(), made->members.end(), members[i]) > 0) {
-      return Report(absl::InvalidArgumentError("NCCL asks for a device that holds one NIC twice"));
+      return Report(absl::InvalidArgumentError(
+          "NCCL asks to fuse NICs into one device, and names one of them twice"));
     }
     made->members.push_back(members[i]);
     names.push_back(search_.found[static_cast<size_t>(members[i])]->name);

@@ -162,7 +162,7 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
     if (bytes[i] > 0 && (memory[i] == nullptr || !memory[i]->Covers(data[i], bytes[i]))) {
       Fail(absl::InvalidArgumentError(absl::StrCat("a receive of ", bytes[i], " bytes with tag ",
                                                    tags[i],
-                                                   " has memory that NCCL did not register")));
+                                                   " is into memory that NCCL did not register")));
       return FailureResult();
     }
   }

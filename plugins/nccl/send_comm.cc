@@ -122,10 +122,10 @@ Result SendComm::Send(const void* data, uint64_t bytes, int tag, const Registere
     return FailureResult();
   }
   if (bytes > max_bytes_ || (bytes > 0 && (memory == nullptr || !memory->Covers(data, bytes)))) {
-    Fail(absl::InvalidArgumentError(absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
-                                                 bytes > max_bytes_
-                                                     ? " is larger than the device's limit"
-                                                     : " has memory that NCCL did not register")));
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("a send of ", bytes, " bytes with tag ", tag,
+                     bytes > max_bytes_ ? " is larger than the device's limit"
+                                        : " is from memory that NCCL did not register")));
     return FailureResult();
   }
   uint32_t sequence = 0;

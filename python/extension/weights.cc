@@ -45,7 +45,7 @@ PyObject* Waits(Call call) {
 
 bool ReadNumbers(PyObject* tuple, std::vector<int64_t>* numbers) {
   if (!PyTuple_Check(tuple)) {
-    PyErr_SetString(PyExc_TypeError, "a tuple of numbers is needed");
+    PyErr_SetString(PyExc_TypeError, "something else was given where a tuple of numbers is needed");
     return false;
   }
   for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) {
@@ -82,7 +82,9 @@ class ReadLayout {
     owners_.assign(owner_numbers.begin(), owner_numbers.end());
     placements_.assign(placement_numbers.begin(), placement_numbers.end());
     if (placements_.size() != mesh_.size()) {
-      PyErr_SetString(PyExc_ValueError, "a layout has one placement for each axis of its mesh");
+      PyErr_SetString(
+          PyExc_ValueError,
+          "placements and mesh differ in length: give one placement for each axis of the mesh");
       return false;
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(boxes); ++i) {
@@ -94,7 +96,8 @@ class ReadLayout {
         return false;
       }
       if (begins.size() != dims_.size() || extents.size() != dims_.size()) {
-        PyErr_SetString(PyExc_ValueError, "a box has as many dimensions as its tensor");
+        PyErr_SetString(PyExc_ValueError,
+                        "a box and its tensor differ in their number of dimensions");
         return false;
       }
       boxes_.push_back({owner, begins.data(), extents.data()});
@@ -135,12 +138,13 @@ class ReadItem {
       return false;
     }
     if (!IsTensor(tensor)) {
-      PyErr_SetString(PyExc_TypeError, "an item of weights lies in a Tensor");
+      PyErr_SetString(PyExc_TypeError,
+                      "the memory of an item should be a Tensor, and is something else");
       return false;
     }
     if (begin_.size() != extent_.size() || strides_.size() != extent_.size()) {
       PyErr_SetString(PyExc_ValueError,
-                      "a box and the array of its elements have as many dimensions");
+                      "a box and the array of its elements differ in their number of dimensions");
       return false;
     }
     item.begin = begin_.data();
@@ -223,7 +227,7 @@ void Dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// The last call of an end: nobody answers for it any more.
+// Closes the set for this worker: other workers get no answers from it any more.
 PyObject* Close(PyObject* self, PyObject*) {
   tryst_weights* const weights = Get(self);
   reinterpret_cast<WeightsObject*>(self)->weights = nullptr;

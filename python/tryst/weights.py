@@ -97,11 +97,11 @@ def _box(slices, shape):
         return (0,) * len(shape), tuple(shape)
     slices = slices if isinstance(slices, tuple) else (slices,)
     if len(slices) != len(shape):
-        raise ValueError(f"a box of {len(slices)} slices in a tensor of {len(shape)} dimensions")
+        raise ValueError(f"the box has {len(slices)} slices and its tensor {len(shape)} dimensions: give one slice for each")
     ends = []
     for part, size in zip(slices, shape):
         if not isinstance(part, slice) or part.step not in (None, 1):
-            raise ValueError(f"a box has slices without a step, not {part!r}")
+            raise ValueError(f"a box has to be made of slices without a step, and {part!r} is none")
         ends.append(part.indices(size)[:2])
     return tuple(begin for begin, _ in ends), tuple(max(end - begin, 0) for begin, end in ends)
 
@@ -128,7 +128,7 @@ def _lies(source):
     if numpy is not None and isinstance(source, numpy.ndarray) and not source.flags.c_contiguous and source.size:
         size = source.itemsize
         if any(step % size for step in source.strides):
-            raise ValueError("an array whose elements are no whole number of elements apart")
+            raise ValueError("the array's strides are no multiples of the size of its elements: make the array contiguous first")
         # The memory from its lowest element to its highest one.
         turned = source[tuple(slice(None, None, -1 if step < 0 else 1) for step in source.strides)]
         span = 1 + sum((count - 1) * (step // size) for count, step in zip(turned.shape, turned.strides))
@@ -145,7 +145,7 @@ def _item(name, begin, extent, source):
     if not shape:
         shape = tuple(tensor.shape)
     if shape != tuple(extent):
-        raise ValueError(f"an array of shape {shape} for a box of shape {tuple(extent)} of tensor {name!r}")
+        raise ValueError(f"the array has shape {shape}, and the box of tensor {name!r} has shape {tuple(extent)}")
     return name, begin, extent, tensor, offset, strides
 
 
@@ -190,7 +190,7 @@ class _End:
         cancellation = _tryst.Cancellation()
         with self._changed:
             if self._closed:
-                raise errors.FailedPrecondition("this end of the set is closed")
+                raise errors.FailedPrecondition("this Owner or Member is closed: open the set of weights again")
             self._under_way.add(cancellation)
         try:
             yield cancellation
@@ -283,17 +283,17 @@ class Owner(_End):
         another type than the tensor, `cast` says the tensor's."""
         layout = self._layouts.get(name)
         if layout is None:
-            raise KeyError(f"no tensor {name!r} is declared")
+            raise KeyError(f"tensor {name!r} was not declared")
         if box is None:
             boxes = self.boxes(name)
             if len(boxes) != 1:
-                raise ValueError(f"this owner has {len(boxes)} boxes of {name!r}: say which")
+                raise ValueError(f"this owner has {len(boxes)} boxes of {name!r}: say with box= which one you publish")
             box = boxes[0]
         item = _item(name, *_box(box, layout.shape), source)
         if cast is not None and str(cast) != layout.dtype:
-            raise ValueError(f"tensor {name!r} is of {layout.dtype}, not of {cast}")
+            raise ValueError(f"tensor {name!r} has elements of type {layout.dtype}, and cast asks for {cast}")
         if cast is None and item[3].dtype != layout.dtype:
-            raise ValueError(f"an array of {item[3].dtype} for {name!r} of {layout.dtype}: say cast={layout.dtype!r}")
+            raise ValueError(f"the array has elements of type {item[3].dtype}, and tensor {name!r} of {layout.dtype}: say cast={layout.dtype!r}")
         with self._call():
             self._weights.publish(number, item)
 
@@ -474,7 +474,7 @@ class Member(_End):
         try:
             number = self.serves()[0]
             if number == 0:
-                raise errors.FailedPrecondition(f"nothing may be served now: {self.explain()}")
+                raise errors.FailedPrecondition(f"this worker may serve no version now: {self.explain()}")
             yield number
         finally:
             with self._changed:

@@ -50,7 +50,9 @@ absl::Status OwnerOf(const tryst_weights* weights, tryst::WeightOwner** owner) {
   if (!usable.ok()) return usable;
   *owner = weights->owner.get();
   if (*owner != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("this is a member of the set; its owners do that");
+  return absl::FailedPreconditionError(
+      "this handle is a member of the set of weights, and only an owner may make this call: open "
+      "the set with role=owner");
 }
 
 absl::Status MemberOf(const tryst_weights* weights, tryst::WeightMember** member) {
@@ -58,7 +60,9 @@ absl::Status MemberOf(const tryst_weights* weights, tryst::WeightMember** member
   if (!usable.ok()) return usable;
   *member = weights->member.get();
   if (*member != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("this is an owner of the set; its members do that");
+  return absl::FailedPreconditionError(
+      "this handle is an owner of the set of weights, and only a member may make this call: open "
+      "the set with role=member");
 }
 
 // What tryst_weights_open() reads, for all roles.
@@ -92,8 +96,9 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", text,
-        "\" is no setting of weights: role=owner, member or observer; rank=, keep= from 1, "
-        "min_members= from 1, permit_ms= from 50 to 600000; on_headless=stop or keep"));
+        "\" is not a setting of a set of weights, or has a wrong value. The settings are: "
+        "role=owner, role=member or role=observer; rank=NUMBER; keep= and min_members=, numbers "
+        "from 1 on; permit_ms=, a number from 50 to 600000; on_headless=stop or on_headless=keep"));
   }
   return absl::OkStatus();
 }
@@ -113,8 +118,8 @@ absl::StatusOr<tryst::TensorLayout> LayoutOf(const tryst_weights_layout& from) {
       (from.mesh_rank > 0 && (from.mesh == nullptr || from.placements == nullptr)) ||
       (from.owner_count > 0 && from.owners == nullptr) ||
       (from.box_count > 0 && from.boxes == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the layout of \"", layout.name, "\" has too many dimensions, or a null"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the layout of \"", layout.name, "\" has too many dimensions, or an array of it is null"));
   }
   auto shape = tryst::TensorShape::Make(Numbers(from.dims, from.rank));
   if (!shape.ok()) return shape.status();
@@ -127,7 +132,8 @@ absl::StatusOr<tryst::TensorLayout> LayoutOf(const tryst_weights_layout& from) {
   for (size_t i = 0; i < from.box_count; ++i) {
     const tryst_weights_box& box = from.boxes[i];
     if (from.rank > 0 && (box.begin == nullptr || box.extent == nullptr)) {
-      return absl::InvalidArgumentError(absl::StrCat("a box of \"", layout.name, "\" is null"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("begin or extent of a box of tensor \"", layout.name, "\" is null"));
     }
     layout.boxes.push_back(
         {box.owner, {Numbers(box.begin, from.rank), Numbers(box.extent, from.rank)}});
@@ -140,7 +146,9 @@ absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights_item& from)
                         (from.rank == 0 || (from.begin != nullptr && from.extent != nullptr &&
                                             from.strides != nullptr));
   if (!complete || from.rank > tryst::TensorShape::kMaxRank) {
-    return absl::InvalidArgumentError("an item of weights has a null, or too many dimensions");
+    return absl::InvalidArgumentError(
+        "one of the items has a null where a name, a tensor or an array is needed, or has too many "
+        "dimensions");
   }
   tryst::WeightMember::Item item;
   item.tensor = from.name;
@@ -158,7 +166,9 @@ absl::StatusOr<std::vector<tryst::WeightMember::Item>> ItemsOf(const tryst_weigh
     if (!item.ok()) return item.status();
     if (items[i].tensor->shared) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", item->tensor, "\" goes into memory that others read, too"));
+          absl::StrCat("tensor \"", item->tensor,
+                       "\" would be fetched into memory that other holders of that tensor read, "
+                       "too: give memory that nobody else uses"));
     }
     all.push_back(*std::move(item));
   }
@@ -219,7 +229,9 @@ tryst_status* tryst_weights_open(tryst_server* server, const char* set, const ch
     if (!member.ok()) return Give(member.status());
     made->member = *std::move(member);
   } else {
-    return Give(absl::InvalidArgumentError("say role=owner, role=member or role=observer"));
+    return Give(
+        absl::InvalidArgumentError("the settings do not say which role this worker has in the set "
+                                   "of weights: add role=owner, role=member or role=observer"));
   }
   *weights = made.release();
   return nullptr;
@@ -306,8 +318,8 @@ tryst_status* tryst_weights_activate(tryst_weights* weights, uint64_t number, in
   const absl::Status is_owner = OwnerOf(weights, &owner);
   if (!is_owner.ok()) return Give(is_owner);
   if (mode != TRYST_WEIGHTS_ROLLING && mode != TRYST_WEIGHTS_BARRIER) {
-    return Give(absl::InvalidArgumentError(
-        absl::StrCat("there is no way ", mode, " to activate a version")));
+    return Give(absl::InvalidArgumentError(absl::StrCat(
+        "mode is ", mode, ", and should be TRYST_WEIGHTS_ROLLING or TRYST_WEIGHTS_BARRIER")));
   }
   return Give(owner->Activate(
       number,
@@ -324,8 +336,9 @@ tryst_status* tryst_weights_find(tryst_weights* weights, int32_t how, uint64_t n
   const absl::Status is_member = MemberOf(weights, &member);
   if (!is_member.ok()) return Give(is_member);
   const tryst::Patience patience = PatienceOf(timeout_ms, cancellation);
-  absl::StatusOr<tryst::SealedVersion> found =
-      absl::InvalidArgumentError(absl::StrCat("there is no way ", how, " to find a version"));
+  absl::StatusOr<tryst::SealedVersion> found = absl::InvalidArgumentError(absl::StrCat(
+      "how is ", how,
+      ", and should be one of the TRYST_WEIGHTS_... ways to find a version (tryst_v1.h)"));
   if (how == TRYST_WEIGHTS_NUMBER) found = member->Find(number, patience);
   if (how == TRYST_WEIGHTS_NEWER) found = member->Newer(number, patience);
   if (how == TRYST_WEIGHTS_ACTIVE) found = member->Active(patience);
@@ -416,13 +429,17 @@ tryst_status* tryst_weights_answer(tryst_weights* weights, uint64_t number, int3
     case TRYST_WEIGHTS_STAGED:
       return Give(member->Vote(number, absl::OkStatus()));
     case TRYST_WEIGHTS_NOT_STAGED:
-      return Give(member->Vote(number, absl::AbortedError("it could not be staged")));
+      return Give(member->Vote(
+          number, absl::AbortedError("the program of this member could not stage the version")));
     case TRYST_WEIGHTS_HELD:
       return Give(member->Held(number));
     case TRYST_WEIGHTS_SWITCHED:
       return Give(member->Switched(number));
     default:
-      return Give(absl::InvalidArgumentError(absl::StrCat("there is no answer ", what)));
+      return Give(absl::InvalidArgumentError(
+          absl::StrCat("what is ", what,
+                       ", and should be one of the answers TRYST_WEIGHTS_STAGED, NOT_STAGED, HELD "
+                       "and SWITCHED")));
   }
 }
 

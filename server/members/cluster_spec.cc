@@ -355,7 +355,8 @@ absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment
   if (!hostname.ok()) return hostname.status();
   const size_t dash = hostname->rfind('-');
   if (dash == std::string::npos || !absl::SimpleAtoi(hostname->substr(dash + 1), &spec.task)) {
-    return Bad("HOSTNAME should be that of a stateful set's pod, as ps-0, and is", *hostname);
+    return Bad("HOSTNAME should be the name of a pod of a stateful set, such as ps-0, and is",
+               *hostname);
   }
   spec.job = hostname->substr(0, dash);
   return spec;

@@ -128,7 +128,8 @@ absl::Status JobWatch::Ask(const std::string& worker, Look* look, std::vector<Me
   if (!text.ok()) return text.status();
   google::protobuf::Struct document;
   if (!google::protobuf::util::JsonStringToMessage(*text, &document).ok()) {
-    return absl::DataLossError("the answer is not JSON: is that a Tryst worker of this release?");
+    return absl::DataLossError(
+        "the answer is not JSON: see whether that address is a Tryst worker of this release");
   }
   const double steady_s = JsonNumber(document, "steady_ns") / 1e9;
   const std::string incarnation = JsonString(document, "incarnation");

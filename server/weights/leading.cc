@@ -73,7 +73,8 @@ absl::StatusOr<Answer> Leading::OnQuestion(const Question& question) {
   if (!news.empty()) tell_(std::move(news));
   if (reply.has_value()) return *std::move(reply);
   return absl::FailedPreconditionError(
-      "the leader of the set has no lease at this moment, or has heard a later question");
+      "the leader of the set of weights cannot answer: it has no lease at this moment, or has "
+      "heard a later question of the same worker");
 }
 
 std::string Leading::Explain() const {

@@ -106,7 +106,7 @@ absl::Status OwnerGroup::Seal(uint64_t number, const WeightRoot& digest, const P
   const auto decision = std::make_shared<Decision>();
   {
     MutexLock lock(&mu_);
-    if (group_ == nullptr) return absl::AbortedError("the owner has left the set");
+    if (group_ == nullptr) return absl::AbortedError("this owner has left the set of weights");
     group_->Seal(number, digest, DeadlineNs(patience),
                  [this, decision](absl::StatusOr<LogEntry> entry)
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -133,7 +133,9 @@ absl::Status OwnerGroup::Activate(uint64_t number, ActivateMode mode, const Pati
   const auto decision = std::make_shared<Decision>();
   {
     MutexLock lock(&mu_);
-    if (group_ == nullptr) return absl::FailedPreconditionError("the set has no layouts yet");
+    if (group_ == nullptr)
+      return absl::FailedPreconditionError(
+          "this set of weights has no layouts yet: declare them first");
     group_->Activate(number, mode, DeadlineNs(patience), [this, decision](absl::Status status) {
       decision->ended = true;
       decision->status = std::move(status);
@@ -155,8 +157,8 @@ absl::Status OwnerGroup::Activate(uint64_t number, ActivateMode mode, const Pati
 
 absl::StatusOr<Answer> OwnerGroup::OnQuestion(const Question& question) {
   if (leading_ != nullptr) return leading_->OnQuestion(question);
-  return absl::FailedPreconditionError(
-      absl::StrCat("owner ", parts_.rank, " does not lead; owner 0 does"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "owner ", parts_.rank, " does not lead the set of weights, owner 0 does: ask that one"));
 }
 
 std::string OwnerGroup::Explain() const {

@@ -38,8 +38,9 @@ void ParkedAsks::Park(AskOfPeer ask) {
     size_t& of_peer = of_peer_[peer];
     if (parked_.size() >= most_ || of_peer >= most_of_one_) {
       full = absl::ResourceExhaustedError(
-          absl::StrCat(of_peer, " asks of ", peer, " wait here, and ", parked_.size(),
-                       " of all: at most ", most_of_one_, " and ", most_, " may"));
+          absl::StrCat("too many requests about weights wait at this owner: ", of_peer, " of ",
+                       peer, ", of which ", most_of_one_, " may, and ", parked_.size(),
+                       " in all, of which ", most_, " may"));
       if (of_peer == 0) of_peer_.erase(peer);
     } else {
       id = ++last_;

@@ -83,12 +83,14 @@ absl::StatusOr<std::unique_ptr<WeightMember>> WeightMember::Open(
   if (!named.ok()) return named;
   const std::vector<std::string>& owners = options.owners;
   if (owners.empty() || owners.size() > LayoutLimits::kMaxOwners) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a set of ", owners.size(), " owners, and it has from 1 to ", LayoutLimits::kMaxOwners));
+    return absl::InvalidArgumentError(
+        absl::StrCat(owners.size(), " owners were named, and a set of weights has 1 to ",
+                     LayoutLimits::kMaxOwners));
   }
   if (std::find(owners.begin(), owners.end(), server->worker()) != owners.end()) {
     return absl::InvalidArgumentError(absl::StrCat(server->worker(), " is an owner of the set ",
-                                                   options.set, ", and fetches nothing of it"));
+                                                   options.set,
+                                                   ", and an owner cannot be a member of it, too"));
   }
   return std::unique_ptr<WeightMember>(new WeightMember(server, options));
 }
@@ -193,7 +195,8 @@ void WeightMember::Drop(const WeightVersion& version) {
 absl::Status WeightMember::Observes() const {
   if (link_ != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("this worker observes the set ", options_.set, " and serves nothing of it"));
+      absl::StrCat("this worker observes the set ", options_.set,
+                   ", so it serves no version of it: open the set with role=member to serve"));
 }
 
 absl::StatusOr<WeightEvent> WeightMember::NextEvent(const Patience& patience) {
@@ -214,9 +217,9 @@ absl::StatusOr<WeightVersion> WeightMember::StageOf(uint64_t number) const {
   const WeightVersion& stage = group_.stage();
   if (stage.number == number && number != 0) return stage;
   return absl::FailedPreconditionError(
-      stage.number == 0
-          ? absl::StrCat("version ", number, " is not staged: nothing is")
-          : absl::StrCat("version ", number, " is not staged: version ", stage.number, " is"));
+      stage.number == 0 ? absl::StrCat("version ", number, " is not being staged: no version is")
+                        : absl::StrCat("version ", number, " is not being staged: version ",
+                                       stage.number, " is"));
 }
 
 absl::Status WeightMember::Vote(uint64_t number, const absl::Status& staged) {
@@ -290,14 +293,15 @@ absl::Status WeightMember::Stage(uint64_t number, absl::Span<const Item> items,
     const LogEntry* const open = state.FindOpen(number);
     entry = open != nullptr ? *open : state.active;
     if (entry.version != *stage) {
-      return absl::AbortedError(absl::StrCat("version ", number, " is wanted no more"));
+      return absl::AbortedError(absl::StrCat(
+          "version ", number, " is no longer wanted: it was dropped or replaced meanwhile"));
     }
   }
   const auto version = Find(number, patience);
   if (!version.ok()) return version.status();
   if (version->name.birth != entry.version.birth || RootOf(version->root) != entry.root) {
-    return absl::DataLossError(
-        absl::StrCat("version ", number, " is another one than the set's log has sealed"));
+    return absl::DataLossError(absl::StrCat("the owners have another version ", number,
+                                            " than the one that the set's log has sealed"));
   }
   return Fetch(*version, items, patience);
 }
@@ -329,7 +333,8 @@ absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience
   auto version = DecodeSealed(TextOf(*answer));
   if (!version.ok()) return version;
   if (version->lists.size() != owners_.size() || version->name.number != number) {
-    return absl::DataLossError(absl::StrCat(owners_[0], " tells of another version than ", number));
+    return absl::DataLossError(absl::StrCat(owners_[0], " was asked for version ", number,
+                                            " and answered with another one"));
   }
   return version;
 }
@@ -344,9 +349,10 @@ absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, const Patienc
   auto version = DecodeSealed(TextOf(*answer));
   if (!version.ok()) return version;
   if (version->lists.size() != owners_.size() || version->name.number <= number) {
-    return absl::DataLossError(absl::StrCat(
-        owners_[0], " tells of a version ", version->name.number, " of ", version->lists.size(),
-        " owners, where one above ", number, " of ", owners_.size(), " owners was asked for"));
+    return absl::DataLossError(
+        absl::StrCat(owners_[0], " was asked for a version above ", number, " of ", owners_.size(),
+                     " owners, and answered with version ", version->name.number, " of ",
+                     version->lists.size(), " owners"));
   }
   return version;
 }
@@ -427,8 +433,9 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
     if (!item.into.valid() || item.into.dtype() != layout.dtype || !item.into.on_host() ||
         item.into.read_only()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "tensor \"", Printable(item.tensor), "\" goes into host memory of type ",
-          DTypeName(layout.dtype), " that may be written, not ", DTypeName(item.into.dtype())));
+          "tensor \"", Printable(item.tensor), "\" can be fetched only into host memory of type ",
+          DTypeName(layout.dtype), " that may be written, and was to go into memory of type ",
+          DTypeName(item.into.dtype())));
     }
     auto sources = SourcesOf(layout, owners_.size(), item.box);
     if (!sources.ok()) return sources.status();
@@ -455,8 +462,8 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
   const Box& box = part.source.part;
   const uint64_t bytes = static_cast<uint64_t>(box.elements()) * part.element_bytes;
   const absl::Status wrong = absl::DataLossError(
-      absl::StrCat("what owner ", owner, " sent for ", box.ToString(), " of tensor \"",
-                   Printable(part.item->tensor), "\" is not what was sealed"));
+      absl::StrCat("owner ", owner, " sent other bytes of ", box.ToString(), " of tensor \"",
+                   Printable(part.item->tensor), "\" than the version was sealed with"));
   if (answer.bytes() != bytes + Digest::kBytes) return wrong;
   const char* const data = answer.data_as<char>();
   if (box == part.source.box) {

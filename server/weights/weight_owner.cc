@@ -133,7 +133,7 @@ void WeightOwner::State::Begin() {
       options_.answers, server_->executor(),
       [weak = weak_from_this()](const WeightAsk& ask) -> absl::StatusOr<Tensor> {
         const auto self = weak.lock();
-        if (self == nullptr) return absl::AbortedError("the owner has left the set");
+        if (self == nullptr) return absl::AbortedError("this owner has left the set of weights");
         return self->MakePart(ask);
       });
   OwnerGroup::Parts parts;
@@ -158,10 +158,12 @@ absl::StatusOr<Covers::Sealed> WeightOwner::State::Judge(uint64_t, uint64_t numb
     return absl::NotFoundError(absl::StrCat("the first owner has no version ", number));
   }
   const SealedVersion& as = found->second.as;
-  if (!found->second.agreed) return absl::UnavailableError("it is not put together yet");
+  if (!found->second.agreed)
+    return absl::UnavailableError("the first owner has not put the version together yet");
   for (size_t owner = 0; owner < digests.size(); ++owner) {
     if (owner >= as.lists.size() || RootOf(as.lists[owner]) != digests[owner]) {
-      return absl::DataLossError(absl::StrCat("owner ", owner, " is ready with another list"));
+      return absl::DataLossError(
+          absl::StrCat("owner ", owner, " is ready with other bytes than the version has"));
     }
   }
   return Covers::Sealed{as.name.birth, RootOf(as.root)};
@@ -277,19 +279,22 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
     place = *found;
     dtype = layouts_[own_[place].tensor].dtype;
     if (number <= highest_sealed_) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
+      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ",
+                                                   highest_sealed_,
+                                                   " is sealed already, so take a higher number"));
     }
     if (const auto dropped = dropped_.find(number); dropped != dropped_.end()) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " was dropped, and others know: take a number above it"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("version ", number,
+                       " was dropped, and its number cannot be used again: take a higher one"));
     }
     const size_t unsealed =
         std::count_if(versions_.begin(), versions_.end(),
                       [](const auto& version) { return !version.second.sealed; });
     if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(unsealed, " versions are published and not sealed: seal or drop one"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          unsealed,
+          " versions have been published and not sealed, and no more may be: seal or drop one"));
     }
     Version& version = Begin(number);
     attempt = version.attempt;
@@ -364,8 +369,9 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
           found == versions_.end() ? 0 : found->second.published, " of ", own_.size(), " boxes"));
     }
     if (number <= highest_sealed_) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "version ", number, " is not above the highest that is sealed, ", highest_sealed_));
+      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ",
+                                                   highest_sealed_,
+                                                   " is sealed already, so take a higher number"));
     }
     if (found->second.ready) {
       return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already"));
@@ -499,7 +505,7 @@ void WeightOwner::State::MarkSealed(const WeightVersion& name) {
       if (!is_over) continue;
       if (!version->second.sealed) {
         NoteDropped(version->first, absl::AbortedError(absl::StrCat(
-                                        "version ", name.number, ", which is newer, was sealed")));
+                                        "version ", name.number, " was sealed, which is newer")));
       }
       over.push_back(std::move(version->second));
       version = versions_.erase(version);
@@ -559,7 +565,7 @@ void WeightOwner::State::Close() {
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
-  parts_->Close(absl::AbortedError("the owner has left the set"));
+  parts_->Close(absl::AbortedError("this owner has left the set of weights"));
 }
 
 absl::StatusOr<Tensor> WeightOwner::State::BytesTensor(absl::string_view bytes,
@@ -582,8 +588,9 @@ absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
   for (const auto& [number, version] : versions_) {
     if (version.sealed) absl::StrAppend(&there, there.empty() ? "" : ", ", number);
   }
-  return absl::NotFoundError(absl::StrCat("version ", ask.number, " of that birth is not at owner ",
-                                          options_.rank, "; it holds: ", there));
+  return absl::NotFoundError(absl::StrCat("version ", ask.number,
+                                          " that was asked for is not at owner ", options_.rank,
+                                          ", which holds these versions: ", there));
 }
 
 bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer) {
@@ -618,7 +625,8 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
         return true;
       }
       if (ask.number > highest_sealed_) return false;
-      *answer = absl::NotFoundError(absl::StrCat("version ", ask.number, " is over"));
+      *answer = absl::NotFoundError(absl::StrCat("owner ", options_.rank, " no longer has version ",
+                                                 ask.number, ": a later one has replaced it"));
       return true;
     }
     case WeightAsk::Kind::kNewer:
@@ -628,7 +636,9 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
                     ? BytesTensor(encoded_layouts_)
-                    : absl::NotFoundError("this owner has declared other layouts, or none yet");
+                    : absl::NotFoundError(
+                          "this owner has declared other layouts than those asked for, or has "
+                          "declared none yet");
       return true;
     case WeightAsk::Kind::kList: {
       const auto version = Find(ask);
@@ -643,7 +653,8 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     case WeightAsk::Kind::kQuestion:
       break;  // Answer().
   }
-  *answer = absl::InternalError("it is answered elsewhere");
+  *answer =
+      absl::InternalError("this kind of request is not answered here: this is a bug of Tryst's");
   return true;
 }
 
@@ -705,9 +716,9 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("owner ", options_.rank, " has no box with ", ask.box.ToString(), " of tensor ",
-                   ask.tensor, ", or that is more than ", kMaxPartBytes, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "owner ", options_.rank, " has no box that contains ", ask.box.ToString(), " of tensor ",
+      ask.tensor, ", or that part is larger than ", kMaxPartBytes, " bytes"));
 }
 
 absl::StatusOr<Tensor> WeightOwner::State::MakePart(const WeightAsk& ask) {
@@ -754,15 +765,14 @@ absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
   if (options.owners.empty() || options.owners.size() > LayoutLimits::kMaxOwners ||
       options.rank >= options.owners.size() || options.keep < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " of ", options.owners.size(),
-                     " owners, of whom there "
-                     "may be ",
-                     LayoutLimits::kMaxOwners, "; keep ", options.keep));
+        absl::StrCat("rank is ", options.rank, ", the number of owners is ", options.owners.size(),
+                     " and keep is ", options.keep, ": the owners should be 1 to ",
+                     LayoutLimits::kMaxOwners, ", rank below their number, and keep at least 1"));
   }
   if (options.owners[options.rank] != server->worker()) {
-    return absl::InvalidArgumentError(absl::StrCat("owner ", options.rank, " is to be ",
-                                                   options.owners[options.rank], ", and this is ",
-                                                   server->worker()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the list of owners names ", options.owners[options.rank], " at rank ", options.rank,
+        ", and this worker is ", server->worker(), ": correct the rank or the list"));
   }
   auto state = std::make_shared<State>(server, options);
   state->Begin();
