@@ -78,7 +78,7 @@ def main(arguments):
         script = subprocess.run(["perf", "script", "-i", data, "-F", "comm,ip,sym,dso"], check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     figures = {line.split("\t")[0]: float(line.split("\t")[2]) for line in out.splitlines() if line.count("\t") == 3}
-    # Seconds a million tensors are microseconds a tensor.
+    # cpu_per_million, in seconds for a million tensors, is the same number of microseconds for one tensor.
     name, unit = next((n, u) for n, u in (("pull_cpu", "us"), ("cpu_per_million", "us"), ("cpu_per_gib", "s a GiB"))
                       if n in figures)
     each = figures[name]

@@ -67,8 +67,8 @@ class ThreadPoolExecutor final : public Executor {
   void Run(Work work) override;
   void RunWithoutWaiting(Work work) override;
   size_t queued() const;
-  // Waits until all work has run, or until `until`. Returns whether all of it has. REQUIRES: not on
-  // a thread of its own.
+  // Waits until all work has run, or until `until`. Returns whether all of it has. REQUIRES: the
+  // caller is none of the executor's own threads.
   bool WaitIdle(std::chrono::steady_clock::time_point until);
 
  private:

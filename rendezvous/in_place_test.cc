@@ -1,4 +1,4 @@
-// What a `done` that runs in place may do.
+// What a `done` may do that runs on the thread which brought the tensor, not on an executor.
 
 #include <gtest/gtest.h>
 

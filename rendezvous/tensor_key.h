@@ -63,7 +63,7 @@ class TensorKey {
   absl::string_view text() const {
     return rep_ == nullptr ? absl::string_view() : absl::string_view(rep_->text, rep_->text_bytes);
   }
-  // REQUIRES of what follows: !empty(). The views last as long as any copy of the key.
+  // All accessors below REQUIRE !empty(). The views last as long as any copy of the key.
   absl::string_view src_device() const { return {rep_->text, rep_->src.bytes}; }
   absl::string_view dst_device() const { return {rep_->text + rep_->dst.begin, rep_->dst.bytes}; }
   absl::string_view edge() const { return {rep_->text + rep_->edge_begin, rep_->edge_bytes}; }

@@ -55,7 +55,7 @@ inline constexpr size_t kMaxGroup = 8192;           // Members.
 inline constexpr size_t kMaxOpenVersions = 8;       // Sealed, neither active nor given up.
 inline constexpr size_t kKeptEntries = 64;          // Who lacks more gets what they say together.
 inline constexpr size_t kEntryOverhead = 128;       // Numbers, tags and lengths.
-// The longest is SEALED of most owners, or MEMBERS.
+// The longest entry is a SEALED of kMaxOwners owners, or a MEMBERS of kMaxGroup members.
 inline constexpr size_t kMaxEntryBytes =
     kEntryOverhead + sizeof(WeightRoot) +
     (kMaxOwners * sizeof(WeightRoot) > kMaxGroup * 8 ? kMaxOwners * sizeof(WeightRoot)

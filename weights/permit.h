@@ -20,7 +20,8 @@ class Permit {
   // `keep_knowingly`: whose permit has run out still gets its version, as not confirmed.
   explicit Permit(bool keep_knowingly) : keep_knowingly_(keep_knowingly) {}
 
-  // Extends what is there, or begins another version's. REQUIRES: End() between two versions.
+  // Extends the permit for version `number`, or begins it. REQUIRES: End() was called
+  // after the last Give() for another version.
   void Give(uint64_t number, int64_t until_ns);
   // From here on Serve() gives nothing. What was given before it may still run.
   void End();

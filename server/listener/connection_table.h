@@ -104,7 +104,7 @@ class ConnectionTable {
   static constexpr int64_t kDelayNs = 20'000'000;
   // Less than the second within which peers must connect.
   static constexpr int64_t kLongestDelayNs = 500'000'000;
-  // What each stranger from such a host may send.
+  // What each stranger from a flooding host may send, and how many strangers it may have.
   static constexpr uint64_t kFlooderBytes = 8 << 10;
   static constexpr size_t kFlooderStrangers = 8;
   const Flooder* FlooderAt(absl::string_view address, int64_t now_ns) const;

@@ -173,8 +173,8 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
   // gRPC would otherwise share connections between the servers of one process.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The default is half a minute, and a pod that comes back at another address would be found only
-  // then.
+  // By default gRPC resolves a name at most every 30 s, so a pod that comes back at another address
+  // would be found that late.
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, args);

@@ -259,7 +259,8 @@ absl::Status EtcdDecider::HearHead(const std::string& head) {
 
 EtcdDecider::AnswerOr EtcdDecider::DoAppend(EtcdClient* client, const Ask& ask) {
   if (lease_ == 0 || ask.lease != lease_) return Say(DeciderOutcome::kNoLease);
-  // A leader checks before it asks; then it has read more than this.
+  // A leader makes the same check before it asks. If it fails here, the leader has read more of the
+  // log than this state.
   if (ask.number != state_.length || !state_.Check(ask.entry).ok()) {
     return Say(DeciderOutcome::kOtherLength);
   }

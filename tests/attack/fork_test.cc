@@ -78,8 +78,8 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   kill(ps, SIGKILL);
   waitpid(ps, nullptr, 0);
   {
-    // The child holds the producer's socket open. Whoever waits for the socket to close waits for
-    // the patience, which is a minute.
+    // The child holds the producer's socket open. A consumer that waits for the socket to close
+    // gives up only when its `patience`, a minute, is over.
     MutexLock lock(&mu);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!over && !changed.WaitUntil(&mu, until)) {

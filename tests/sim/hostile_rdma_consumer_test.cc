@@ -458,7 +458,7 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
     answered = absl::UnknownError("not answered");
     producer->OnHello(hello, [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
   };
-  // In the place of its former link.
+  // The hello would replace the link that the consumer has already.
   say_badly(producer_.get(), HelloOf(2));
   for (int i = 0; i < 1000 && producer_->View().state != "not connected"; ++i) Settle();
   EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
@@ -466,7 +466,7 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   world_.RunFor(int64_t{2} * 1000 * 1000 * 1000);
   Settle();
   EXPECT_TRUE(producer_->Abandoned());
-  // The first that it says.
+  // A producer that has no link yet refuses such a hello as well.
   RdmaOptions rdma;
   rdma.link = options_;
   ServeSessionOptions options;

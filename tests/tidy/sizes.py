@@ -86,8 +86,8 @@ def members(tree, paths):
             yield count, "%s:%d %s" % (path, code.count("\n", 0, head.start()) + 1, head[2])
 
 
-# Counted roughly as ours, without tests: file lines (median, 90 %, most) and lines of a function
-# (the same).
+# The sizes of other projects' code, without their tests, counted about as this script counts ours: the
+# lines of a file and those of a function, each as the median, the 90th percentile and the largest.
 OTHERS = (
     ("LevelDB", (104, 380, 1578), (5, 26, 160)),
     ("TensorPipe", (97, 305, 1318), (7, 29, 172)),

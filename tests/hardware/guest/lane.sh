@@ -16,7 +16,8 @@ if [[ $setup == pair ]]; then b=rxe1; fi
 host_b=10.0.0.1
 if [[ $setup == pair ]]; then host_b=10.0.0.2; fi
 export TRYST_NIC_A=$a TRYST_NIC_B=$b TRYST_HOST_A=10.0.0.1 TRYST_HOST_B=$host_b
-# libfabric's rxm asks for completions of so many peers, and Soft-RoCE has 32,767 a queue.
+# libfabric's rxm makes its completion queue large enough for this many peers, and Soft-RoCE's holds at
+# most 32,767 entries.
 export FI_UNIVERSE_SIZE=32
 if [[ $what == long ]]; then export TRYST_GUEST_LONG=1; fi
 SECONDS=$(cut -d. -f1 /proc/uptime) # The guest booted before this script began.

@@ -57,7 +57,8 @@ absl::Status AddHistory(const std::string& text, size_t part, size_t parts, Hist
 // given back.
 Judgement JudgeLives(History history);
 
-// Judges all files of a folder, one part of the keys after the other to save memory.
+// Judges all files of a folder: it splits the keys into `parts` and judges one part after the
+// other, to save memory.
 struct FolderJudgement {
   size_t sent = 0;
   size_t made = 0;

@@ -70,7 +70,7 @@ double FirstTouchSeconds(int64_t bytes) {
 
 class Large : public testing::TestWithParam<TestedPath> {
  protected:
-  // Receives the tensor. `took` becomes the time in seconds, if it is shorter than what it was.
+  // Receives the tensor. Lowers `took` to the time in seconds that this took.
   void Comes(int64_t bytes, bool destination, const std::vector<std::string>& settings = {},
              double* took = nullptr) {
     const PromisePair pair(GetParam(), settings);

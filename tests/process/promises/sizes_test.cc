@@ -134,8 +134,8 @@ TEST_P(AllSizes, OfManyDimensionsTheyComeInTheirShape) {
   EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
 }
 
-// What is larger than the memory of one way to move it goes by another: here 16 MiB and more, with
-// the default settings 4 GiB.
+// A tensor that is too large for the memory of one path takes another path: here one of 16 MiB or
+// more, with the default settings one of 4 GiB.
 TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeAllTheSame) {
   SKIP_IF_KNOWN();
   const PromisePair pair(GetParam(), {"--landing_bytes=16MiB", "--shm_bytes=16MiB"});
