@@ -79,7 +79,7 @@ class Factory final : public ServerFactory {
       // The message is one text, because wheels differ in what else a log message accepts.
       LOG(ERROR) << "Tryst: /job:" + server.job_name() +
                         "/task:" + std::to_string(server.task_index()) +
-                        " goes on by gRPC alone: " + why;
+                        " goes on only by gRPC: " + why;
       bridges->without.push_back(why);
       return absl::OkStatus();
     }
@@ -110,7 +110,8 @@ __attribute__((visibility("default"))) char* tryst_tensorflow_explain() {
   auto* bridges = tryst_tensorflow::TheBridges();
   const std::lock_guard<std::mutex> lock(bridges->mu);
   std::string text;
-  for (const std::string& why : bridges->without) text += "a server by gRPC alone: " + why + "\n";
+  for (const std::string& why : bridges->without)
+    text += "a server that uses only gRPC: " + why + "\n";
   for (tryst_tensorflow::Bridge* bridge : bridges->all) text += bridge->Explain() + "\n";
   return tryst_tensorflow::Give(text);
 }

@@ -23,7 +23,7 @@ struct OwnFlag {
 };
 constexpr OwnFlag kOwnFlags[] = {
     {"step", "N",
-     "waiting, trace: show this step alone; send, recv, begin, cleanup, abort: the step to use "
+     "waiting, trace: show only this step; send, recv, begin, cleanup, abort: the step to use "
      "(1)"},
     {"timeout", "TIME", "how long to wait for a worker's answer (5s; send, recv, bench: 30s)"},
     {"to", "WORKER", "send, serve: the worker that will receive"},
@@ -180,8 +180,10 @@ bool IsWorkerName(absl::string_view text) {
 const std::vector<CommandRow>& CommandRows() {
   static const std::vector<CommandRow>& rows = *new std::vector<CommandRow>{
       {"ping", "WORKER",
-       "asks whether WORKER answers; shows its incarnation and the members that it knows", "", 1, 1,
-       Words::kWorkerFirst},
+       "asks whether WORKER answers; shows its incarnation (new with each start) and the members "
+       "that "
+       "it knows",
+       "", 1, 1, Words::kWorkerFirst},
       {"explain", "WORKER [PEER]",
        "shows by which path WORKER reaches each peer, which paths it does not use, and why",
        "Shows for each path to and from PEER, or all peers, what it is doing, why it is not used,\n"
@@ -192,12 +194,12 @@ const std::vector<CommandRow>& CommandRows() {
        "Shows each tensor that was sent and not received, each receive without its tensor, and\n"
        "each fetch and serve under way with what it waits for: a connection, a slot, the\n"
        "producer's Send, landing room, a copy, an executor. Without WORKER: every worker that\n"
-       "--join or --cluster_spec names. --step=N: those of that step alone.\n",
+       "--join or --cluster_spec names. --step=N: only those of that step.\n",
        0, kAnyWords, Words::kWorkers},
       {"trace", "[WORKER ...] [TEXT]",
        "shows the history of past operations whose key contains TEXT",
        "Asks each WORKER, and the workers that they know, for their recorded operations, and\n"
-       "joins what both ends say of the same one, on one clock. --step=N: of that step alone.\n"
+       "joins what both ends recorded of each, on one clock. --step=N: only those of that step.\n"
        "--json, or --out=FILE: as a Chrome trace, for https://ui.perfetto.dev.\n"
        "Exit status 3: no such operation is recorded. Quick ones are sampled "
        "(trace_sample_every).\n",

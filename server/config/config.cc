@@ -203,13 +203,13 @@ const ConfigRow kRows[] = {
      "token."},
     {"Who and where", "job", K::kText, &C::job,
      "The name of this worker's job in the cluster, for example ps. With task it makes the "
-     "worker's name, /job:ps/replica:0/task:0. Not needed where a resolver (slurm, mpi, "
+     "worker's name, /job:ps/replica:0/task:0. It is not needed where a resolver (slurm, mpi, "
      "kubernetes, tf_config) tells it."},
     {"Who and where", "task", K::kNumber, &C::task,
-     "The number of this worker in its job, from 0. Not needed where a resolver tells it."},
+     "The number of this worker in its job, from 0. It is not needed where a resolver tells it."},
     {"Who and where", "protocol", K::kText, &C::protocol,
      "How tensors may travel. grpc+verbs: by shared memory, RDMA or the soft NIC, and by gRPC "
-     "where none of them works. grpc: by gRPC alone, for example where only one port is open "
+     "where none of them works. grpc: only by gRPC, for example where only one port is open "
      "between hosts."},
     {"Who and where", "listen", K::kText, &C::listen,
      "The host:port on which this worker takes gRPC calls; port 0 takes a free one. Empty: the "
@@ -220,11 +220,11 @@ const ConfigRow kRows[] = {
      "worker under another address than it listens on (listen=0.0.0.0:2222, NAT, containers). "
      "Empty: this worker's entry in the cluster, else the address it listens on."},
     {"Who else", "resolver", K::kText, &C::resolver,
-     "Where this worker learns who the other workers are; set what starts your job. flags: "
+     "Where this worker learns who the other workers are; name what starts your job. flags: "
      "cluster_spec. file:PATH: a JSON file in the form of TensorFlow's ClusterDef or ServerDef, "
      "read again when it changes. tf_config: the variable TF_CONFIG. slurm: the variables of "
-     "Slurm. mpi: those of mpirun; on several hosts mpi:HOSTS, in the order of their ranks, as in "
-     "mpi:node[1-4]. kubernetes:SERVICE: the DNS name of the pods' headless service. "
+     "Slurm. mpi: the variables of mpirun; on several hosts mpi:HOSTS, in the order of their "
+     "ranks, as in mpi:node[1-4]. kubernetes:SERVICE: the DNS name of the pods' headless service. "
      "etcd:HOST:PORT,...: the servers of etcd, where each worker is a key under /tryst/CLUSTER/; "
      "whoever may write those keys can add a worker, so restrict who may. slurm, mpi and "
      "kubernetes take :PORT at the end (slurm:5000; else 2222), on which every worker listens; "
@@ -236,8 +236,8 @@ const ConfigRow kRows[] = {
      "may be worker=*, which takes all tasks that are left. All workers of a closed cluster set "
      "the same."},
     {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
-     "Set it when etcd speaks TLS: the certificates (PEM) of the authority that signed those of "
-     "etcd's servers."},
+     "Set it when etcd speaks TLS: the certificates (PEM) of the authority that signed the "
+     "certificates of etcd's servers."},
     {"Who else", "etcd_certificate_file", K::kText, &C::etcd_certificate_file,
      "Set it when etcd asks its clients for certificates: this worker's certificate (PEM) for "
      "etcd."},
@@ -246,8 +246,8 @@ const ConfigRow kRows[] = {
     {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
      "Set it when etcd has users: a file with USER:PASSWORD, with which this worker logs in."},
     {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
-     "Lets workers join that the cluster's description does not name. Set it where workers come "
-     "and go, together with join."},
+     "Lets a worker join although the cluster's description does not name it. Set it where workers "
+     "come and go, together with join."},
     {"Who else", "join", K::kText, &C::join,
      "Some workers to announce this one to when it starts, as in "
      "/job:ps/replica:0/task:0@host:port, separated by commas. They tell this worker of all "
@@ -269,17 +269,17 @@ const ConfigRow kRows[] = {
      "names and sizes, nor prove which worker calls."},
     {"Security", "insecure", K::kSwitch, &C::insecure,
      "Uses neither certificates nor a token: whoever can connect is let in, and nothing is "
-     "encrypted. This worker then listens on the loopback alone. Set it to try things out on one "
+     "encrypted. This worker then listens only on the loopback. Set it to try things out on one "
      "machine."},
     {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
      "Lets a worker with insecure listen on addresses that other hosts can reach. Set it only in a "
      "network that nobody else is in."},
     {"Security", "encrypt", K::kText, &C::encrypt,
-     "Whether tensors that leave the host are encrypted. auto: they are where certificates or a "
-     "token are set. on: the same, and a worker with insecure does not start. trusted_nic: as on, "
-     "but RDMA hardware and libfabric, which cannot encrypt and are otherwise left unused, carry "
+     "Whether tensors that leave the host are encrypted. auto: yes, where certificates or a token "
+     "are set. on: the same, and a worker with insecure does not start. trusted_nic: as on, but "
+     "RDMA hardware and libfabric, which cannot encrypt and are otherwise left unused, carry "
      "tensors in the clear; set it only when nobody else is on their network. off: never. Set it "
-     "alike on all workers; two that differ reach each other by gRPC alone, or not at all."},
+     "alike on all workers; two workers that differ reach each other only by gRPC, or not at all."},
     {"Security", "allow", K::kText, &C::allow,
      "Which worker may receive which tensors, as CONSUMER=KEY_PREFIX;..., for example "
      "/job:worker=/job:ps. Empty: each worker may receive every tensor that is sent to it. If set, "
@@ -289,19 +289,19 @@ const ConfigRow kRows[] = {
      "/job:chief,/job:cli. Empty: every worker of the cluster; in an open cluster that is "
      "everybody who is let in."},
     {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
-     "The largest tensor that this worker receives. One that its producer states to be larger is "
-     "refused, so a faulty producer cannot fill the memory."},
+     "The largest tensor that this worker receives. If a producer announces a larger one, this "
+     "worker refuses it, so a faulty producer cannot fill the memory."},
     {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
      "How many bytes of tensors this worker may hold that were sent and not yet received. A Send "
      "beyond that fails, which tells the producer to wait. 0: no limit; set it where producers can "
      "run ahead of consumers."},
     {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
      "How many bytes of tensors a producer keeps for consumers whose connection broke while they "
-     "received. Beyond that it drops the oldest."},
+     "received. Beyond that it drops the oldest tensors."},
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
-     "How much memory each NIC sets aside for tensors that arrive without a destination of the "
-     "receiver's own. Set it to what can arrive at once, and at least to the largest tensor: "
-     "larger ones travel by gRPC."},
+     "How much memory each NIC sets aside for tensors for which the receiver gave no destination. "
+     "Set it to what can arrive at once, and at least to the largest tensor: larger ones travel by "
+     "gRPC."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
      "The most that the limits above, shm_bytes and the message rings may add up to. This worker "
      "does not start when their sum is larger, and prints the sum. 0: not checked; set it to what "
@@ -326,7 +326,7 @@ const ConfigRow kRows[] = {
      "counts against the memory of the cgroup; /dev/shm is not needed."},
     {"Data plane", "nic", K::kText, &C::nic,
      "Which NICs carry tensors between hosts. auto: an RDMA device if there is one, and the soft "
-     "NIC, which needs no hardware. soft: the soft NIC alone. ibv: an RDMA device alone; "
+     "NIC, which needs no hardware. soft: only the soft NIC. ibv: only an RDMA device; "
      "TensorFlow's RDMA_* variables choose and tune it. ofi:PROVIDER: libfabric with the provider "
      "tcp, shm, udp, verbs or efa; both workers must name the same."},
     {"Data plane", "nic_listen", K::kText, &C::nic_listen,
@@ -334,7 +334,7 @@ const ConfigRow kRows[] = {
      "known ports pass. Empty: a free port of the host that gRPC listens on."},
     {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs,
      "How many connections (queue pairs) to open to each peer in each direction. Raise it where "
-     "one of them does not fill the network; large tensors are spread over all of them."},
+     "one connection does not fill the network; large tensors are spread over all of them."},
     {"Data plane", "pollers", K::kText, &C::pollers,
      "How many threads move tensors; each serves some of the peers. auto: half of the processors "
      "that the process may use, 1 to 8. A number: that many threads, but never more than those "
@@ -344,8 +344,8 @@ const ConfigRow kRows[] = {
     {"GPUs", "gpus", K::kText, &C::gpus,
      "The GPUs whose memory tensors may lie in: all, or their numbers as in 0,1. Empty: none."},
     {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
-     "The most memory that Tryst takes of each GPU, for tensors that are received without a "
-     "destination of the program's own."},
+     "The most memory that Tryst takes of each GPU, for tensors for which the program gave no "
+     "destination."},
     {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
      "tryst trace records every operation that fails or takes 10 ms or longer, and one in this "
      "many of the others; 1: all. The worker keeps the newest 4,096."},
@@ -361,9 +361,9 @@ const ConfigRow kRows[] = {
     {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
      "The certificate chain (PEM) with which the status page speaks TLS. It has to name the host, "
      "as browsers expect. Set it with status_token_file, or the token travels in the clear. It is "
-     "read at the start alone."},
+     "read only at the start."},
     {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
-     "The private key (PEM) of status_certificate_file. It is read at the start alone."},
+     "The private key (PEM) of status_certificate_file, read only at the start."},
     {"Seeing what it does", "log_format", K::kText, &C::log_format,
      "How trystd writes its log to stderr. text: lines for people. json: one JSON object for each "
      "line, for log collectors."},

@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {
       return path.status();
     } else {
-      TRYST_LOG(Info) << "no RDMA device is used, the soft NIC alone: " << path.status().message();
+      TRYST_LOG(Info) << "no RDMA device is used, only the soft NIC: " << path.status().message();
     }
   }
   if (config.nic != "ibv") {

@@ -21,13 +21,14 @@ struct Variable {
 
 constexpr Variable kVariables[] = {
     {"RDMA_DEVICE", nullptr, 0, 0, "device name; default: the best with an active port", nullptr},
-    {"RDMA_DEVICE_PORT", nullptr, 1, 255, "port of it; default: the best active one",
+    {"RDMA_DEVICE_PORT", nullptr, 1, 255, "port of the device; default: the best active one",
      [](RdmaSettings* s, uint32_t v) { s->port = v; }},
     {"RDMA_GID_INDEX", nullptr, 0, 255, "default: RoCE v2, IPv4 before IPv6",
      [](RdmaSettings* s, uint32_t v) { s->gid_index = v; }},
     {"RDMA_QP_PKEY_INDEX", "RDMA_PKEY", 0, 65535, "partition key index; default 0",
      [](RdmaSettings* s, uint32_t v) { s->pkey_index = v; }},
-    {"RDMA_QP_QUEUE_DEPTH", "RDMA_QUEUE_DEPTH", 1, 1 << 20, "works in flight of a queue pair",
+    {"RDMA_QP_QUEUE_DEPTH", "RDMA_QUEUE_DEPTH", 1, 1 << 20,
+     "operations in flight for each queue pair",
      [](RdmaSettings* s, uint32_t v) { s->queue_depth = v; }},
     {"RDMA_QP_TIMEOUT", "RDMA_TIMEOUT", 1, 31, "4.096 us << this, per attempt; default 14",
      [](RdmaSettings* s, uint32_t v) { s->ack_timeout = v; }},
