@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// One in so many writes is signaled, because polling for completions costs time.
+// One write in `kSignalEvery` is signaled, because polling for completions costs time.
 constexpr int kSignalEvery = 4;
 constexpr uint32_t kInlineBytes = 64;
 

@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// `state.range(0)`: one operation in so many is kept. 0: none is kept or counted.
+// The trace keeps one operation in `state.range(0)`. 0: it keeps and counts none.
 void Pull(benchmark::State& state) {
   TraceOptions options;
   if (state.range(0) > 0) options.sample_every = static_cast<uint32_t>(state.range(0));

@@ -18,7 +18,8 @@ struct TurnedPairOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;  // Null: shared memory.
   uint64_t bytes = 8;                              // The size of each tensor.
   int keys = 64;
-  // One operation in so many is traced; the default is a server's. 0: nothing is counted, either.
+  // One operation in this many is traced; a server's default is the same. 0: the trace counts
+  // nothing.
   uint32_t sample_every = 16;
 };
 

@@ -59,7 +59,7 @@ Weights Initial(std::mt19937_64* random, size_t count) {
   return weights;
 }
 
-// The first `frozen` masters stay.
+// Makes the next version of the weights. The first `frozen` masters stay as they are.
 Weights Step(std::mt19937_64* random, const Weights& before, float rate, size_t frozen) {
   std::normal_distribution<float> normal;
   Weights after = before;

@@ -203,13 +203,13 @@ TEST_F(ChunksTest, APeersClaimsAreChecked) {
     odd[1].chunk.bytes = 2 * chunk - bytes;  // The sum is right.
     EXPECT_FALSE(refused(honest, std::move(odd)).ok()) << bytes;
   }
-  // One chunk that is said to be as large as two, and has not that memory.
+  // The offer says that one chunk is as large as two, and the chunk has less memory than that.
   IpcReference one = honest;
   one.chunks = 1;
   auto large = Offer(range_->At(0), chunk);
   large[0].chunk.bytes = 2 * chunk;
   EXPECT_FALSE(refused(one, std::move(large)).ok());
-  // One name for two sizes.
+  // The offer gives two chunks of different sizes the same name.
   auto twice = Offer(range_->At(0), 2 * chunk);
   twice[1].chunk.id = twice[0].chunk.id;
   twice[0].chunk.bytes = 3 * chunk;

@@ -11,7 +11,8 @@
 namespace tryst {
 namespace {
 
-// From so many pieces on, and up to such a size, one kernel is quicker than a copy each.
+// With kGatherPieces pieces or more, each of at most kGatherPieceBytes, one kernel is quicker than
+// one copy for each piece.
 constexpr size_t kGatherPieces = 4;
 constexpr uint64_t kGatherPieceBytes = 1 << 20;
 constexpr size_t kBatchesKept = 64;

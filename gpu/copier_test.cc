@@ -309,7 +309,7 @@ TEST_F(CopierTest, AKernelStandsByForTheNextSmallCopy) {
   if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
 }
 
-// By several blocks, each with a share.
+// Several blocks of threads make the copy, each one a share of it.
 TEST_F(CopierTest, AWideKernelStandsByForLargerCopies) {
   auto made = Copier::Create(gpu_.get(), 200'000);
   ASSERT_TRUE(made.ok()) << made.status();
@@ -621,7 +621,7 @@ TEST_F(CopierTest, OneWakeUpStandsBehindACopyHoweverOftenItIsAskedFor) {
   EXPECT_EQ(ended_, 2);
 }
 
-// Whatever else the copier looks at meanwhile.
+// Other work that the copier looks at must not delay this.
 TEST_F(CopierTest, ALostKernelIsNoticedInTime) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
   constexpr int kLooks = 64;

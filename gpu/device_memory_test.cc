@@ -244,7 +244,7 @@ TEST_F(DeviceMemoryTest, AnotherProcessesMemoryIsReadAndMappedOnce) {
     ASSERT_TRUE(anew.ok()) << anew.status();
     EXPECT_EQ(mappings.mapped(), 1u) << "the earlier one is closed";
     mappings.Close(*anew);
-    // Beside it: both are kept.
+    // A second allocation lies behind the first: both mappings are kept.
     ++again.allocation_id;
     again.allocation_at += again.allocation_bytes;
     anew = mappings.Open("them", again);

@@ -15,7 +15,8 @@ __device__ __forceinline__ unsigned long long Now() {
 __device__ __forceinline__ void Fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 __device__ __forceinline__ void FenceOfGpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// What the writer of the word knew of when it wrote it is there for every later load.
+// Loads a word of host memory. Every later load sees what the word's writer had written or seen
+// before it.
 __device__ __forceinline__ unsigned long long LoadOfHost(const unsigned long long* from) {
   unsigned long long word;
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");

@@ -112,7 +112,7 @@ class StandbyKernelTest : public ::testing::TestWithParam<unsigned> {
                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
   ~StandbyKernelTest() override { munmap(memory_, sizeof(Memory)); }
 
-  // As Standby does.
+  // Launches the blocks as Standby does.
   void Launch(unsigned blocks, uint64_t next, unsigned long long life_ns = kLifeNs) {
     ++launches_;
     for (unsigned block = 0; block < blocks; ++block) {

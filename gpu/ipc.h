@@ -57,7 +57,7 @@ class IpcExporter {
 // Bounded: the mapping idle for longest is unmapped first. One thread.
 class IpcMappings {
  public:
-  // For each kept mapping, so many idle windows on chunks are kept. Tensors that begin or end in
+  // This many idle windows on chunks are kept for each kept mapping. Tensors that begin or end in
   // different chunks need a window each, but the windows share the memory.
   static constexpr size_t kWindowsPerMapping = 16;
 

@@ -7,8 +7,8 @@
 
 namespace tryst {
 
-// What somebody sends who knows how keys are hashed, but not with which secret: so many keys that
-// have one hash where FixKeyHashes() was called. The first one is frame 0, iteration 0.
+// `count` keys that have one hash where FixKeyHashes() was called: an attacker who knows how keys
+// are hashed, but not the secret, would send them. The first key has frame 0, iteration 0.
 std::vector<TensorKey> CollidingKeys(int count);
 
 }  // namespace tryst

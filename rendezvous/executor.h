@@ -59,9 +59,9 @@ class ThreadPoolExecutor final : public Executor {
   // REQUIRES: threads >= 1, max_queued >= 1.
   ThreadPoolExecutor(int threads, size_t max_queued);
   ~ThreadPoolExecutor() override;  // REQUIRES: no sources.
-  // From now on threads without work turn `sources`, one thread each. With none: when this returns,
-  // no thread turns a source any more. REQUIRES: two threads or more; there are no sources, or
-  // these are none.
+  // From now on threads without work turn `sources`, one thread each. If `sources` is
+  // empty, no thread turns a source any more when this returns. REQUIRES: two threads or more;
+  // there are no sources yet, or `sources` is empty.
   void SetSources(const std::vector<WorkSource*>& sources);
   bool TryRun(Work* work) override;
   void Run(Work work) override;

@@ -39,7 +39,8 @@ class LocalRendezvous final : public Rendezvous {
     // with kFailedPrecondition. Reads every waiting tensor twice.
     bool check_immutable = kDebug;
     // For RoutingRendezvous: tensors may be of device memory. A receive then waits for the sender's
-    // stream although its key names the CPU at both ends, as keys do that nobody thought about.
+    // stream although its key names the CPU at both ends, as they do in keys of programs
+    // that do not care.
     bool has_devices = false;
     // Tests: called wherever another thread may get in between two lock rounds, with no
     // lock held, with the name of the place and the number of the item.

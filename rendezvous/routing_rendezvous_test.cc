@@ -304,7 +304,7 @@ TEST_F(HandoverTest, WhatLiesRightIsShared) {
   EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->is_dead) << "nothing to copy";
 }
 
-// Keys that name the CPU at both ends, as keys do that nobody thought about.
+// A program that does not care writes keys that name the CPU at both ends.
 TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
   struct Slow final : DeviceContext {
     absl::StatusOr<Tensor> Allocate(DType, const TensorShape&,

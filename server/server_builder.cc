@@ -22,7 +22,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMostEtcdEndpoints = 64;
-// A thousand peers take so many. The table takes the kernel 32 KiB.
+// A thousand peers take about this many descriptors. The kernel's table of them takes 32 KiB.
 constexpr int kDescriptors = 4096;
 
 constexpr size_t kMostFileBytes = 1 << 20;

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "weights/layout.h"
 
-// What a layout means. REQUIRES of all but CheckCover(): CheckLayout() has accepted the layout, for
-// as many owners.
+// The boxes that a layout describes. All functions but CheckCover() REQUIRE that CheckLayout() has
+// accepted the layout for the same number of owners.
 namespace tryst {
 
 // The boxes of one owner, in the order in which the layout gives them. Empty shards are no boxes.

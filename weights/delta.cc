@@ -81,7 +81,7 @@ class SparseBlock {
   }
 
  private:
-  // All that a mask may add.
+  // The most gaps that one mask may add.
   static constexpr size_t kMostGaps = kMaskBytes / sizeof(T) + kDeltaBlockBytes / sizeof(T) / kGoOn;
 
   size_t size() const { return kCountBytes + gap_count_ + value_count_ * sizeof(T); }

@@ -34,7 +34,8 @@ constexpr uint64_t MaxDeltaBytes(uint64_t bytes) {
 void EncodeDelta(const void* base, const void* now, uint64_t bytes, uint32_t element_bytes,
                  std::string* coded);
 
-// Whether `coded`, which anybody may have sent, can be decoded to so many bytes of such elements.
+// Whether `coded`, which anybody may have sent, can be decoded to `bytes` bytes of elements of
+// `element_bytes` each.
 // kInvalidArgument says why not.
 absl::Status CheckDelta(absl::string_view coded, uint64_t bytes, uint32_t element_bytes);
 

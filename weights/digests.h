@@ -42,7 +42,7 @@ Digest BoxDigest(uint64_t size, absl::Span<const Digest> blocks);
 // tensor in the order of the declaration; and at the end, how many there are.
 std::vector<size_t> ListOffsets(absl::Span<const TensorLayout> layouts, uint32_t owner);
 
-// What a root is about.
+// Names the version that a root belongs to.
 struct VersionName {
   Digest layouts;  // The digest of EncodeLayouts().
   uint64_t number = 0;

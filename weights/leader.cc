@@ -479,7 +479,7 @@ bool WeightLeader::AllMembers(bool (*have)(const Question&, const WeightVersion&
   return true;
 }
 
-// Members hold; whoever else may have had a permit has none any more.
+// All members hold, and no permit of anybody else lasts any more.
 bool WeightLeader::NobodyServes(int64_t now_ns) const {
   if (now_ns < quiet_ns_ || !AllMembers(Holds)) return false;
   for (const auto& peer : peers_) {

@@ -120,7 +120,7 @@ void LogState::Apply(const LogEntry& entry) {
     case EntryKind::kActive:
       active = *FindOpen(number);
       active_mode = entry.mode;
-      // What was sealed before it is over.
+      // Versions that were sealed before this one cannot become active any more.
       while (!open.empty() && open.front().version.number <= number) open.erase(open.begin());
       return;
     case EntryKind::kDropped:

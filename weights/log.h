@@ -53,7 +53,7 @@ inline constexpr size_t kMaxOwners = 4096;
 inline constexpr size_t kMaxReplaced = kMaxOwners;  // All that one entry can replace.
 inline constexpr size_t kMaxGroup = 8192;           // Members.
 inline constexpr size_t kMaxOpenVersions = 8;       // Sealed, neither active nor given up.
-inline constexpr size_t kKeptEntries = 64;          // Who lacks more gets what they say together.
+inline constexpr size_t kKeptEntries = 64;          // A reader that lacks more gets a state.
 inline constexpr size_t kEntryOverhead = 128;       // Numbers, tags and lengths.
 // The longest entry is a SEALED of kMaxOwners owners, or a MEMBERS of kMaxGroup members.
 inline constexpr size_t kMaxEntryBytes =

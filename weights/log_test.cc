@@ -165,7 +165,7 @@ TEST(WeightLogTest, TheLongestOfEachKindIsWithinItsBound) {
   EXPECT_FALSE(DecodeEntry(EncodeEntry(Members(most))).ok());
 }
 
-// A whole line-up that was replaced at once.
+// One entry replaces every owner of the set.
 TEST(WeightLogTest, AllWhomOneEntryReplacesAreRemembered) {
   std::vector<uint64_t> first(kMaxOwners), second(kMaxOwners);
   for (size_t i = 0; i < first.size(); ++i) first[i] = i + 1, second[i] = i + 100'000;

@@ -40,7 +40,7 @@ class MemberTest : public ::testing::Test, public GroupMember::Port {
     const absl::Status done = log_.Append(entry);
     ASSERT_TRUE(done.ok()) << done;
   }
-  // To the member's last question.
+  // Answers the member's last question.
   Answer Reply() {
     Answer answer;
     answer.incarnation = kSelf;

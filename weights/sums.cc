@@ -40,7 +40,7 @@ constexpr Factors MakeFactors() {
 }
 constexpr Factors kFactors = MakeFactors();
 
-// For being there.
+// Each element that is there adds these, so that one of value 0 counts, too.
 constexpr uint64_t kPresentLow = 0xc2b2ae3d27d4eb4f, kPresentHigh = 0x165667b19e3779f9;
 
 template <typename Unit>

@@ -48,7 +48,7 @@ TEST(SumsTest, BoxesAddUpHoweverATensorIsCut) {
       const std::vector<char> part = PartOfTensor(tensor, layout.shape, shared.box, element_bytes);
       const CoverSum its =
           SumOf(7, layout.shape, shared.box, element_bytes, part.data(), Dense(shared.box.extent));
-      // Where it lies does not matter.
+      // The sum does not depend on where the box lies in memory.
       const Box whole = Box::Whole(layout.shape);
       ASSERT_EQ(its, SumOf(7, layout.shape, shared.box, element_bytes, tensor.data(),
                            PartOf(whole, Dense(whole.extent), shared.box)));

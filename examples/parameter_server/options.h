@@ -18,7 +18,7 @@ struct Options {
   int workers = 3;
   bool synchronous = false;
   double seconds = 12;  // How long training lasts.
-  // After so many seconds one worker gets SIGKILL and is started again; 0: never.
+  // After this many seconds one worker gets SIGKILL and is started again; 0: never.
   double kill_worker = 4;
   double kill_ps = 8;
   double rate = 0.02;  // Adagrad's learning rate.

@@ -146,7 +146,7 @@ TEST_F(LinksTest, OneKeyInManyStepsAtOnce) {
     const std::lock_guard<std::mutex> lock(mu);
     waiting.push_back(std::move(wanted));
     if (waiting.size() < 20) return;
-    // In reverse order.
+    // The answers go out in reverse order.
     for (; !waiting.empty(); waiting.pop_back()) {
       waiting.back().link->Send(waiting.back(), Bytes(std::to_string(waiting.back().step)));
     }

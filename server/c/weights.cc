@@ -27,7 +27,7 @@ struct tryst_cancellation {
   tryst::Cancellation cancellation;
 };
 
-// One of both is there.
+// Exactly one of the two pointers is set.
 struct tryst_weights {
   std::unique_ptr<tryst::WeightOwner> owner;
   std::unique_ptr<tryst::WeightMember> member;

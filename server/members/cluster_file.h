@@ -11,7 +11,7 @@
 
 namespace tryst {
 
-// A cluster's description of some 100,000 workers has so many.
+// A cluster's description of some 100,000 workers has about this many bytes.
 inline constexpr size_t kMostClusterFileBytes = 16 << 20;
 
 // Reads the cluster's file every `period`, and tells Membership which workers came, went or moved.

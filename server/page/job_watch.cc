@@ -185,7 +185,7 @@ void JobWatch::ReadEdges(const std::vector<ExplainedPath>& paths, double past_s,
   look->totals = std::move(totals);
   look->edges.clear();
   for (auto& [peer, edge] : edges) {
-    // It has not been tried.
+    // No worker has tried this edge yet.
     if (edge.path.empty() && edge.why.empty() && edge.under_way == 0) continue;
     edge.bad |= edge.path.empty();
     look->edges.push_back(std::move(edge));

@@ -40,7 +40,7 @@ class CertificateFiles {
   // copies in memory.
   const CertificatePaths& watched() const { return watched_; }
   bool watches_copies() const { return thread_.joinable(); }
-  // Reads them now, on the thread that does so.
+  // Has the watching thread read the files now.
   void ReadSoon();
 
  private:

@@ -519,7 +519,7 @@ TEST(GrpcPath, WhatIsCancelledDuringACopyEndsAfterIt) {
   EXPECT_FALSE(got->done.HasBeenNotified());
   device->EndCopies();
   EXPECT_TRUE(absl::IsCancelled(got->Wait().status)) << got->status;
-  // Nobody had it, so the next one has.
+  // Nobody got the tensor, so the next fetch gets it.
   args.cancellation = nullptr;
   auto next = consumer.Fetch(1, KeyToDevice("edge"), args);
   ASSERT_TRUE(Eventually([&] { return device->begun() == 2; }));

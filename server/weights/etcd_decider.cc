@@ -71,7 +71,7 @@ uint64_t DrawNumber() {
 }  // namespace
 
 std::string EtcdDecider::Prefix(const std::string& cluster, const std::string& set) {
-  // So that the keys of no set are among another's: no set's name has a '|'.
+  // No set's name has a '|', so the keys of one set never begin with the prefix of another.
   return absl::StrCat("/tryst.weights/", cluster, "/", absl::StrReplaceAll(set, {{"/", "|"}}), "/");
 }
 

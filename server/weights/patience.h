@@ -23,7 +23,7 @@ struct Patience {
   bool cancelled() const { return cancellation != nullptr && cancellation->cancelled(); }
   // kCancelled or kDeadlineExceeded with `what`; OK: there is time left.
   absl::Status Check(absl::string_view what) const;
-  // The deadline, or a moment within the hour.
+  // The deadline, or an hour from now if that is sooner.
   std::chrono::steady_clock::time_point WakeAt() const;
 
   Deadline deadline;

@@ -123,7 +123,7 @@ class WeightMember : private GroupMember::Port {
   void TellNews(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
   int64_t Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions);
   absl::Status Observes() const;
-  // The stage, if it is of that number.
+  // The version that is being staged, if its number is `number`.
   absl::StatusOr<WeightVersion> StageOf(uint64_t number) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
   absl::StatusOr<std::shared_ptr<const OwnersList>> ListOf(const SealedVersion& version,
@@ -152,7 +152,7 @@ class WeightMember : private GroupMember::Port {
   int64_t headless_ns_ ABSL_GUARDED_BY(group_mu_) =
       0;  // The end of the permit that kHeadless was told of.
   Mutex mu_;
-  // The latest ones.
+  // The layouts and lists that were fetched last.
   Digest layouts_digest_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const DeclaredLayouts> layouts_ ABSL_GUARDED_BY(mu_);
   Digest lists_of_ ABSL_GUARDED_BY(mu_);  // The root of the version that the lists are of.

@@ -183,7 +183,7 @@ void WeightOwner::State::Tell(std::vector<tryst::Answer> news) {
       if (wanted) heard.insert(incarnation);
       return wanted;
     });
-    // Those that have gone never ask again.
+    // Workers that have gone never ask again, so their entries would stay.
     if (missed_.size() > kMaxParked) missed_.clear();
     for (const auto& one : told) {
       if (heard.count(one.first) == 0) missed_.insert(one.first);

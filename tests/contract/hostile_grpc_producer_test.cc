@@ -77,7 +77,7 @@ class HeldCall final : public grpc::ServerGenericBidiReactor {
     status_ = status;
     StartWrite(&buffer_);
   }
-  // Sends the first message of a tensor of so many bytes, and nothing more.
+  // Sends the first message of a tensor of `bytes` bytes, and nothing more.
   void BeginTensor(uint64_t bytes) {
     rpc::FetchResponse response;
     *response.mutable_header() = Header();

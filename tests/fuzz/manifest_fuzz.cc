@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < tryst::DeviceManifest::kBytes) abort();
   const auto bytes = tryst::TensorBytes(manifest->dtype, manifest->shape);
   if (!bytes.ok() || *bytes != manifest->bytes) abort();
-  // Whoever maps the allocation reads so far.
+  // A consumer that maps the allocation reads up to here.
   const tryst::IpcReference& lies = manifest->reference;
   if (manifest->in_reach() && (lies.offset > lies.allocation_bytes ||
                                manifest->bytes > lies.allocation_bytes - lies.offset)) {

@@ -87,7 +87,7 @@ class Cluster final : public LoadTarget {
   explicit Cluster(const ChannelClusterOptions& options);
 
   ChannelClusterReport Run();
-  // Whether nothing of it can write memory any more. REQUIRES: Run() has returned.
+  // Whether no part of the cluster can write memory any more. REQUIRES: Run() has returned.
   bool Drained() const;
 
   // LoadTarget.

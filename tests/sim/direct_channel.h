@@ -38,7 +38,7 @@ class DirectChannel final : public Channel {
   void Ask(const std::shared_ptr<Op>& op);
   void OnTaken(const std::shared_ptr<Op>& op, absl::Status status);
   void GiveBack(Op* op);  // Nobody gets it here.
-  // At the world's next event, never in here.
+  // Ends the operation at the world's next event, never inside this call.
   void EndSoon(const std::shared_ptr<Op>& op, const absl::Status& why);
   void End(const std::shared_ptr<Op>& op, absl::Status status, Tensor tensor, bool is_dead);
 

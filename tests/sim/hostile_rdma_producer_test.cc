@@ -143,7 +143,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     while (poller_.Turn()) {
     }
   }
-  // Until the consumer's next hello.
+  // Waits for the consumer's next hello.
   void AwaitHello() {
     for (int i = 0; i < 10'000 && hellos_.answers.size() <= answered_; ++i) Settle();
     ASSERT_GT(hellos_.answers.size(), answered_) << channel_->Explain();
@@ -179,7 +179,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_->FlushSoon();
     for (int i = 0; i < 10; ++i) Settle();
   }
-  // That all has landed, in so many parts.
+  // Tells the consumer that all has landed, in `parts` parts.
   void SayLanded(uint16_t parts, uint32_t digest) {
     const Scripted::Asked asked = scripted_.LastRequest();
     wire::TensorMeta meta;
@@ -199,7 +199,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     link_->FlushSoon();
     for (int i = 0; i < 10; ++i) Settle();
   }
-  // A tensor inside the message: so many bytes, whatever the shape says.
+  // Sends a tensor inside the message, with `bytes` bytes whatever the shape says.
   void SayInside(int64_t elements, uint64_t bytes) {
     const Scripted::Asked asked = scripted_.LastRequest();
     wire::TensorMeta meta;
@@ -503,7 +503,7 @@ TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
   EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(hellos_.asked.size(), 1u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  // One for each heartbeat.
+  // Each heartbeat is answered once.
   EXPECT_GE(pongs, 10);
   EXPECT_LE(pongs, 16);
 }
@@ -1068,7 +1068,7 @@ TEST_F(OwingRdmaProducerTest, WhoAnnouncesTenGibibytesIsLeftWithThatFetch) {
   ASSERT_EQ(user_.too_large.size(), 1u);
 }
 
-// An honest one, whose Send has not happened.
+// An honest producer answers, and its program has not called Send yet.
 TEST_F(OwingRdmaProducerTest, WhoAnswersMayTakeLongForItsSend) {
   const Fetched* const fetched = Fetch("a");
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);

@@ -47,7 +47,7 @@ uint64_t ResidentKib() {
   return pages * 4;
 }
 
-// Each poller has two.
+// Each poller needs two descriptors.
 void AllowDescriptors() {
   rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -396,7 +396,7 @@ void LargeJob::MakeTrouble() {
   trouble_from_ns_ = NowNs();
   trouble_over_ = false;
   SimRandom random(options_.seed * 31 + 5);
-  // Spread, so that there are servers among them.
+  // The chosen hosts are spread, so that there are servers among them.
   const uint32_t hosts = hosts_.hosts();
   const uint32_t count =
       options_.trouble == Trouble::kKills ? std::max(2u, hosts / 100) : std::max(2u, hosts / 25);

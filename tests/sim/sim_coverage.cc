@@ -180,7 +180,7 @@ SimWeights SimCoverage::Learn(const SimWeights& now) const {
     }
     lift = std::clamp<uint64_t>(lift / reached.size(), 500, 2000);
     const auto trouble = static_cast<Trouble>(i);
-    // Nothing ends at 0 or 100, where there is nothing to learn from any more.
+    // No value ends at 0 or 100: the next round would learn nothing from those.
     learned.Set(trouble, static_cast<uint32_t>(
                              std::clamp<uint64_t>((now.of(trouble) * lift + 500) / 1000, 5, 95)));
   }

@@ -27,7 +27,7 @@ class SimMembers::WorldAlarms final : public Alarms {
   SimWorld* const world_;
 };
 
-// One host's.
+// The calls of one host.
 class SimMembers::Calls final : public HeartbeatCalls {
  public:
   Calls(SimMembers* all, uint32_t host) : all_(all), host_(host) {}

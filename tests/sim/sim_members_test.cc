@@ -27,7 +27,8 @@ class SimMembersTest : public ::testing::Test {
     members_ = std::make_unique<SimMembers>(7, hosts_, open);
     for (uint32_t host = 0; host < hosts_; ++host) members_->Start(host);
   }
-  // All know all within three heartbeats, by so many messages of a host for each other host.
+  // All hosts know all others within three heartbeats, and each sends at most `messages_for_each`
+  // messages for every other host.
   void ExpectSettles(const char* what, double messages_for_each) {
     const int64_t settled_ns = members_->SettleNs(kHeartbeats);
     EXPECT_GE(settled_ns, 0) << what << ": not settled after " << kHeartbeats / kSecondNs << " s";

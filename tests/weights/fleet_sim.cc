@@ -31,7 +31,7 @@ class DriftingClock final : public Clock {
   DriftingClock(const int64_t* world_ns, int64_t ppm, int64_t offset_ns)
       : world_ns_(world_ns), ppm_(ppm), offset_ns_(offset_ns) {}
   int64_t NowNs() const override { return offset_ns_ + *world_ns_ + *world_ns_ / 1'000'000 * ppm_; }
-  // No later than when it shows `local_ns`.
+  // A moment of the world's clock, no later than the one at which this clock shows `local_ns`.
   int64_t WorldNs(int64_t local_ns) const {
     return static_cast<int64_t>(static_cast<double>(local_ns - offset_ns_) * 1e6 /
                                 static_cast<double>(1'000'000 + ppm_));

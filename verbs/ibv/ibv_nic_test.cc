@@ -72,7 +72,7 @@ TEST_F(IbvNicTest, ThePortsTellTheirAddressAndWhy) {
   EXPECT_THAT(ports[0].description, HasSubstr("RoCE v2"));
   EXPECT_EQ(ports[1].state, PortState::kDown);
   EXPECT_THAT(ports[1].description, HasSubstr("port is down"));
-  // It is asked again each time.
+  // Ports() asks the device each time.
   device_.ports[0].attributes.state = IBV_PORT_ACTIVE;
   EXPECT_EQ(nic_->Ports()[1].state, PortState::kActive);
 }

@@ -42,7 +42,8 @@ class OfiNaps {
 
  private:
   static constexpr int64_t kShare = 64;
-  // A poll moved bytes if it took longer than this, and than so many polls that find nothing.
+  // A poll moved bytes if it took longer than kLongPollNs, and longer than kLongPoll polls that
+  // find nothing.
   static constexpr int64_t kLongPollNs = 20'000;
   static constexpr int64_t kLongPoll = 4;
 

@@ -76,7 +76,7 @@ struct WorkFault {
 
 // How much goes wrong without a request, drawn from the seed. All zero: nothing.
 struct FaultPlan {
-  // So many works in a million break it. Point, side and status are drawn.
+  // This many works in a million break the queue pair. Point, side and status are drawn.
   uint32_t break_ppm = 0;
   uint32_t fail_ppm = 0;
   uint32_t delay_ppm = 0;
@@ -86,9 +86,9 @@ struct FaultPlan {
   uint32_t flip_ppm = 0;  // Only works that may_flip accepts; null: all.
   std::function<bool(SendOp op, uint32_t immediate)> may_flip;
   int64_t delay_ns_max = 5'000'000;
-  // So many registrations in a million fail.
+  // This many registrations in a million fail.
   uint32_t registration_ppm = 0;
-  // The mean time between two of a kind, anywhere; 0: never.
+  // The mean time between two events of the kind, anywhere; 0: never.
   int64_t port_flap_ns = 0;
   int64_t address_change_ns = 0;
   int64_t silence_ns = 0;     // A NIC's packets vanish, both ways.

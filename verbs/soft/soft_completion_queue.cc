@@ -22,7 +22,8 @@ namespace {
 // simply tried, and later ones only while large messages are under way.
 constexpr size_t kFewLanes = 2;
 constexpr uint64_t kTurnsOfStriping = 64;
-// Then the listener, strangers and timers are looked after only every so many turns.
+// While striping, a turn looks after the listener, strangers and timers only once in this many
+// turns.
 constexpr uint64_t kTurnsBetweenLooks = 32;
 constexpr int kEventsPerTurn = 64;
 constexpr uint32_t kFirstRing = 1024;

@@ -20,8 +20,9 @@ namespace {
 constexpr int kAcceptsPerTurn = 16;
 constexpr size_t kMaxLeaving = 256;
 constexpr int64_t kListenerPauseNs = 100'000'000;
-// So many in so long who come to nothing are let in; then nobody is, until that time is over. Who
-// is meant to come waits that long behind them, and those who poll this queue are left some peace.
+// Within kNuisancesNs the door lets in kMostNuisances connections that come to nothing, then nobody
+// until that time is over. A welcome peer waits that long behind them, and whoever polls this queue
+// is spared the rest.
 constexpr int kMostNuisances = 16;
 constexpr int64_t kNuisancesNs = 20'000'000;
 
@@ -50,7 +51,7 @@ absl::Status SoftDoor::Listen() {
   return absl::OkStatus();
 }
 
-// It would stay readable and keep sleepers awake.
+// The listening socket would stay readable and keep sleepers awake.
 void SoftDoor::PauseListening(int64_t until_ns) {
   listening_ = false;
   listen_again_ns_ = until_ns;
@@ -178,7 +179,7 @@ void SoftDoor::SeeOff() {
                  leaving_.end());
 }
 
-// False when it can be closed.
+// False when the connection can be closed.
 bool SoftDoor::SeeOffOne(Leaving* leaving) {
   if (leaving->sent < leaving->last.size() || leaving->stream.HasUnsent()) {
     const ssize_t sent = leaving->stream.Send(leaving->last.data() + leaving->sent,

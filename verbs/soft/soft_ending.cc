@@ -74,7 +74,7 @@ void SoftEnding::FlushAll(CompletionStatus first, uint64_t culprit) {
     const bool failed = sends.oldest() == culprit;
     FinishSend(*sends.TakeOldest(), failed ? first : CompletionStatus::kFlushed);
   }
-  // No completion follows that could give these back.
+  // These sends get no completion that could give their room back.
   sends_held_ -= std::exchange(silent_, 0);
   while (!shared_->receives.empty()) {
     FinishReceive(CompletionStatus::kFlushed, CompletionOp::kReceive, nullptr);

@@ -149,7 +149,7 @@ SoftFrameHandler::Taken SoftFrameHandler::TakeReadResponse(SoftLane* lane,
 SoftFrameHandler::Taken SoftFrameHandler::TakeError(const FrameHeader& frame) {
   ending_->GiveBackSends();
   const uint64_t i = shared_->sends.Find(frame.sequence);
-  // It may have ended when it left.
+  // The transfer may have ended when its last byte left.
   const bool ended = shared_->options.ends_when_left && shared_->progress.WasSent(frame.sequence);
   if (i == SoftSendRing::kNone && !ended) {
     TRYST_REACHED("soft: an error of no request");

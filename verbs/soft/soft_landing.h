@@ -22,7 +22,7 @@ class SoftLanding {
 
   // A message is arriving.
   bool busy() const { return busy_; }
-  // The one that is arriving, or the last.
+  // The message that is arriving, or else the last one that arrived.
   const FrameHeader& message() const { return message_; }
   // Begins a message with its first frame. REQUIRES: not busy.
   void BeginMessage(SoftLane* lane, const FrameHeader& frame);

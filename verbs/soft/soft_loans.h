@@ -13,7 +13,7 @@ namespace tryst {
 template <typename T>
 class SoftLoans {
  public:
-  // In the state in which it was returned.
+  // Lends an object, in the state in which it was last returned.
   std::unique_ptr<T> Take() {
     if (kept_.empty()) return std::unique_ptr<T>(new T);  // Not zeroed.
     std::unique_ptr<T> loan = std::move(kept_.back());

@@ -207,7 +207,7 @@ struct Deaf {
   int written = 0;
 };
 
-// Not even if the peer reads late, and has said something that nobody reads any more.
+// The peer reads late here, and has sent bytes that nobody reads any more.
 TEST(SoftNicTest, WritesThatHaveLeftAreNotLostWithTheirQueuePair) {
   const auto nic = MustOpenSoftNic(SoftNicOptions());
   int most = 0;
@@ -597,7 +597,7 @@ TEST_F(HostilePeerTest, AFragmentThatItsMessageHasNoRoomForIsNotTaken) {
   EXPECT_EQ(nic_->counters().protocol_errors, 3u);
 }
 
-// Well formed, but of nothing.
+// The frames are well formed and belong to no message or request.
 TEST_F(HostilePeerTest, FragmentsAndAnswersOfNothingAreNotTaken) {
   for (const FrameType type : {FrameType::kFragment, FrameType::kReadResponse}) {
     Introduce();

@@ -142,7 +142,7 @@ void SoftReceiver::MakeRoom(SoftLane* lane) {
 ssize_t SoftReceiver::ReadStaged(SoftLane* lane, size_t* wanted) {
   *wanted = lane->capacity - lane->end;
   if (*wanted == 0) {
-    // Full of what another lane must come before.
+    // The buffer is full of bytes that have to wait for another lane.
     errno = EAGAIN;
     return -1;
   }

@@ -58,7 +58,8 @@ class SoftParts {
 
 class SoftRecordWriter {
  public:
-  // After so many records the key changes: AES-GCM is good for some more (RFC 8446, section 5.5).
+  // After this many records the key changes: AES-GCM would be good for more (RFC 8446,
+  // section 5.5).
   static constexpr uint64_t kRecordsOfKey = uint64_t{1} << 23;
 
   SoftRecordWriter(const SoftTrafficSecret& secret, SoftBlocks* blocks,

@@ -10,7 +10,7 @@ namespace {
 
 // Few enough to be small, and reached soon, so that the table does not grow for long.
 constexpr size_t kRetiredKeysKept = 1 << 12;
-// One system call brings the random bytes for so many keys.
+// One system call brings the random bytes for this many keys.
 constexpr size_t kKeysPerDraw = 64;
 
 bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_bytes) {

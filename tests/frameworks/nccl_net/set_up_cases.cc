@@ -190,7 +190,7 @@ absl::Status InFlightClose(const Target& target) {
   return Transfer(pair, 300'000, 300'000, 5);
 }
 
-// While it lives, the process can open no more than so many descriptors.
+// While this object lives, the process can open no more than `spare` descriptors.
 class Scarcity {
  public:
   explicit Scarcity(int spare) {
@@ -266,7 +266,7 @@ absl::Status FewDescriptors(const Target& target) {
   return Transfer(pair, 300'000, 300'000, 5);
 }
 
-// As where the limit of processes is reached.
+// Makes `target` meet the limit of processes: no thread can be started.
 absl::Status NoThreads(const Target& target) {
   pthread_attr_t usual;
   pthread_attr_t impossible;

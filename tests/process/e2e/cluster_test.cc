@@ -29,7 +29,7 @@ constexpr int kServers = 2;
 // TRYST_E2E_SLOW is for an emulated machine: small tensors, longer pauses, more patience, fewer
 // restarts.
 bool IsSlow() { return std::getenv("TRYST_E2E_SLOW") != nullptr; }
-// After so many rounds a stream counts as alive: it has moved every size once, or twice.
+// A stream that has made this many rounds counts as alive: it has moved every size once, or twice.
 uint64_t Enough() { return IsSlow() ? 7 : 15; }
 absl::Duration Patience() { return IsSlow() ? absl::Seconds(100) : absl::Seconds(30); }
 

@@ -417,7 +417,7 @@ TEST_F(IntruderTest, AThousandConnectionsLeaveNothingOpen) {
 
 TEST_F(IntruderTest, OversizedAndMalformedCallsAreRefused) {
   Insider insider(*ps_);
-  // A connection without an authenticated call is closed after so many bytes.
+  // The server closes a connection that sends this much without an authenticated call.
   EXPECT_FALSE(Insider(*ps_).CallRaw("Stats", std::string(5 << 20, 'x')).ok());
   ASSERT_TRUE(insider.CallRaw("Stats", "").ok());
   for (const char* method : {"Hello", "BeginStep", "AbortStep", "CleanupStep", "Heartbeat",

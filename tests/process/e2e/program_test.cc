@@ -272,7 +272,7 @@ TEST(Processes, AFrozenPeerIsNamedAndServesWhenItThaws) {
   EXPECT_TRUE(ReadFile(TempFile("thawed.npy")) == ReadFile(file));
 }
 
-// The bootstrap breaks off after so many bytes from the producer: within HTTP/2's greeting, a
+// The bootstrap breaks off after a number of bytes from the producer: within HTTP/2's greeting, a
 // ping's answer, or a hello's answer.
 TEST(Processes, AHandshakeThatBreaksOffAnywhereIsTakenUpAgain) {
   const std::string file = WriteFloats("broken_off.npy", 1 << 16, 1);

@@ -323,7 +323,7 @@ int Storm::Run() {
   return Finish();
 }
 
-// What all lives of both saw.
+// Judges the histories of both workers, over all their lives.
 bool Storm::HistoryHolds() {
   const auto judged = JudgeFolder(history_, 4);
   const std::string breaches = judged.ok() ? judged->breaches : judged.status().ToString();

@@ -40,7 +40,7 @@ constexpr char kProducer[] = "/job:p/replica:0/task:0";
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint64_t kFirstLife = 1;
 
-// Answers a hello in the turn after it.
+// Answers a hello one turn of the poller later.
 class Hellos final : public Bootstrap {
  public:
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
@@ -919,7 +919,7 @@ TEST_F(SessionTest, ATakeThatIsCancelledWhileItIsCopiedLeavesRoomForOthers) {
 
 class LeftPathTest : public SessionTest {
  protected:
-  // The producer answers, and has no room.
+  // Opens a link to a producer that answers and has no room left.
   void OpenFull() {
     ShmOptions options;
     options.give_up_ms = kGiveUpMs;
