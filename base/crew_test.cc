@@ -66,7 +66,7 @@ struct Counted final : CrewTask {
   std::atomic<bool> ran{false};
 };
 
-// As where the limit of processes is reached.
+// No thread can be started, as where the limit of processes is reached.
 TEST(CrewTest, WorksAloneWhereNoThreadCanBeStarted) {
   pthread_attr_t usual;
   pthread_attr_t impossible;
@@ -97,7 +97,7 @@ TEST(CrewTest, RunsTasks) {
   for (int i = 0; i < 1000; ++i) {
     tasks.push_back(std::make_unique<Counted>());
     crew.Post(tasks.back().get());
-    // Often enough that the threads fall asleep in between.
+    // The pauses come often enough that the threads fall asleep in between.
     if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (const auto& task : tasks) {

@@ -372,7 +372,7 @@ class Bench {
     return share;
   }
 
-  // Half of a round trip.
+  // Measures half of a round trip.
   void Latency() {
     for (uint64_t bytes : {8, 1024, 65'536, 1 << 20}) {
       for (const char* how : {"", "_on_stream", "_is_there"}) {

@@ -109,7 +109,7 @@ class PeersWorld {
     while (!Drained()) Turn();
   }
 
-  // In virtual time.
+  // Returns how much virtual time a fetch takes.
   int64_t FetchNs(int peer) {
     const TensorKey key =
         TensorKeyPrefix::Make(absl::StrCat(PeerName(peer), "/device:CPU:0"), kIncarnation,

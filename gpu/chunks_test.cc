@@ -216,14 +216,14 @@ TEST_F(ChunksTest, APeersClaimsAreChecked) {
   IpcReference four = honest;
   four.allocation_bytes = 4 * chunk;
   EXPECT_FALSE(refused(four, std::move(twice)).ok());
-  // No memory at all.
+  // A handle stands for no memory at all.
   auto nothing = Offer(range_->At(0), 2 * chunk);
   nothing[1].handle = ChunkHandle(open("/dev/null", O_RDWR | O_CLOEXEC));
   EXPECT_FALSE(refused(honest, std::move(nothing)).ok());
   nothing = Offer(range_->At(0), 2 * chunk);
   nothing[1].handle = ChunkHandle();
   EXPECT_FALSE(refused(honest, std::move(nothing)).ok());
-  // The name of a layout, for another one.
+  // A layout is offered under the name of another one.
   auto opened = mappings_->OpenChunks("them", honest, Offer(range_->At(0), 2 * chunk));
   ASSERT_TRUE(opened.ok()) << opened.status();
   mappings_->Close(*opened);

@@ -239,7 +239,7 @@ TEST_F(CopierTest, SmallCopiesTellOfTheirEndThemselves) {
   for (uint64_t i = 0; i < 64 << 10; ++i) static_cast<uint8_t*>(host.data())[i] = uint8_t(i * 11);
   const int queries = fake_ != nullptr ? fake_->calls("cuEventQuery") : 0;
   const int records = fake_ != nullptr ? fake_->calls("cuEventRecord") : 0;
-  // Ends and beginnings that are aligned to nothing, too.
+  // These ends and beginnings are not all aligned.
   for (uint64_t bytes : {1, 8, 13, 1000, 65'000}) {
     for (uint64_t skew : {0, 1, 4, 8}) {
       memset(back.data(), 0, 64 << 10);

@@ -236,7 +236,7 @@ TEST_F(DeviceMemoryTest, AnotherProcessesMemoryIsReadAndMappedOnce) {
     EXPECT_EQ(mappings.mapped(), 1u) << "the earlier one is closed";
     EXPECT_EQ(fake_->calls("cuIpcOpenMemHandle_v2") - opened, 1);
     mappings.Close(*anew);
-    // At another place, yet in the way.
+    // The new allocation is at another place, and the old mapping is in its way.
     ++again.allocation_id;
     again.allocation_at += uint64_t{1} << 30;
     fake_->fail("cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped, 1, 0);

@@ -199,7 +199,7 @@ TEST_P(StandbyKernelTest, CopiesWhatItIsToldLaunchAfterLaunch) {
   }
 }
 
-// Named when it is leaving, or has left.
+// A copy is named to the kernel when it is leaving or has left.
 TEST_P(StandbyKernelTest, WhatItDidNotSeeTheNextLaunchCopies) {
   Launch(GetParam(), 1);
   ASSERT_NO_FATAL_FAILURE(CopyAll(1, 2));
@@ -213,7 +213,7 @@ TEST_P(StandbyKernelTest, WhatItDidNotSeeTheNextLaunchCopies) {
   ASSERT_NO_FATAL_FAILURE(AwaitEnd());
 }
 
-// Who waits for the whole device waits for it.
+// A caller that waits for the whole device waits for this kernel, too.
 TEST_P(StandbyKernelTest, ItLeavesAlsoWhereACopyAlwaysWaits) {
   constexpr unsigned long long kShortLifeNs = 50'000'000;
   Launch(GetParam(), 1, kShortLifeNs);

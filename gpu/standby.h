@@ -21,7 +21,7 @@ namespace tryst {
 // the destructor waits for the device.
 class Standby {
  public:
-  // By one block, and by several.
+  // The most bytes that one block of threads copies, and that several blocks copy.
   static constexpr uint64_t kMostBytes = 64 << 10;
   static constexpr uint64_t kMostWideBytes = 2 << 20;
   static constexpr unsigned kWideBlocks = 8;

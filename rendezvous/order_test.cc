@@ -166,7 +166,7 @@ class ServingEnd {
     }
     Next(key, absl::CancelledError("cancelled"), -1);
   }
-  // Answers whose turn has come.
+  // Answers the requests whose turn has come.
   void Answer(int key) {
     for (;;) {
       Op* op = lines_[key].op.get();

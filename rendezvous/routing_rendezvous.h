@@ -62,7 +62,7 @@ class RoutingRendezvous final : public Rendezvous,
   const Clock& clock() const override { return alarms_->clock(); }
   bool EndsElsewhere(const TensorKey& key, const RecvArgs& args) const override;
   bool ProducedHere(const TensorKey& key) const;
-  // For what is produced here.
+  // Whether a tensor that is produced here needs a hand-over.
   bool NeedsHandover(const TensorKey& key, const RecvArgs& recv_args) const {
     return has_devices_ || MayNeedCopy(key, recv_args);
   }

@@ -222,7 +222,7 @@ TEST_F(RoutingRendezvousTest, EachOfManyHasItsDestination) {
   std::vector<Received> results(2);
   std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
 
-  // What goes different ways is received one by one.
+  // Receives whose tensors come by different ways are made one by one.
   step->RecvManyAsync({LocalKey("l"), RemoteKey("b")}, args,
                       [](const absl::Status&, absl::Span<Received>) {});
   ASSERT_EQ(fetcher.ones.size(), 1u);

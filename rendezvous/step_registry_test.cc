@@ -116,12 +116,12 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   Received taken;
   TensorKey named = OutKey("|set|b");
   EXPECT_FALSE(registry->TakeHere(7, &named, &place, &taken));
-  // A key of another device is refused before.
+  // The registry refuses a key of another device before it asks an answerer.
   EXPECT_EQ(Take(7, KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
                                absl::StrCat(kWorker1, "/device:CPU:0"), "|set|a"))
                 ->status.code(),
             absl::StatusCode::kInvalidArgument);
-  // Who goes takes no other's answers along.
+  // An answerer that goes does not take the answers of another along.
   registry->RemoveAnswerer("|set|", other.get());
   EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 4);
   registry->RemoveAnswerer("|set|", answerer.get());

@@ -140,7 +140,7 @@ TEST(AsyncEventThreadTest, ADeadDescriptorDoesNotSpin) {
   EXPECT_LE(nic.asked(), 3);
 }
 
-// As where the limit of processes is reached.
+// No thread can be started, as where the limit of processes is reached.
 TEST(AsyncEventThreadTest, WithoutAThreadItSaysSo) {
   EventNic nic;
   pthread_attr_t usual;

@@ -49,7 +49,7 @@ uint16_t HalfToBfloat16(uint16_t half) {
   const uint16_t sign = half & 0x8000;
   const int exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
   if (exponent == 0x1f) {
-    // The upper 7 of its 10 bits of payload.
+    // A bfloat16 keeps the upper 7 of a half's 10 bits of payload.
     return static_cast<uint16_t>(sign | 0x7f80 | (fraction == 0 ? 0 : 0x40 | fraction >> 3));
   }
   const double magnitude =
@@ -120,7 +120,7 @@ TEST(CastTest, DoubleToFloat) {
   while (bits.size() < kRandomValues) {
     const uint64_t value = random();
     bits.push_back(value);
-    // And one whose exponent a float has, or nearly.
+    // The next value has an exponent that a float has, or nearly.
     const uint64_t exponent = 1023 - 160 + random() % 300;
     bits.push_back((value & 0x800fffffffffffff) | exponent << 52);
   }

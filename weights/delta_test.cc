@@ -61,7 +61,7 @@ std::string RandomBytes(Random* random, size_t size) {
   return bytes;
 }
 
-// Changes one element in `among`; in some blocks none.
+// Changes about one element of every `among`, and in some blocks none.
 std::string Changed(Random* random, const std::string& base, uint32_t element_bytes,
                     int64_t among) {
   std::string now = base;
@@ -70,7 +70,7 @@ std::string Changed(Random* random, const std::string& base, uint32_t element_by
   for (int64_t left = elements / among; left >= 0; --left) {
     const size_t at = Below(random, elements) * element_bytes;
     if (at / kDeltaBlockBytes % 3 == 1) continue;
-    // Sometimes only the last byte of it.
+    // One byte of the element changes, sometimes only its last one.
     now[at + Below(random, element_bytes)] ^= static_cast<char>(1 + Below(random, 255));
   }
   return now;

@@ -61,7 +61,7 @@ TEST(DigestsTest, ListsOfReplicasAgree) {
       layouts.push_back(n % 2 == 0 ? RandomPlacedLayout(&random, kOwners)
                                    : RandomBoxedLayout(&random, kOwners));
     }
-    // A box's digest is a number of the box.
+    // The test takes a number for each box as its digest.
     std::vector<std::vector<Digest>> lists(kOwners);
     for (uint32_t owner = 0; owner < kOwners; ++owner) {
       for (size_t tensor = 0; tensor < layouts.size(); ++tensor) {

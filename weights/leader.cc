@@ -24,7 +24,7 @@ bool CannotStage(const Question& question, const WeightVersion& version) {
   return question.stage == version && question.stage_state == StageState::kFailed;
 }
 
-// Whether the protocol could go on because of it.
+// Whether `now` tells the leader something by which the protocol could go on.
 bool TellsMore(const Question& now, const Question& before) {
   if (now.ready.size() != before.ready.size()) return true;
   for (size_t i = 0; i < now.ready.size(); ++i) {

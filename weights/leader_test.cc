@@ -233,7 +233,7 @@ TEST_F(LeaderTest, AHeldFleetIsNotHeldForLong) {
   Write();
   now_ns_ += 1000 * kMs;
   Lead();
-  // One holds, and another never will.
+  // One member holds, and another never will.
   Asks(StageState::kHeld, false);
   EXPECT_NE(store_.log().state().FindOpen(2), nullptr);
   state_ = StageState::kHolding;

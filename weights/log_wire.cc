@@ -36,7 +36,7 @@ std::string Pack(const WeightRoot& root) {
   return std::string(reinterpret_cast<const char*>(root.data()), root.size());
 }
 
-// Nothing stands for zeros.
+// Empty bytes stand for a root of zeros.
 bool Unpack(const std::string& bytes, WeightRoot* root) {
   if (bytes.empty()) return true;
   if (bytes.size() != root->size()) return false;

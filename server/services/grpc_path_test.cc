@@ -1426,7 +1426,7 @@ TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
   EXPECT_EQ(producer.source.takes(), 1);
 }
 
-// Has no room, and counts what is brought.
+// This executor has no room, and counts the work that is brought to it.
 class FullExecutor final : public Executor {
  public:
   bool TryRun(Work*) override {
@@ -1533,7 +1533,7 @@ TEST(GrpcPathRefuses, MoreConsumersThanItMayHave) {
   // Once they hold nothing and say nothing, others may take their places.
   ASSERT_TRUE(Eventually([&] { return producer.counts().consumers == 0; }));
   EXPECT_EQ(fetch(2, 9), grpc::StatusCode::OK);
-  // They may come back, as whom they were known.
+  // Consumers may come back under the incarnation by which they were known.
   EXPECT_EQ(fetch(1, 9), grpc::StatusCode::ABORTED) << "another life of it has been here since";
   EXPECT_EQ(fetch(1, 10, 5), grpc::StatusCode::ABORTED) << "it had that tensor";
   EXPECT_EQ(fetch(0, 9), grpc::StatusCode::RESOURCE_EXHAUSTED) << "there are two again";

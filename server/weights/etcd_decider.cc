@@ -147,7 +147,7 @@ void EtcdDecider::Run() {
   }
 }
 
-// Until a call fails. OK: it closes.
+// Serves requests until a call fails. OK: the decider closes.
 absl::Status EtcdDecider::Serve(EtcdClient* client) {
   for (;;) {
     const std::optional<Ask> ask = Next();
@@ -226,7 +226,7 @@ EtcdDecider::AnswerOr EtcdDecider::DoKeepLease(EtcdClient* client, uint64_t leas
 
 // ---- The log ----
 
-// Begins one where there is none.
+// Begins a log where there is none.
 absl::Status EtcdDecider::BeginLog(EtcdClient* client) {
   const std::string head = Numbers(DrawNumber(), 0);
   TxnRequest request;

@@ -315,7 +315,7 @@ class LiveLeader : public Covers {
   absl::StatusOr<Sealed> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
     return Sealed{99, WeightRoot{4, 2}};
   }
-  // An owner's question, until `what` holds of the log.
+  // Asks an owner's question again and again until `what` holds of the log.
   bool AskUntil(Question question, const std::function<bool(const LogState&)>& what) {
     return Await([&] {
       MutexLock lock(&mu_);

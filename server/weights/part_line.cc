@@ -82,7 +82,7 @@ void PartLine::Answer(AskOfPeer ask) {
     Give(ask.peer, ask.bytes);
     return EndAsk(std::move(ask), std::move(made));
   }
-  // The room is given back with the bytes.
+  // The room is given back when the bytes are freed.
   Tensor bytes = *std::move(made);
   void* const data = bytes.mutable_data();
   const DType dtype = bytes.dtype();

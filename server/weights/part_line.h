@@ -22,7 +22,7 @@ namespace tryst {
 class PartLine : public std::enable_shared_from_this<PartLine> {
  public:
   struct Limits {
-    // A single answer may exceed either.
+    // A single answer may be larger than either limit.
     uint64_t bytes = 4 * kMaxPartBytes;
     uint64_t bytes_of_one = 2 * kMaxPartBytes;
     size_t waiting_of_one = 64;  // kResourceExhausted ends one more.

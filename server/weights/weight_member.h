@@ -76,7 +76,7 @@ class WeightMember : private GroupMember::Port {
   absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> Layouts(const SealedVersion& version,
                                                                  const Patience& patience);
 
-  // What follows is not for those that observe: kFailedPrecondition.
+  // A member that observes may not make the following calls: kFailedPrecondition.
   absl::StatusOr<WeightEvent> NextEvent(const Patience& patience);
   // Answers to events. What names another version than the one that is staged came late, and
   // changes nothing: kFailedPrecondition says so.

@@ -155,7 +155,7 @@ TEST_F(WeightOwnerTest, AVersionIsFetchedAndReplacedByTheNext) {
   EXPECT_EQ(newest->name.number, 5u);
   EXPECT_EQ(*FirstElement(*newest), 5);
   EXPECT_EQ(member_->Newer(5, kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
-  // Two are kept.
+  // The owner keeps two versions.
   PublishAndSeal(6);
   EXPECT_EQ(*FirstElement(*newest), 5);
   PublishAndSeal(9);

@@ -371,7 +371,7 @@ TEST_F(HostileGrpcConsumerTest, ASilentConsumersFetchesStayOver) {
   EXPECT_EQ(host_->counts().consumers, 1u);
 }
 
-// It has nothing to say but that it waits.
+// The consumer has nothing to say but that it waits.
 TEST_F(HostileGrpcConsumerTest, AConsumerWhoseBatchWaitsIsNotSilent) {
   FetchServerOptions options;
   options.keep_for = absl::Milliseconds(50);

@@ -158,7 +158,7 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
     MutexLock lock(&mu_);
     is_silent_ = true;
   }
-  // How often it was asked whether it is there.
+  // How often consumers asked this producer whether it is there.
   size_t questions() {
     MutexLock lock(&mu_);
     return questions_;
@@ -324,7 +324,7 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
   EXPECT_EQ(end.tensor().data_as<float>()[0], 1);
 }
 
-// Asked again, it would say the same.
+// The producer would give the same answer if it were asked again.
 TEST_F(HostileGrpcProducerTest, WhatABatchIsRefusedIsToldAtOnce) {
   GrpcChannelOptions options;
   options.max_asked = 1;  // Further ones go in batches.
@@ -524,7 +524,7 @@ TEST_F(OwingGrpcProducerTest, WhoBeginsALargeTensorAndIsSilentEndsWhatWaits) {
   ExpectAllEnd();
 }
 
-// An honest one, whose Sends have not happened.
+// An honest producer answers, and its program has not called Send yet.
 TEST_F(OwingGrpcProducerTest, WhoAnswersMayTakeLongForItsSends) {
   Ask(8);
   HeldCall* const first = producer_.AwaitCall(0);

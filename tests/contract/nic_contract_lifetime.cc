@@ -339,7 +339,7 @@ TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
   OpenBoth();
   constexpr int kRounds = 3000;
   constexpr uint64_t kFirstReceive = 100;
-  // Before any ball, so that each finds a receive.
+  // The receives are posted before any ball, so that each ball finds one.
   PostReceives(&a_, 4, kFirstReceive);
   PostReceives(&b_, 4, kFirstReceive);
   const auto play = [&](NicEnd* self, NicEnd* other, bool first) {

@@ -227,7 +227,7 @@ TEST_F(TrustTest, AProducerWritesNoMoreAfterItsLastWord) {
       << Explain();
 }
 
-// docs/SECURITY.md says so under "What does not hold".
+// docs/SECURITY.md says so under "What is not protected".
 TEST_F(TrustTest, OverANicThatCannotEndKeysAProducerReachesItsOwnTensors) {
   renews_keys_ = false;
   Open(nullptr, false);

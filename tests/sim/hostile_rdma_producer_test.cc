@@ -242,7 +242,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     record.generation = asked.generation;
     Say(record);
   }
-  // That a part has come. It carries no byte.
+  // Tells the consumer that a part has come. The write carries no byte.
   void SayPart(uint16_t generation, size_t lane = 0) {
     link_->Write(lane, {page_->address(), 0, page_->local_key()}, 0, 0, true,
                  scripted_.LastRequest().slot, generation);

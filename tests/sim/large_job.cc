@@ -402,7 +402,7 @@ void LargeJob::MakeTrouble() {
       options_.trouble == Trouble::kKills ? std::max(2u, hosts / 100) : std::max(2u, hosts / 25);
   auto left = std::make_shared<uint32_t>(count);
   const auto first = static_cast<uint32_t>(random.Below(hosts / count));
-  // In the middle of the second step.
+  // The trouble begins in the middle of the second step.
   hosts_.world()->At(NowNs() + kMs, [this, count, left, first, hosts] {
     if (options_.trouble == Trouble::kRolling) return Roll(0);
     for (uint32_t i = 0; i < count; ++i) {

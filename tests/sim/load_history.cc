@@ -40,7 +40,7 @@ MadeReceive ChannelLoad::MadeBy(const Fetch& fetch, int64_t may_be_late_ns) {
   made.ended_ns = fetch.ended_ns;
   const bool never = fetch.deadline_ns == kNeverNs;
   made.ends_by_ns = never ? kNeverNs : fetch.deadline_ns + may_be_late_ns;
-  // Whether it may fail so, CheckStatus() has said.
+  // CheckStatus() has judged already whether the fetch may fail with this code.
   made.may_fail_with = made.code;
   made.fails_from_ns = absl::IsDeadlineExceeded(fetch.status) ? fetch.deadline_ns : 0;
   return made;

@@ -64,7 +64,7 @@ struct Process {
   // The engine: what lies where it serves from, and beside it.
   WeightVersion memory, beside;
   bool touched = false;
-  // The trainer.
+  // These are the state of a trainer.
   bool sealing = false, activating = false;
   int64_t paused_until = 0, cut_until = 0, slow_until = 0;
   int64_t superseded_ns = 0;

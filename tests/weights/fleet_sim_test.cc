@@ -76,7 +76,7 @@ TEST_F(FleetSim, RandomFleetsKeepEveryPromise) {
     sum.refused_votes += report.refused_votes;
     sum.based += report.based;
   }
-  // The runs get to where something could break.
+  // The runs reach the situations in which something could break.
   EXPECT_GT(sum.sealed, 1000);
   EXPECT_GT(sum.barriers, 500);
   EXPECT_GT(sum.active, sum.barriers + 300);

@@ -56,7 +56,7 @@ class Worker {
                   << process_->out() << process_->err();
     return "";
   }
-  // What an owner says to an order.
+  // The answer of an owner to an order.
   std::string Done(const std::string& line) { return Await(absl::StrCat("done ", line, ": ")); }
   std::string Order(const std::string& line) {
     Tell(line);

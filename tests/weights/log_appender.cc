@@ -67,7 +67,7 @@ class Appender {
     return true;
   }
 
-  // From where it knows the log.
+  // Reads the log from `*length` on.
   bool Read(uint64_t* length) {
     DeciderAnswer answer;
     while (clock_.NowNs() < end_ns_) {

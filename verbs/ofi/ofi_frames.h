@@ -28,7 +28,7 @@ class OfiFrames {
     uint64_t work = kNoWork;  // What it carries a part of.
   };
 
-  // With `extra_bytes` behind the frames.
+  // Opens the frames, with `extra_bytes` of memory behind them.
   absl::Status Open(OfiDevice* device, size_t extra_bytes);
   uint8_t* extra() { return memory_.data() + (kIn + kOut) * kOfiFrameBytes; }
   void* descriptor() const { return descriptor_; }

@@ -27,7 +27,7 @@ class OfiNaps {
     ends_ns_ = now_ns + std::clamp((now_ns - quiet_since_ns_) / kShare, kShortestNs, kLongestNs);
     return ends_ns_;
   }
-  // Polled from `began_ns` to `now_ns`.
+  // Notes a poll that lasted from `began_ns` to `now_ns`.
   void OnPolled(int64_t began_ns, int64_t now_ns) {
     if (began_ns < ends_ns_) return;  // It is not the first one after a nap.
     ends_ns_ = std::numeric_limits<int64_t>::max();

@@ -127,7 +127,7 @@ bool Requester::HasPacket() {
   if (receiver_wait_) return false;
   while (qp_.ready() && cursor_ < sends_.size()) {
     Send& send = sends_[cursor_];
-    // It ends when it has become the first.
+    // The send ends when all sends before it have ended.
     if (send.status != CompletionStatus::kOk) return false;
     if (Finished(send) || (send.work.op == SendOp::kRead && send.requested)) {
       ++cursor_;

@@ -55,7 +55,7 @@ class Responder {
   void Flip(SimPacket& packet);
   void Place(uint8_t* to, const uint8_t* bytes, uint64_t count);
   void Finish(const SimPacket& packet);
-  // Because of a fault; then it is refused.
+  // Whether a fault makes the packet fail here; then it is refused.
   bool FailsAt(const SimPacket& packet, FaultPoint point);
   void Refuse(const SimPacket& packet, CompletionStatus status);
   void EndReceive(CompletionStatus status, const SimPacket& packet);

@@ -28,7 +28,7 @@ class SoftBatchTest : public ::testing::Test {
     const int least = 1;
     EXPECT_EQ(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)), 0);
   }
-  // In two pieces.
+  // Adds a frame whose bytes are in two pieces.
   void Add(uint64_t work, uint32_t bytes = kBytes) {
     FrameHeader header;
     header.type = FrameType::kWrite;
@@ -117,7 +117,7 @@ TEST_F(SoftBatchTest, WorksAreDoneWhenTheirFramesHaveLeft) {
   ExpectCame({21});
 }
 
-// Where nothing but its rest may follow.
+// The socket took part of a frame, and only the rest of that frame may follow.
 TEST_F(SoftBatchTest, TheRestOfAFrameIsWhatTheSocketDidNotTake) {
   EXPECT_TRUE(batch_.RestOfFrame().empty());
   for (uint64_t work = 1; work <= 20; ++work) Add(work);

@@ -31,7 +31,7 @@ class SoftDoor {
 
   absl::Status Listen();
   const std::string& address() const { return address_; }
-  // What epoll has said of them.
+  // Called when epoll reports something of the listener, of strangers or of those that leave.
   void Accept();
   void HearStrangers();
   void SeeOff();

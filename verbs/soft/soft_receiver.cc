@@ -115,7 +115,7 @@ void SoftReceiver::Lose(SoftLane* lane, int error) {
   }
 }
 
-// Until it has something again.
+// Leaves the lane until it has something again.
 void SoftReceiver::Leave(SoftLane* lane) {
   lane->Unpin(&shared_->context->regions);
   if (lane->begin == lane->end) lane->GiveBackStaging(shared_->completions->stagings());

@@ -210,7 +210,7 @@ CompletionStatus SoftSender::CheckLocalKeys(const SoftSend& send, uint64_t i) {
 // The next work has begun, and is so large that all lanes carry it.
 bool SoftSender::NextIsCut() const {
   if (!shared_->sends.any_waits()) return false;
-  // Its bytes are never all assigned.
+  // A send that is cut is never assigned all of its bytes.
   const SoftSend& send = shared_->sends.at(shared_->sends.next());
   return send.announced_first && IsCut(send);
 }

@@ -132,7 +132,7 @@ class Harm:
     def __init__(self):
         self.allowed = dict(ALLOWED)
         self.lives, self.streams = {}, {}
-        # By pair of hosts.
+        # The keys are pairs of hosts.
         self.cuts, self.slow = collections.defaultdict(Spans), collections.defaultdict(Spans)
         self.held = Spans()
         self.ended = None
@@ -338,7 +338,7 @@ class OneStream:
             return False
         begun, ended = receive.begun, receive.ended
         held = self.stopped(receive.life, begun, ended)
-        # The rest of the time that somebody else explains.
+        # Counts the time that another trouble explains.
         trouble = sum(spans.within(begun, ended) for spans in self.troubles)
         since = begun
         if receive.timeout >= 0:

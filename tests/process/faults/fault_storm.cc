@@ -94,7 +94,7 @@ class Storm {
   void Watch(int64_t ms);  // Watches the load.
   void Sample();
   uint64_t BytesNow() const { return sides_[0].page->bytes.load() + sides_[1].page->bytes.load(); }
-  // In the last window.
+  // The tensors per second of the last window.
   uint64_t Rate() const;
   bool BothHaveDelivered() const;
   void CheckHang();

@@ -139,7 +139,7 @@ class OfThree(unittest.TestCase):
         self.worker.tell("recv 17 gradients " + self.ps.name)
         self.assertTrue(eventually(lambda: "ps 0" in window.text("#members")))
         window.screenshot(os.path.join(SHOTS, "job_of_three.png"))
-        # The last by name.
+        # This clicks on the member whose name is last.
         script = "[...document.querySelectorAll('#members button.link')].pop().click()"
         window.call("POST", "/execute/sync", {"script": script, "args": []})
         self.assertTrue(eventually(lambda: self.worker.name in window.text("#drill-name")))

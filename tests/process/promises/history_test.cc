@@ -27,7 +27,7 @@ MadeReceive Got(int64_t number, uint64_t before, uint64_t after, int64_t ended_n
   receive.ended_ns = ended_ns;
   return receive;
 }
-// Timed out a millisecond after its deadline.
+// A receive that timed out a millisecond after its deadline.
 MadeReceive TimedOut(uint64_t before, uint64_t after, int64_t deadline_ns) {
   MadeReceive receive = Got(-1, before, after, deadline_ns + kMs);
   receive.code = receive.may_fail_with = absl::StatusCode::kDeadlineExceeded;

@@ -119,7 +119,7 @@ class Storm {
     // One more receive of each key: nothing may be left.
     for (uint32_t key = 0; key < kKeys; ++key) Make(key, Kind::kDeadline, 50'000'000, false, false);
     Await(absl::Milliseconds(200));
-    // These find nothing.
+    // These receives find nothing.
     const int64_t now_ns = SteadyNs();
     {
       MutexLock lock(&state_->mu);

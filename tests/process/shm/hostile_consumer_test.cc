@@ -539,7 +539,7 @@ TEST_F(HostileConsumerTest, NothingIsKeptForPartsOfALinkThatIsOver) {
   EXPECT_EQ(arena_->counters().used_bytes, 0u);
 }
 
-// It holds a tensor of each link.
+// The consumer holds a tensor of each link.
 TEST_F(HostileConsumerTest, SoManyLinksAreKeptForWhatIsHeldOfThem) {
   std::vector<std::unique_ptr<LocalSocket>> sockets;
   uint64_t epoch = 2;

@@ -604,7 +604,7 @@ TEST_F(OwingProducerTest, WhoIsStoppedForAWhileIsNotLeft) {
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
 }
 
-// An honest one, whose Send has not happened.
+// An honest producer answers, and its program has not called Send yet.
 TEST_F(OwingProducerTest, WhoAnswersMayTakeLongForItsSend) {
   Fetch();
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
