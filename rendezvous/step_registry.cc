@@ -271,8 +271,9 @@ absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::strin
   for (const auto& [prefix, answerer] : answerers_) {
     if (absl::StartsWith(edge, prefix)) return answerer;
   }
-  return absl::UnavailableError(
-      absl::StrCat("nothing on ", options_.worker, " answers requests for ", edge, ", or not yet"));
+  return absl::UnavailableError(absl::StrCat("nothing on ", options_.worker,
+                                             " answers requests for ", edge,
+                                             " so far: try again, or start what answers them"));
 }
 
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {

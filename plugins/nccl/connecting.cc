@@ -285,7 +285,8 @@ absl::StatusOr<std::unique_ptr<RecvComm>> Listening::Accept() {
     it = pending_.erase(it);
     if (comm.ok() && *comm != nullptr) return comm;
     if (!comm.ok() && !absl::IsPermissionDenied(comm.status())) return comm;
-    LogDecision(absl::StrCat(device_.name, ": a stranger knocked and was sent away: ",
+    LogDecision(absl::StrCat(device_.name,
+                             ": a process that is no rank of this job connected and was refused: ",
                              comm.ok() ? "it said nothing" : comm.status().message()));
   }
   return nullptr;

@@ -133,7 +133,8 @@ void Bridge::OnAnswer(const std::string& name, uint32_t number, const std::strin
   }
   auto link = std::make_shared<ProducerLink>(worker_.get(), peer, number);
   worker_->Introduce(peer, [this, name, link](const std::string& why_not) {
-    SettleProducer(name, why_not.empty() ? "" : "its port of Tryst: " + why_not, link);
+    SettleProducer(name, why_not.empty() ? "" : "its Tryst port cannot be reached: " + why_not,
+                   link);
   });
 }
 
@@ -159,7 +160,8 @@ bool Bridge::IsGreeting(absl::string_view edge) {
 void Bridge::AnswerGreeting(absl::string_view edge, std::function<void(std::string)> answer) {
   Peer peer;
   uint32_t number = 0;
-  if (!ReadIntroduction(std::string(edge), &peer, &number)) return answer("that is no greeting");
+  if (!ReadIntroduction(std::string(edge), &peer, &number))
+    return answer("the greeting is malformed");
   worker_->Introduce(peer, [this, peer, number, answer](const std::string& why_not) {
     if (!why_not.empty()) return answer("it cannot reach us at " + peer.address + ": " + why_not);
     Meet(peer, number);

@@ -23,14 +23,15 @@ Loaded Load() {
   const char* named = std::getenv("TRYST_LIBRARY");
   const char* path = named != nullptr && *named != '\0' ? named : "libtryst.so.1";
   if (!IsSelfContained(path)) {
-    loaded.why = std::string(path) +
-                 " stands on libraries that TensorFlow has, too: libtryst.so.1 " +
-                 "is wanted, which has them inside (TRYST_LIBRARY says where it is)";
+    loaded.why =
+        std::string(path) +
+        " needs libraries of which TensorFlow has copies of its own: set TRYST_LIBRARY to " +
+        "a libtryst.so.1 that has them inside";
     return loaded;
   }
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    loaded.why = std::string(dlerror()) + " (TRYST_LIBRARY says where libtryst is)";
+    loaded.why = std::string(dlerror()) + " (set TRYST_LIBRARY to the path of libtryst)";
     return loaded;
   }
 #define TRYST_TENSORFLOW_CALL(name)                                                  \

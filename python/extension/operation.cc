@@ -122,8 +122,9 @@ int SetOwner(PyObject* self, PyObject* owner, void*) {
 }
 
 PyMethodDef kOperationMethods[] = {
-    {"wait", Wait, METH_O, "Whether it has ended within so many seconds; None: for ever."},
-    {"cancel", Cancel, METH_NOARGS, "Ends what is under way with Cancelled."},
+    {"wait", Wait, METH_O,
+     "Waits for at most this many seconds, None: without a limit. Returns whether it has ended."},
+    {"cancel", Cancel, METH_NOARGS, "Ends the operation with Cancelled if it is still under way."},
     {"result", Result, METH_O, nullptr},
     {"results", Results, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

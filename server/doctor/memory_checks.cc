@@ -54,7 +54,7 @@ void FreeMemory(const Host& host, Report* report) {
   if (free == 0 || free >= host.config().landing_bytes) return;
   report->Warn(absl::StrCat(BytesText(free), " of memory are available, and landing_bytes ",
                             BytesText(host.config().landing_bytes)),
-               "the machine will swap, or kill somebody",
+               "the machine will swap, or the kernel will kill a process",
                "end what takes the memory (ps aux --sort -rss | head), or lower landing_bytes");
 }
 
@@ -89,9 +89,10 @@ void HugePages(const Host& host, Report* report) {
 
 void Overcommit(const Host& host, Report* report) {
   if (host.ReadNumber("/proc/sys/vm/overcommit_memory") != 2) return;
-  report->Warn("vm.overcommit_memory is 2",
-               "address space that is reserved and not used counts; large arenas are refused",
-               "sysctl vm.overcommit_memory=0");
+  report->Warn(
+      "vm.overcommit_memory is 2",
+      "the kernel counts address space that is reserved and not used, and refuses large arenas",
+      "sysctl vm.overcommit_memory=0");
 }
 
 void MapCount(const Host& host, Report* report) {

@@ -55,7 +55,8 @@ void EphemeralPort(const Host& host, Report* report) {
   report->Note(
       absl::StrCat("port ", port, " is among those that outgoing connections take (", low, "-",
                    high, ")"),
-      "one day somebody's connection has it when the server restarts",
+      "when the server restarts, a connection of another program may hold the port, and the server "
+      "does not start",
       absl::StrCat("take a port below ", low, ", or add it to net.ipv4.ip_local_reserved_ports"));
 }
 
@@ -115,7 +116,7 @@ void HostName(const Host& host, Report* report) {
   }
   report->Warn(absl::StrCat("this host's name, ", name, ", leads to ",
                             addresses.empty() ? "nowhere" : absl::StrJoin(addresses, ", ")),
-               "peers that are told the name reach themselves",
+               "a peer that connects to this name reaches its own machine",
                "set --advertise=ADDRESS:PORT, or mend /etc/hosts");
 }
 
@@ -123,7 +124,8 @@ void Advertise(const Host& host, Report* report) {
   const ServerConfig& config = host.config();
   if (config.listen.empty() || IsLoopback(config.listen) || !IsLoopback(config.advertise)) return;
   report->Warn(absl::StrCat("advertise is ", config.advertise, " and listen ", config.listen),
-               "peers on other machines reach themselves", "advertise an address that they reach");
+               "a peer on another machine that connects to it reaches its own machine",
+               "advertise an address that they reach");
 }
 
 void Conntrack(const Host& host, Report* report) {
@@ -131,7 +133,7 @@ void Conntrack(const Host& host, Report* report) {
   const auto now = host.ReadNumber("/proc/sys/net/netfilter/nf_conntrack_count");
   if (!most || !now || *most <= 0 || *now * 10 < *most * 9) return;
   report->Warn(absl::StrCat("the firewall tracks ", *now, " of at most ", *most, " connections"),
-               "new connections are dropped without a word",
+               "the firewall drops new connections and tells neither end",
                absl::StrCat("sysctl net.netfilter.nf_conntrack_max=", *most * 4));
 }
 

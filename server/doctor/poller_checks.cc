@@ -19,13 +19,13 @@ void Pollers(const Host& host, Report* report) {
   if (plan->count > count) {
     report->Warn(absl::StrCat("pollers asks for ", plan->count, ", and ", count, " will run"),
                  config.gpus.empty() ? absl::StrCat("the process may use ", cpus, " processors")
-                                     : std::string("device tensors are one poller's"),
+                                     : std::string("one poller moves all device tensors"),
                  config.gpus.empty()
                      ? "give it more (taskset -p, docker: --cpuset-cpus), or lower it"
                      : "leave pollers at auto where gpus is set");
   } else if (plan->count == 1 && cpus >= 8 && config.gpus.empty()) {
     report->Note(absl::StrCat("pollers is 1, and ", cpus, " processors are usable"),
-                 "all that is between this worker and its peers is moved by one of them",
+                 "one processor moves everything between this worker and its peers",
                  absl::StrCat("pollers=auto starts ", PollerCount(ServerConfig(), cpus)));
   }
 }

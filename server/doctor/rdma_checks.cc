@@ -120,7 +120,7 @@ void Cable(const Host& host, Report* report) {
   for (const RdmaPort& port : ReadRdmaPorts(host)) {
     if (port.link != "Polling") continue;
     FaultIfWanted(host, report, absl::StrCat(port.Name(), " looks for a partner (Polling)"),
-                  "no cable, a dead one, or the switch's port is off",
+                  "there is no cable, the cable is dead, or the switch's port is off",
                   "check the cable and the switch's port; ethtool DEV or ibstat shows the link");
   }
 }
@@ -208,7 +208,8 @@ void Settings(const Host& host, Report* report) {
                   "correct the variable; docs/OPERATIONS.md lists their ranges");
   }
   for (const std::string& warning : warnings) {
-    report->Warn(warning, "the setting is not what was written", "correct the variable");
+    report->Warn(warning, "this worker uses another value than the one that was set",
+                 "correct the variable");
   }
 }
 
@@ -295,7 +296,7 @@ void Libfabric(const Host& host, Report* report) {
       Weight::kNote,
       absl::StrCat("nic=", host.config().nic, " is libfabric's provider ", provider->full_name),
       std::string(provider->differences),
-      "nothing, if that will do; soft and ibv do without libfabric");
+      "keep it if that is good enough; else set nic=soft or nic=ibv, which need no libfabric");
 }
 
 }  // namespace

@@ -66,15 +66,15 @@ void AddTracks(const std::vector<TrackSample>& samples, Page* page) {
     page->Sample("tryst_operations_total", absl::StrCat(sample.labels, ",result=\"failed\""),
                  absl::StrCat(sample.counts.ended_failed));
   }
-  page->Family("tryst_bytes_total", "counter", "Tensor bytes of those.");
+  page->Family("tryst_bytes_total", "counter", "Bytes of the tensors that these operations moved.");
   for (const TrackSample& sample : samples) {
     page->Sample("tryst_bytes_total", sample.labels, absl::StrCat(sample.counts.bytes));
   }
   page->Family("tryst_operation_seconds", "histogram",
-               "What each took from its first to its last moment.");
+               "How long each operation took, from its first to its last moment.");
   for (const TrackSample& sample : samples) AddHistogram(sample, page);
   page->Family("tryst_waited_seconds_total", "counter",
-               "What operations spent their time waiting for.");
+               "How long operations waited, by what they waited for.");
   for (const TrackSample& sample : samples) {
     for (size_t i = 1; i < kWaitsForCount; ++i) {
       if (sample.counts.waited_ns[i] == 0) continue;
@@ -90,12 +90,12 @@ void AddTracks(const std::vector<TrackSample>& samples, Page* page) {
 
 std::string Insight::Metrics() const {
   Page page;
-  page.Family("tryst_worker", "gauge", "1, with the names of this life of the worker.");
+  page.Family("tryst_worker", "gauge", "Always 1; the labels name the worker and its incarnation.");
   page.Sample("tryst_worker",
               absl::StrFormat("worker=\"%s\",incarnation=\"%016x\",protocol=\"%s\"",
                               Label(parts_.worker), parts_.incarnation, Label(parts_.protocol)),
               "1");
-  page.Family("tryst_up_seconds", "gauge", "Since this life began.");
+  page.Family("tryst_up_seconds", "gauge", "How long this incarnation of the worker has run.");
   page.Sample("tryst_up_seconds", "",
               Seconds(static_cast<uint64_t>(parts_.clock->NowNs() - started_ns_)));
   const Counters counters = AllCounters();
@@ -121,9 +121,10 @@ std::string Insight::Metrics() const {
   }
   AddTracks(samples, &page);
   page.Family("tryst_trace_overwritten_total", "counter",
-              "Traces that newer ones took the place of.");
+              "Recorded operations that newer ones have overwritten.");
   page.Sample("tryst_trace_overwritten_total", "", absl::StrCat(counts.overwritten));
-  page.Family("tryst_trace_passed_over_total", "counter", "Operations that sampling left out.");
+  page.Family("tryst_trace_passed_over_total", "counter",
+              "Operations that were not recorded, because sampling left them out.");
   page.Sample("tryst_trace_passed_over_total", "", absl::StrCat(counts.passed_over));
   return std::move(page).Take();
 }

@@ -219,16 +219,17 @@ class StatusPageImpl final : public StatusPage {
     }
     const char* host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
     if (loopback_only_ && (host == nullptr || !IsLoopbackName(host))) {
-      return {MHD_HTTP_FORBIDDEN, "text/plain", "call it by a loopback name\n"};
+      return {MHD_HTTP_FORBIDDEN, "text/plain", "open this page as localhost or 127.0.0.1\n"};
     }
     const char* proof = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
     if (!options_.token.empty() && !Knows(options_.token, proof == nullptr ? "" : proof)) {
-      return {MHD_HTTP_UNAUTHORIZED, "text/plain", "it takes the token of status_token_file\n"};
+      return {MHD_HTTP_UNAUTHORIZED, "text/plain",
+              "send the token of status_token_file to see this page\n"};
     }
     if (other_ != nullptr) {
       Answer answer{MHD_HTTP_OK, "", ""};
       if (!other_(url, &answer.type, &answer.body)) {
-        return {MHD_HTTP_NOT_FOUND, "text/plain", "there is nothing here\n"};
+        return {MHD_HTTP_NOT_FOUND, "text/plain", "this address has no page\n"};
       }
       return answer;
     }
