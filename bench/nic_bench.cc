@@ -119,7 +119,7 @@ std::vector<System> OpenSystems() {
   two_sockets.sockets_per_queue_pair = 2;
   SoftNicOptions tls;
   tls.tls = true;
-  // As a server has them where there are processors for helpers.
+  // A server has these options where there are processors for helpers.
   SoftNicOptions helped;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int helpers = std::clamp(cores / 2 - 1, 0, 6);

@@ -149,7 +149,7 @@ int Run(const BenchFlags& flags) {
            TRYST_CHECK(DecodeDelta(change.coded, base.wire.data(), bytes, 2, out.data()).ok());
          },
          {}});
-    // As a member that patches what it serves.
+    // The member patches the memory that it serves from.
     figures.push_back(
         {"delta_patch_" + change.name,
          bytes,

@@ -13,7 +13,7 @@ __device__ __forceinline__ Unit Load(const Unit* from) {
   return __ldcs(from);  // Read once.
 }
 
-// By thread number `thread` of `threads`.
+// Thread number `thread` of `threads` copies its share of the units.
 template <bool kStays, typename Unit>
 __device__ __forceinline__ void CopyUnits(unsigned char* to, const unsigned char* from,
                                           unsigned long long bytes, unsigned thread,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void CopyUnits(unsigned char* to, const unsigned char
   }
 }
 
-// By `threads` threads, of which this is number `thread`.
+// Thread number `thread` of `threads` copies its share of the piece.
 template <bool kStays>
 __device__ __forceinline__ void CopyPiece(const tryst::GatherPiece& piece, unsigned thread,
                                           unsigned threads) {
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(1024)
           word = blockIdx.x == 0 ? LoadOfHost(&words->slots[at][threadIdx.x])
                                  : LoadOfGpu(&blocks->slots[at][threadIdx.x]);
         }
-        // Also where one copy always waits behind the other.
+        // The kernel leaves when it is old, even where one copy always waits behind the other.
         const bool is_old = blockIdx.x == 0 && busy - born > life_ns;
         const bool whole =
             !is_old && (threadIdx.x >= 3 || word >> tryst::kStandbyTagShift == (next & 0xffff));

@@ -15,7 +15,7 @@ struct GatherPiece {
 constexpr unsigned kStandbySlots = 8;
 constexpr unsigned kStandbyTagShift = 48;
 
-// In pinned memory.
+// The words, in pinned memory, by which host and kernel talk.
 struct StandbyWords {
   alignas(64) unsigned long long slots[kStandbySlots][4];
   // The number of the last copy that has ended; written by the kernel.

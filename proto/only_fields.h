@@ -14,7 +14,7 @@ namespace tryst {
 // the bytes of one of those.
 bool HasOnlyFields(absl::string_view bytes, int last, int counted, size_t most,
                    absl::FunctionRef<bool(absl::string_view)> nested);
-// Without a field that is counted.
+// Makes the same check, without a field that is counted.
 bool HasOnlyFields(absl::string_view bytes, int last);
 
 }  // namespace tryst

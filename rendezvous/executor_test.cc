@@ -186,7 +186,7 @@ struct NotedSource : WorkSource {
   WorkSource** order = nullptr;
 };
 
-// Where work has come from more is likely to come.
+// A source that has brought work is likely to bring more.
 TEST(ThreadPoolExecutor, AThreadTurnsFirstWhatHasBroughtItWork) {
   Plug plug;
   NotedSource sources[2];

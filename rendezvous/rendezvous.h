@@ -91,7 +91,7 @@ struct RecvArgs {
   }
 };
 
-// 0.2.0 had one for both. Goes after 0.3.
+// In 0.2.0 one type served both Send and receives. This one goes after 0.3.
 struct ArgsOfBoth : RecvArgs {
   bool copy_on_send = false;
 

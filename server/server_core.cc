@@ -30,7 +30,7 @@ namespace {
 
 // After the deadline, callbacks get this much longer.
 constexpr std::chrono::seconds kCallbacksMost(1);
-// For the answers to the farewells of a server that stops.
+// A server that stops waits this long for the answers to its farewells.
 constexpr absl::Duration kShortestFarewell = absl::Milliseconds(50);
 constexpr absl::Duration kLongestFarewell = absl::Seconds(1);
 // Streams of one connection: twice GrpcChannelOptions::max_asked, and further fetches share calls.

@@ -44,7 +44,7 @@ class Table {
     return tensors_[it->second];
   }
   const std::vector<Held>& tensors() const { return tensors_; }
-  // For a library that finds tensors without their keys.
+  // A library that finds tensors without their keys calls this for each.
   void CountFound() {
     const int64_t found = found_.load(std::memory_order_relaxed) + 1;
     found_.store(found, std::memory_order_release);

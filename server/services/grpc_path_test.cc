@@ -483,7 +483,7 @@ TEST(GrpcPath, ACopyToADeviceOutlastsItsCall) {
   auto device = std::make_shared<SlowDevice>();
   RecvArgs args;
   args.device_context = device;
-  // In a parcel and in a call of its own.
+  // The first tensor travels in a parcel, the second in a call of its own.
   for (int64_t count : {10, 100'000}) {
     const int begun = device->begun();
     const uint64_t tensors = producer.counts().tensors;
@@ -1629,7 +1629,7 @@ class EveryOther {
   CallSigner signer_{{"lab", kConsumer, 9}, "", UnixMs};
 };
 
-// As where one of two steps is aborted that had their receives in turn.
+// Two steps had their receives in turn, and one step is aborted.
 TEST(GrpcPath, WhatEndsBetweenRequestsThatWaitIsRemembered) {
   constexpr int kAtOnce = 8000;
   constexpr uint64_t kStretch = 2 * kAtOnce;

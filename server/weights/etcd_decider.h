@@ -29,12 +29,12 @@ class EtcdDecider final : public Decider {
     EtcdAccess access;
     std::string cluster;
     std::string set;  // CheckSetName() accepts it.
-    // As the leader's GroupTimes have it. Etcd counts whole seconds, and its shortest lease is
-    // about two of them.
+    // The leader's GroupTimes have the same lease. Etcd counts whole seconds, and its shortest
+    // lease is about two of them.
     int64_t lease_ns = 3'000'000'000;
   };
-  // For the leader's GroupTimes: a call to etcd may take so long, and who asks again before it has
-  // ended is not told of it.
+  // For the leader's GroupTimes: a call to etcd may take this long, and a caller that asks again
+  // before it has ended is not told of its end.
   static constexpr int64_t kRetryNs = 800'000'000;
 
   // `answer` runs on a thread of its own.

@@ -116,7 +116,7 @@ uint64_t HonestJob::received() const {
   uint64_t sum = 0;
   for (const char* name : {"ps", "worker"}) {
     std::ifstream in(absl::StrCat(folder_, "/", name, ".out"));
-    // By peer and incarnation. Each line holds the count so far.
+    // The keys are peer and incarnation. Each line holds the count so far.
     std::map<std::string, uint64_t> last;
     std::string line;
     // Skips a last line that is half written.

@@ -185,7 +185,7 @@ TEST_F(LeaseTest, WhatDoesNotFitStaysWhereItIs) {
   EXPECT_EQ(Part(Lend(), 0), 3);
 }
 
-// Over the pretend driver.
+// The GPUs are those of the pretend driver.
 class DeviceLeaseTest : public LeaseTest {
  protected:
   void SetUp() override {

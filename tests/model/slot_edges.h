@@ -12,7 +12,7 @@ namespace tryst {
 // The states of one slot at either end, and the events that change them. The model of slots
 // (slot_model.h) and the replay of a trace (slot_replay.h) share them.
 
-// At the consumer.
+// The states of a slot at the consumer.
 enum class Ask : uint8_t {
   kIdle,          // Nothing is asked for.
   kQueued,        // Requested before a break, and not again yet.
@@ -42,7 +42,7 @@ enum class AskStep : uint8_t {
 };
 const char* AskStepName(AskStep step);
 
-// At the producer.
+// The states of a slot at the producer.
 enum class Serve : uint8_t { kFree, kTaking, kReady, kNeeds, kSent };
 const char* ServeName(Serve state);
 

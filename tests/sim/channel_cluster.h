@@ -54,7 +54,7 @@ struct ChannelClusterReport {
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;
 
-  // Not those below slot_edges.
+  // Does not add the fields below slot_edges.
   ChannelClusterReport& operator+=(const ChannelClusterReport& other);
 };
 

@@ -148,7 +148,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     for (int i = 0; i < 10'000 && hellos_.answers.size() <= answered_; ++i) Settle();
     ASSERT_GT(hellos_.answers.size(), answered_) << channel_->Explain();
   }
-  // As an honest one would, but for what `change` changes.
+  // Answers the hello as an honest producer would, except for what `change` changes.
   void Answer(uint64_t incarnation, uint64_t session,
               const std::function<void(Hello*)>& change = nullptr) {
     AwaitHello();

@@ -298,7 +298,7 @@ TEST_F(UnorderedLinkTest, ATensorImmediateMayBeOnItsWayStill) {
 class NoImmediatesLinkTest : public MessageLinkTest {
  protected:
   NoImmediatesLinkTest() : MessageLinkTest(Promising(true, false)) {}
-  // As a peer of ours says that something has been written.
+  // Says that something was written, as a peer of ours does.
   void SendWord(uint32_t word, size_t bytes) {
     memcpy(out_, &word, sizeof(word));
     const Entry entry{region_->address(), bytes, region_->local_key()};

@@ -99,7 +99,7 @@ class Appender {
       LogEntry entry;
       entry.kind = EntryKind::kMembers;
       entry.incarnations = {absl::Uniform<uint64_t>(random_, 1, UINT64_MAX)};
-      // As a leader does: the same words until it knows that the log has grown there.
+      // This repeats the same words, as a leader does, until it knows that the log has grown there.
       for (;;) {
         if (clock_.NowNs() >= end_ns_) return;
         if (Ask([&](uint64_t call) { decider_->Append(call, length, lease, entry); }, &answer))

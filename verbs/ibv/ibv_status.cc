@@ -104,7 +104,7 @@ CompletionStatus FromWorkStatus(ibv_wc_status status) {
     case IBV_WC_RESP_TIMEOUT_ERR:
       return CompletionStatus::kResponseTimeout;
     case IBV_WC_GENERAL_ERR:
-    // For transports and features that we do not use.
+    // Only transports and features that we do not use report these.
     case IBV_WC_MW_BIND_ERR:
     case IBV_WC_LOC_EEC_OP_ERR:
     case IBV_WC_LOC_RDD_VIOL_ERR:

@@ -25,7 +25,7 @@ class SimCompletionQueue final : public CompletionQueue {
   bool woken() const { return woken_; }
   size_t waiting() const { return ready_.size(); }
 
-  // For this folder.
+  // Only this folder calls the following.
   bool Reserve(uint32_t works);  // False: they do not fit.
   void Unreserve(uint32_t works) { reserved_ -= works; }
   // It frees the room of `released` works.

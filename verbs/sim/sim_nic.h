@@ -55,7 +55,7 @@ class SimNic final : public Nic {
   size_t regions() const { return keys_.regions(); }
   size_t queue_pairs() const { return queue_pairs_.size(); }
 
-  // For this folder.
+  // Only this folder calls the following.
   SimWorld* world() const { return world_; }
   uint32_t place() const { return place_; }
   const SimNicOptions& options() const { return options_; }

@@ -98,7 +98,7 @@ class SimWorld {
   const SimTrace& trace() const { return trace_; }
   void Mark(uint32_t who, uint64_t a, uint64_t b) { Note(TraceKind::kMark, who, a, b); }
 
-  // For this folder.
+  // Only this folder calls the following.
   const SimOptions& options() const { return options_; }
   EventQueue& event_queue() { return events_; }
   Fabric& fabric() { return fabric_; }

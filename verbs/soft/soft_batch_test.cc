@@ -37,7 +37,7 @@ class SoftBatchTest : public ::testing::Test {
     const iovec pieces[2] = {{&payload_[0], bytes / 2}, {&payload_[bytes / 2], bytes - bytes / 2}};
     batch_.Add(header, pieces, 2, work);
   }
-  // Until the socket has no room.
+  // Writes until the socket has no room.
   SoftBatch::Progress Write() {
     for (;;) {
       size_t written = 0;
@@ -148,7 +148,7 @@ TEST_F(SoftBatchTest, HoldsSoManyFramesAndParts) {
   EXPECT_FALSE(batch_.HasRoom(SoftBatch::kMaxPieces - 3));
 }
 
-// Where only what TLS holds back is to be sent.
+// Only bytes that TLS held back are to be sent.
 TEST_F(SoftBatchTest, ABatchWithoutBytesIsWritten) {
   errno = EINVAL;
   EXPECT_EQ(Write(), SoftBatch::Progress::kAll);

@@ -43,7 +43,7 @@ struct Load {
   std::string history;  // A file for what this life sees (tests/process/history).
 };
 
-// By which a process that was stopped may miss a deadline.
+// A process that was stopped may miss a deadline by this much.
 constexpr absl::Duration kLate = absl::Seconds(10);
 
 // Elements, in turn: empty, inside a message, just larger than that, in a landing, larger than a

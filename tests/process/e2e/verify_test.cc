@@ -144,7 +144,7 @@ TEST_P(VerifyTest, ARealPairIsCleanAndAFaultAtEitherEndIsNot) {
   EXPECT_TRUE(verdict.breaches.empty()) << Words(verdict).substr(0, 4000);
   EXPECT_GE(verdict.pairs, kFewestPairs);
 
-  // As a user does it.
+  // The commands are those that a user types.
   const std::string at = absl::StrCat(producer_->worker(), "@", producer_->address());
   const std::string also = absl::StrCat(consumer_->worker(), "@", consumer_->address());
   const std::string file = TempFile("trace.json");

@@ -73,7 +73,7 @@ ps=/job:ps/replica:0/task:0@127.0.0.1:$ps_port
 worker=/job:worker/replica:0/task:0@127.0.0.1:$worker_port
 as_worker=(--config=worker0/trystd.conf)
 
-# Before the first start. Only what the machine lacks for RDMA may be missing.
+# No worker has started yet. Only what the machine lacks for RDMA may be missing.
 expect "0 faults" "$tryst" doctor --config=ps0/trystd.conf
 start ps0
 start worker0

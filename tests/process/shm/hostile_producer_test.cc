@@ -488,7 +488,7 @@ class OwingProducerTest : public HostileProducerTest {
     kHangsUp,        // It welcomes, and ends the link, again and again.
     kAnswers,        // It answers pings.
   };
-  // Until it is over or `ms` have passed. Returns how long that took.
+  // Runs until `is_over` holds or `ms` have passed. Returns how long that took.
   template <typename Fn>
   int64_t Run(Does does, int64_t ms, Fn is_over) {
     const int64_t began_ns = alarms_.clock().NowNs();
