@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
         "must be above 0");
   }
   if (options.standby_us < 0)
-    return absl::InvalidArgumentError("standby_us is below 0, and must be 0 or more");
+    return absl::InvalidArgumentError("standby_us is negative, and must be 0 or more");
   std::unique_ptr<DeviceEngine> engine(new DeviceEngine(poller, gpu, options));
   auto copier = Copier::Create(gpu, static_cast<uint64_t>(options.standby_us) * 1000);
   if (!copier.ok()) return copier.status();

@@ -102,7 +102,8 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Returns how many mappings went. Waits for the poller, but not for a stuck one. Not on the
   // poller thread.
   size_t ReleaseMappings();
-  // A recorded event out of a pool; null: the stream is there already.
+  // Returns an event of a pool that is recorded on the stream; null: all work of the stream has
+  // ended.
   absl::StatusOr<std::shared_ptr<const GpuEvent>> Mark(cuda::Stream stream);
 
   CopierCounters counters() const { return copier_->counters(); }

@@ -176,7 +176,7 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
 absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectOptions& options,
                     const DirectReach& reach) {
   if (way == DirectWay::kDmaBuf ? !options.dma_buf : !options.peer_memory) {
-    return absl::UnimplementedError("the options of the program switch this way off");
+    return absl::UnimplementedError("the program's options switch off NIC access to GPU memory");
   }
   if (reach.distance > options.farthest && reach.distance != PciDistance::kUnknown) {
     return absl::UnimplementedError(absl::StrCat(

@@ -152,11 +152,13 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
   while (const uint32_t tag = coded.ReadTag()) {
     uint32_t bytes = 0;
     if (tag == kDigestTag) {
-      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("it ends too soon");
+      if (!coded.ReadLittleEndian32(&digest.emplace()))
+        return Malformed("it ends in the middle of a field or of the tensor");
       continue;
     }
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("it ends too soon");
+      if (!WireFormatLite::SkipField(&coded, tag))
+        return Malformed("it ends in the middle of a field or of the tensor");
       continue;
     }
     if (!coded.ReadVarint32(&bytes) ||
@@ -176,10 +178,10 @@ absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStre
       absl::Status taken = TakeChunk(&coded, bytes, std::exchange(digest, absl::nullopt));
       if (!taken.ok()) return taken;
     } else if (!coded.Skip(static_cast<int>(bytes))) {
-      return Malformed("it ends too soon");
+      return Malformed("it ends in the middle of a field or of the tensor");
     }
   }
-  if (!coded.ConsumedEntireMessage()) return Malformed("it has bytes that are no field");
+  if (!coded.ConsumedEntireMessage()) return Malformed("it has bytes that belong to no field");
   return header_seen_ ? absl::OkStatus() : Malformed("the first message has no header");
 }
 
@@ -208,7 +210,7 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   uint32_t crc = 0;
   const bool whole = digest ? ReadSummed(coded, into + received_, bytes, &crc)
                             : coded->ReadRaw(into + received_, static_cast<int>(bytes));
-  if (!whole) return Malformed("it ends too soon");
+  if (!whole) return Malformed("it ends in the middle of a field or of the tensor");
   if (digest && crc != *digest) {
     TRYST_REACHED("grpc: a wrong digest");
     digest_wrong_ = true;
@@ -227,7 +229,7 @@ absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
   if (header.code() == 0 && prepared_) {  // An attempt that continues an earlier one.
     if (header.tensor().SerializeAsString() != expected_.SerializeAsString()) {
       TRYST_REACHED("grpc: another tensor than the attempt before");
-      return Malformed("it brings another tensor than the attempt before");
+      return Malformed("it brings another tensor than the first attempt at this fetch did");
     }
   } else if (header.code() == 0) {
     absl::Status prepared = Prepare(header.tensor());

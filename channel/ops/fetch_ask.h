@@ -68,9 +68,9 @@ class FetchAsk {
     return state == FetchState::kLeaving || state == FetchState::kLeft ||
            state == FetchState::kFencedLeaving;
   }
-  // Requested before a fetch came.
+  // The ask was sent before a fetch came for its tensor.
   bool is_ahead() const { return front == nullptr && state != FetchState::kEnding && !leaves(); }
-  // What the fetch in front wants.
+  // What the fetch at the head of its key's line wants.
   const RecvArgs& wants() const { return front != nullptr ? front->wants() : NoArgs(); }
   const Tensor& destination() const {
     return front != nullptr ? front->destination() : NoArgs().destination;

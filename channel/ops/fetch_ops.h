@@ -173,7 +173,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   void FreeSlot(FetchAsk* ask);
   std::string ExplainOut() const;  // How many are out, by state.
 
-  // Poller thread only, as all of it.
+  // Only the poller thread uses this object.
   Poller* const poller_;
   const FetchOpsOptions ops_options_;
   TraceTrack* const track_;          // Null without a trace.

@@ -83,7 +83,7 @@ void ServeSession::OnHello(const Hello& hello, HelloDone done) {
 }
 
 void ServeSession::Accept(const Hello& hello, HelloDone done) {
-  // From here on it has as long again to come, unless this hello brings it.
+  // The consumer has the full time again from here on to come back, unless this hello brings it.
   poller_->CancelTimer(&retain_timer_);
   abandoned_ = false;
   WaitForConsumer();

@@ -17,7 +17,8 @@ FetchAsk* StandingReceives::Foreseen(const FetchKey& key, int64_t step_id) {
   if (ask == nullptr) return nullptr;
   if (ask->step != step_id) {
     TRYST_REACHED("sim: another step is fetched than was foreseen");
-    ops_->EndAsk(ask, absl::CancelledError("a standing receive ends: another step was asked for"));
+    ops_->EndAsk(ask, absl::CancelledError("this worker cancels a fetch that it had begun ahead of "
+                                           "its program: the program asked for another step"));
     return nullptr;
   }
   End(ask, true);

@@ -130,8 +130,8 @@ void RdmaServeLink::Retire(Tensor* tensor) {
   if (tensor->valid()) leftovers_.Retire(std::move(*tensor));
 }
 
-// On another queue pair, or a NIC that reorders, writes that no LANDED announces could arrive after
-// GONE.
+// GONE must wait over several queue pairs, or a NIC that reorders: a write that no LANDED announced
+// could arrive after it.
 bool RdmaServeLink::SaysGoneLater(const ServeOp& op) {
   const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
   const ServeSource& source = answers_.Of(op)->source;

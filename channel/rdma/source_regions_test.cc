@@ -244,7 +244,7 @@ TEST(SourceRegionsTest, StoragesEndOnAnyThread) {
   EXPECT_EQ(sources.counters().kept_ever, uint64_t{kTensors});
 }
 
-// As an operation does that ends the use of one tensor by `source = SourceRegion()`.
+// An operation ends its use of a tensor by `source = SourceRegion()`; this does the same.
 TEST(SourceRegionsTest, AUseThatIsOverwrittenHasEnded) {
   BookNic nic;
   SourceRegions sources(&nic, kMany, 1);

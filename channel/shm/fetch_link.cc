@@ -345,7 +345,7 @@ bool ShmFetchLink::PollLink() {
   return cells > 0 || copied;
 }
 
-// Asked again, it may be answered better; but not for ever.
+// Counts wrong answers: a fetch that is asked for again may get a right one, but not for ever.
 void ShmFetchLink::NoteMisanswered(const ReplyCell& cell) {
   if (!open() || cell.head.slot >= session_->slots().size()) return;
   ShmAsk* ask = ShmAsk::Of(session_->slots().at(cell.head.slot));

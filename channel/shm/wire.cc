@@ -126,7 +126,8 @@ absl::Status CheckSizes(const LinkSizes& sizes) {
   if (sizes.slots == 0 || sizes.slots > limits::kMaxSlots || !IsPowerOfTwo(sizes.references) ||
       sizes.references > kMaxReferences) {
     return absl::DataLossError(
-        "the peer broke the protocol: its counts of slots or references are out of range");
+        "the peer broke the protocol: it announced a number of slots or references that is out of "
+        "range");
   }
   return absl::OkStatus();
 }
