@@ -71,6 +71,8 @@ class FetchLink {
   virtual bool MayPass(const FetchAsk& ask, const FetchOp& next) const = 0;
   virtual void OnEndAhead(FetchAsk*) {}            // It was asked for ahead, and is given up.
   virtual void OnLeaves(FetchAsk*, FetchState) {}  // Until then it was in that state.
+  // The link is over: nothing is asked for ahead any more.
+  virtual void DropAhead(const absl::Status& /*why*/) {}
   // Its link is over: what it noted of that link is forgotten.
   virtual void OnLinkOver(FetchAsk*) {}
   // It was given up to go on by another path, and the peer has nothing of it any more.

@@ -103,8 +103,7 @@ void FetchOps::LineUp(FetchOp* op, bool now) {
   FetchAsk* const ask = TakeAsk(key, op->step);
   op->ask = ask;
   ask->front = op;
-  if (now && open() && words_->AsksAtOnce() && !tell_replayed_ && !SomebodyWaits() && !HasWords() &&
-      AskFor(ask)) {
+  if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
     return;
   }
   lines_.queued.Push(ask);

@@ -135,13 +135,13 @@ class FetchOps : public Channel, public FetchOpOwner {
   // ---- Asking (fetch_asking.cc) ----
   // False: there was no room for all of it. Every turn asks.
   bool SayAll() {
-    if (SomebodyWaits() || HasWords() || tell_replayed_) return SayWhatIsDue();
+    if (SomebodyWaits() || HasWords()) return SayWhatIsDue();
     return words_->SayOwn();
   }
   void SendSoon(FetchAsk* ask);  // What is due follows from its state.
   void TakeSlot(FetchAsk* ask);
   bool SomebodyWaits() const { return lines_.any(); }
-  bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
+  bool HasWords() const { return tell_replayed_ || !send_line_.empty() || tickets_.any_unwanted(); }
   // The peer is to keep its take while it waits, and the slot is to be another's. REQUIRES: a fetch
   // wants it.
   void AskToPark(FetchAsk* ask);

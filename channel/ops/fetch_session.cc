@@ -192,6 +192,7 @@ void FetchSession::OnLinkBroken(const absl::Status& why) {
     connector_.SetState(State::kDraining);
     if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
   }
+  link_->DropAhead(why);
   BreakAsks();
 }
 

@@ -155,12 +155,11 @@ absl::Status RdmaFetchLink::Overdue() {
 }
 
 void RdmaFetchLink::OnBroken(const absl::Status& why) {
-  standing_.DropAll(why);
-  session_->OnLinkBroken(why);
   // What was under way since the last word is lost.
   if (session_->connector()->state() != FetchSession::State::kClosed) {
     session_->connector()->NoteFailing(session_->LastHeardNs());
   }
+  session_->OnLinkBroken(why);
   sender_.ping_due = sender_.ping_out = false;
 }
 

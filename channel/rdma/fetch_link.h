@@ -86,6 +86,7 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   void OnLeaves(FetchAsk* ask, FetchState from) override {
     receiver_.OnLeaves(RdmaAsk::Of(ask), from);
   }
+  void DropAhead(const absl::Status& why) override { standing_.DropAll(why); }
   void OnLinkOver(FetchAsk* ask) override;
   void MoveAway(FetchAsk* ask) override;
   std::string WhyLate(const FetchOp& op) const override;

@@ -95,6 +95,7 @@ void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
   slots_->Said(op);
   if (!sent_line_.empty() && sent_line_.back().op == op) {
     sent_line_.back().generation = op->generation;  // What was sent before was accepted.
+    accepted_by_request_ = true;
     return;
   }
   if (sent_line_.size() >= 4 * slots_->size()) ForgetMovedOn();
@@ -112,7 +113,7 @@ void ShmAnswers::ForgetMovedOn() {
 }
 
 bool ShmAnswers::ReleaseAccepted() {
-  bool any = false;
+  bool any = std::exchange(accepted_by_request_, false);
   for (; !sent_line_.empty(); any = true) {
     const Sent sent = sent_line_.front();
     const bool moved_on = MovedOn(sent);
@@ -134,6 +135,7 @@ void ShmAnswers::OnLinkOver() {
   ready_line_.clear();
   stage_line_.clear();
   sent_line_.clear();
+  accepted_by_request_ = false;
   staging_bytes_ = 0;
   segment_index_.clear();
   segment_ids_.clear();

@@ -88,11 +88,12 @@ class ShmAnswers {
 
   ShmServeSender* const link_;
   ServeSlots* const slots_;
-  SlotArray<Sending> sending_;     // By slot.
-  RingLine<Sent> sent_line_;       // In state kSent, and some whose slot has moved on.
-  RingLine<ServeOp*> ready_line_;  // In states kReady and kInParts.
-  RingLine<ServeOp*> stage_line_;  // In state kStaging.
-  uint64_t staging_bytes_ = 0;     // The bytes of the ops in stage_line_.
+  SlotArray<Sending> sending_;        // By slot.
+  RingLine<Sent> sent_line_;          // In state kSent, and some whose slot has moved on.
+  bool accepted_by_request_ = false;  // A slot was used again since the last look at acceptances.
+  RingLine<ServeOp*> ready_line_;     // In states kReady and kInParts.
+  RingLine<ServeOp*> stage_line_;     // In state kStaging.
+  uint64_t staging_bytes_ = 0;        // The bytes of the ops in stage_line_.
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
   std::vector<uint64_t> segment_ids_;  // By index; 0: the segment is gone.
   std::vector<uint16_t> gone_segments_;
