@@ -22,9 +22,9 @@ __device__ __forceinline__ void CopyUnits(unsigned char* to, const unsigned char
   const Unit* in = reinterpret_cast<const Unit*>(from);
   const unsigned long long count = bytes / sizeof(Unit);
   unsigned long long i = thread;
-  // A thread has kDepth independent loads in flight before its first store. It leaves out loads past
-  // the end and does not make up for them one by one: a piece of 45 KB is one round of 512 threads,
-  // one of 64 KiB is one round of the 1024 that stand by.
+  // A thread has kDepth independent loads in flight before its first store. It leaves out loads
+  // past the end and does not make up for them one by one: a piece of 45 KB is one round of 512
+  // threads, one of 64 KiB is one round of the 1024 that stand by.
   constexpr int kDepth = kStays ? 4 : 6;
   for (; i < count; i += static_cast<unsigned long long>(kDepth) * threads) {
     Unit held[kDepth];

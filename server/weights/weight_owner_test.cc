@@ -161,7 +161,7 @@ TEST_F(WeightOwnerTest, AVersionIsFetchedAndReplacedByTheNext) {
   PublishAndSeal(9);
   const auto over = FirstElement(*newest).status();
   EXPECT_EQ(over.code(), absl::StatusCode::kNotFound) << over;
-  EXPECT_NE(over.message().find("it holds: 6, 9"), absl::string_view::npos) << over;
+  EXPECT_NE(over.message().find("which holds these versions: 6, 9"), absl::string_view::npos) << over;
   EXPECT_EQ(member_->Newer(5, kLong)->name.number, 9u);
 }
 
@@ -214,7 +214,7 @@ TEST_F(WeightOwnerTest, ADroppedNumberIsNotTakenAgain) {
   first_->Drop(5);
   const absl::Status again = Publish(first_.get(), 5, Ints(5));
   EXPECT_TRUE(absl::IsAlreadyExists(again)) << again;
-  EXPECT_NE(again.message().find("above it"), absl::string_view::npos) << again;
+  EXPECT_NE(again.message().find("take a higher one"), absl::string_view::npos) << again;
 }
 
 TEST_F(WeightOwnerTest, WhatIsBelowASealedVersionIsOver) {
