@@ -352,11 +352,8 @@ class Verifier {
     for (size_t i = 0; i < serves.size(); ++i) {
       if (used[i]) continue;
       const bool one_clock = serves[i].dump->clock == fetch.dump->clock;
-      if (best == serves.size()) {
-        best = i;
-      } else if (one_clock && IsNearer(fetch, serves[i], serves[best])) {
-        best = i;
-      }
+      const bool first = best == serves.size();
+      if (first || (one_clock && IsNearer(fetch, serves[i], serves[best]))) best = i;
     }
     return best;
   }
