@@ -1,6 +1,6 @@
-/* What bench/python_pull.py has Python do, by the C interface: a line asks, a line of nanoseconds answers.
- *   own N      N receives of 8 B, one after the other, of what this worker has sent itself already
- *   copy MIB   one tensor from a worker of the same process into memory of the receiver's */
+/* What bench/python_pull.py has Python do, by the C interface: a line asks, a line of nanoseconds
+ * answers. own N      N receives of 8 B, one after the other, of what this worker has sent itself
+ * already copy MIB   one tensor from a worker of the same process into memory of the receiver's */
 #define _POSIX_C_SOURCE 200809L
 #include <stdint.h>
 #include <string.h>

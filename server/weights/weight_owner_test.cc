@@ -161,7 +161,8 @@ TEST_F(WeightOwnerTest, AVersionIsFetchedAndReplacedByTheNext) {
   PublishAndSeal(9);
   const auto over = FirstElement(*newest).status();
   EXPECT_EQ(over.code(), absl::StatusCode::kNotFound) << over;
-  EXPECT_NE(over.message().find("which holds these versions: 6, 9"), absl::string_view::npos) << over;
+  EXPECT_NE(over.message().find("which holds these versions: 6, 9"), absl::string_view::npos)
+      << over;
   EXPECT_EQ(member_->Newer(5, kLong)->name.number, 9u);
 }
 
