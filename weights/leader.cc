@@ -548,6 +548,28 @@ std::string WeightLeader::WhyNoTerm(int64_t now_ns) const {
   return "";
 }
 
+std::vector<uint64_t> WeightLeader::Awaited() const {
+  const bool holds = activation_ == Activation::kHolding && mode_ == ActivateMode::kBarrier;
+  std::vector<uint64_t> out;
+  for (const uint64_t member : log_.state().members) {
+    const Peer* peer = FindPeer(member);
+    const bool done = peer != nullptr && (activation_ == Activation::kNone
+                                              ? peer->last.serving == log_.state().active.version
+                                          : holds ? Holds(peer->last, version_)
+                                                  : HasStaged(peer->last, version_));
+    if (!done) out.push_back(member);
+  }
+  return out;
+}
+
+size_t WeightLeader::behind() const {
+  const std::vector<uint64_t>& members = log_.state().members;
+  return std::count_if(members.begin(), members.end(), [this](uint64_t member) {
+    const Peer* peer = FindPeer(member);
+    return peer == nullptr || peer->last.serving != log_.state().active.version;
+  });
+}
+
 std::string WeightLeader::Explain(int64_t now_ns) const {
   if (phase_ != Phase::kLeads) return "does not lead";
   if (activation_ == Activation::kNone) {

@@ -59,6 +59,10 @@ class WeightLeader {
   const LogState& state() const { return log_.state(); }
   size_t peers() const { return peers_.size(); }
   std::string Explain(int64_t now_ns) const;  // What an activation waits for.
+  // Members that it waits for, or, where nothing is being activated, that do not serve what is
+  // active.
+  std::vector<uint64_t> Awaited() const;
+  size_t behind() const;  // Members that do not serve the active version.
 
  private:
   enum class Phase : uint8_t {

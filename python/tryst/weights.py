@@ -81,6 +81,15 @@ def newer_than(number):
 
 
 _Newer = collections.namedtuple("_Newer", "number")
+_Holding = collections.namedtuple("_Holding", "number items")
+
+
+def holding(number, items):
+    """Items of a fetch whose arrays hold their boxes of version `number` already, so that only what changed need come.
+
+    What they hold is checked: an array with other contents takes longer, and gets the right ones.
+    """
+    return _Holding(number, items)
 
 
 class Fetched(dict):
@@ -384,6 +393,9 @@ class Member(_End):
     def _items(self, described, items):
         """The items in C, and what is returned of each."""
         tensors = {tensor["name"]: tensor for tensor in described["tensors"]}
+        has = 0
+        if isinstance(items, _Holding):
+            has, items = items.number, items.items
         if not hasattr(items, "keys"):
             items = dict.fromkeys(tensors if items is None else items)
         made, results = [], {}
@@ -394,9 +406,11 @@ class Member(_End):
             if isinstance(into, tuple) and len(into) == 2 and isinstance(into[0], (tuple, slice, type(None))):
                 box, into = into
             begin, extent = _box(box, tensors[name]["shape"])
+            if into is None and has:
+                raise TypeError(f"holding({has}, ...) needs an array for {name!r}: pass the one that has that version")
             if into is None:
                 into = self._server.empty(extent, _DTYPES.get(tensors[name]["dtype"], tensors[name]["dtype"]))
-            made.append(_item(name, begin, extent, into))
+            made.append((*_item(name, begin, extent, into), has))
             results[name] = into
         return made, Fetched(described["number"], described["label"], results)
 
@@ -419,7 +433,7 @@ class Member(_End):
         """Tensors of one version, by name: of a number, of "latest", of "active", or of newer_than(number).
 
         `items` are names, by default all, or a dictionary that has for a name the array to fill, a pair of a box (a
-        tuple of slices) and an array, or None for a new Tensor. The arrays may be strided.
+        tuple of slices) and an array, or None for a new Tensor; or holding(number, items). The arrays may be strided.
         """
         return self._wait(self._fetch, wanted, items, timeout)
 

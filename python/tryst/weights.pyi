@@ -23,6 +23,12 @@ class Layout:
 
 def newer_than(number: int) -> Any: ...
 
+class _Holding(NamedTuple):
+    number: int
+    items: Mapping[str, Any]
+
+def holding(number: int, items: Mapping[str, Any]) -> _Holding: ...
+
 class Fetched(dict[str, Any]):
     number: int
     label: str
@@ -58,7 +64,7 @@ class _Events(Iterator[Event], AsyncIterator[Event]):
     def __aiter__(self) -> _Events: ...
     async def __anext__(self) -> Event: ...
 
-_Items = Mapping[str, Any] | Iterable[str] | None
+_Items = Mapping[str, Any] | Iterable[str] | _Holding | None
 
 class Member:
     trouble: Exception | None
