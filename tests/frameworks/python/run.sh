@@ -55,6 +55,12 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
+  if "$python" -c "import torch" 2>pip.log; then
+    check "weights of torch" "$python" -X faulthandler "$here/test_torch_weights.py"
+  else
+    check "boxes of torch's placements" "$python" "$here/test_torch_weights.py" Boxes
+    skip "weights of torch" "no torch"
+  fi
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else
