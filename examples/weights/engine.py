@@ -125,7 +125,7 @@ def main(name, rank, join, layers, library):
         library = numpy
     with tryst.Server(job=name, task=rank, join=join, **SETTINGS) as server:
         engine = Engine(server, name, rank, layers, library)
-        following = threading.Thread(target=engine.follow)
+        following = threading.Thread(target=engine.follow, daemon=True)
         following.start()
         report("ready")
         if rank == 0:
