@@ -25,7 +25,8 @@ RATE = 4e-3
 
 
 def report(kind, **what):
-    print(json.dumps({"kind": kind, "at": time.monotonic(), **what}), flush=True)
+    sys.stdout.write(json.dumps({"kind": kind, "at": time.monotonic(), **what}) + "\n")  # Whole, since threads do so.
+    sys.stdout.flush()
 
 
 def orders():

@@ -202,6 +202,25 @@ class StateDicts(unittest.TestCase):
         torch_weights.fetch_state_dict(member, {"w": into})
         self.same(into, w)
 
+    def test_owners_with_other_names(self):
+        *owners, member = self.opened(2)
+        parts = [{"first.w": torch.randn(4, 3)}, {"second.w": torch.randn(2, 3)}]
+        gathered = [layout for rank, part in enumerate(parts) for layout in torch_weights.layouts(part, owners=[rank])]
+        for owner in owners:
+            owner.declare(gathered)
+
+        def publish(owner, part):
+            with owner.version(1) as version:
+                torch_weights.publish_state_dict(version, part)
+
+        ended = in_thread(publish, owners[1], parts[1])
+        publish(owners[0], parts[0])
+        ended()
+        into = {name: torch.zeros_like(tensor) for part in parts for name, tensor in part.items()}
+        torch_weights.fetch_state_dict(member, into)
+        for name, tensor in into.items():
+            self.same(tensor, {**parts[0], **parts[1]}[name])
+
     def test_what_is_wrong_says_so(self):
         with self.assertRaisesRegex(tryst.InvalidArgument, "'epoch'.* int: leave it out"):
             torch_weights.layouts({"epoch": 3})
