@@ -18,7 +18,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ (rounds|programs|gradients|tasks)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients|tasks)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array|^[0-9]+ of [0-9]+ answers|^(rolling|barrier): the loop' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
@@ -55,6 +55,12 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
+  if "$python" -c "import torch" 2>pip.log; then
+    check "weights of torch" "$python" -X faulthandler "$here/test_torch_weights.py"
+  else
+    check "boxes of torch's placements" "$python" "$here/test_torch_weights.py" Boxes
+    skip "weights of torch" "no torch"
+  fi
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else
@@ -63,6 +69,8 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
   check "the programs of the tutorials" "$python" "$here/tutorials.py"
   check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
+  check "gradients by hand" "$python" "$root/examples/weights/model.py"
+  check "trainers and engines, some killed" "$python" "$root/examples/weights/train.py" --seconds=10 --svg="$work/weights.svg"
   mkdir driver
   ln -s "$bin/gpu/libfake_cuda.so" driver/libcuda.so.1
   check "device tensors over a pretend driver" env LD_LIBRARY_PATH="$work/driver" "$python" "$here/test_cuda.py"

@@ -98,6 +98,7 @@ class Weights(unittest.TestCase):
                            Layout("b", numpy.dtype("int64"), (5,), placements=[Replicate()]),
                            Layout("parts", "uint8", (4, 4), boxes=[(0, numpy.s_[0:4, 0:1]), (1, numpy.s_[0:4, 1:4])])])
         self.assertEqual(owners[1].boxes("w"), [(slice(3, 6), slice(0, 4))])
+        self.assertEqual(owners[1].layout("b").dtype, "int64")
         w = numpy.arange(24, dtype="f").reshape(6, 4)
         b, parts = numpy.arange(5), numpy.arange(16, dtype="B").reshape(4, 4)
         columns = numpy.asfortranarray(w[:3])
@@ -125,6 +126,12 @@ class Weights(unittest.TestCase):
         numpy.testing.assert_array_equal(came["b"].numpy(), b)
         numpy.testing.assert_array_equal(came["parts"].numpy(), parts)
         numpy.testing.assert_array_equal(observer.fetch(7)["w"].numpy(), w)
+        rows = numpy.zeros((2, 4), "f")
+        several = observer.fetch(7, {"w": [(numpy.s_[4:6, :], rows), (numpy.s_[0:2, 1:2], None)], "b": []})
+        numpy.testing.assert_array_equal(rows, w[4:])
+        numpy.testing.assert_array_equal(several["w"][1].numpy(), w[0:2, 1:2])
+        self.assertIs(several["w"][0], rows)
+        self.assertEqual(several["b"], [])
 
     def test_only_changes_come(self):
         owner = self.owner()
