@@ -518,14 +518,17 @@ class Receive:
         if self._operation is not None:
             self._operation.cancel()
 
-    def result(self):
-        """Waits for all of them; Ctrl-C ends the wait."""
+    def wait(self, timeout=None):
+        """Waits for all of them, at most so many seconds: whether they have ended. Ctrl-C ends the wait."""
         if self._operation is None and not self._taken:
             self._loop = None
             self._start(self._server._find(self._peer, _left(self._until), _wanted_of(self)))
         operation = self._operation
-        if operation is not None:
-            operation.wait(None)
+        return operation is None or operation.wait(timeout)
+
+    def result(self):
+        """Waits for all of them; Ctrl-C ends the wait."""
+        self.wait()
         return self._results()
 
     def __iter__(self):

@@ -2,7 +2,7 @@
 # run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel file in a fresh virtual environment, started
 # in an unrelated folder, and tests the C library beside the gRPC and Protobuf of PyPI. BIN is
 # Bazel's bin folder. jax, ray and uvloop are installed unless --with= says otherwise; --with=torch takes
-# long. The last line counts the tests. Without PyPI the script counts a skip and runs only what
+# long. The adapters to others' programs run over stubs.py. The last line counts the tests. Without PyPI the script counts a skip and runs only what
 # needs no package.
 set -uo pipefail
 wheel=$(readlink -f "$1") bin=$(readlink -f "$2")
@@ -61,6 +61,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "boxes of torch's placements" "$python" "$here/test_torch_weights.py" Boxes
     skip "weights of torch" "no torch"
   fi
+  check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else
