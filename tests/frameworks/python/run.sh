@@ -55,6 +55,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
+  check "weights between four processes" "$python" "$root/bench/weights.py" --quick
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else
