@@ -8,16 +8,21 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install -q numpy
 "$work/venv/bin/pip" install -q --no-deps "$wheel"
-peers="grpcio pyzmq mpi4py ray ${TRYST_BENCH_PACKAGES:-}"
-if [[ $script != */python.py ]]; then peers=""; fi
+# NIXL asks for builds of CUDA and for torch, neither of which it needs here; Mooncake for more than its engine needs.
+peers="" alone="nixl nixl-cu12 mooncake-transfer-engine-non-cuda"
+case $script in
+  */python.py) peers="grpcio pyzmq mpi4py ray ${TRYST_BENCH_PACKAGES:-}" ;;
+  */python_blocking.py) ;;
+  */weights.py)
+    peers="ray ${TRYST_BENCH_PACKAGES:-}"
+    if [[ " ${*:3} " == *" --quick "* && " ${*:3}" != *" --peers"* ]]; then peers="" alone=""; fi
+    ;;
+  *) alone="" ;;
+esac
 for peer in $peers; do
   "$work/venv/bin/pip" install -q "$peer" || echo "python.sh: no $peer" >&2
 done
-if [[ $script == */python.py || $script == */python_blocking.py ]]; then
-  # NIXL asks for builds of CUDA and for torch, neither of which it needs here.
-  for peer in "nixl nixl-cu12" mooncake-transfer-engine-non-cuda; do
-    # shellcheck disable=SC2086  # Words.
-    "$work/venv/bin/pip" install -q --no-deps $peer || echo "python.sh: no $peer" >&2
-  done
-fi
+for peer in $alone; do
+  "$work/venv/bin/pip" install -q --no-deps "$peer" || echo "python.sh: no $peer" >&2
+done
 "$work/venv/bin/python" "$script" "${@:3}" 2> >(grep -vE '^[IW][0-9]{4} ' >&2)

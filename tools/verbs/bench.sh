@@ -13,6 +13,9 @@
 #:   --blocking [shm|soft|nixl ...]: receives that wait, beside NIXL's reads
 #:   --pull: beside the C interface; --gpus: torch's CUDA tensors beside the peer copy, on two GPUs;
 #:   --all-to-all [--ranks 4]: a process a GPU, each sending to each other, beside NCCL's alltoall
+#: bench weights [--quick]     256 MiB of weights from two processes to two that have them sharded otherwise, beside gloo, NIXL,
+#:   [--path shm|soft]         Mooncake and Ray's store, in Python; --pause: how long members stand while they generate
+#:   [--peers LIST] [--json FILE]; --data: what the copies, digests and deltas of weights/ cost one core
 #: bench nccl [--check|--kill N]  NCCL over the plugin beside NCCL's sockets, on this machine's GPUs (needs PyTorch)
 #: bench device                tensors between devices of this machine
 #: bench tensorflow [OPTIONS]  TensorFlow's steps by Tryst beside its gRPC (docs/TENSORFLOW.md)
@@ -67,6 +70,12 @@ verb_bench() {
     fi
     if [[ ${2:-} == --blocking ]]; then exec bench/python.sh "$wheel" bench/python_blocking.py "${@:3}"; fi
     exec bench/python.sh "$wheel" bench/python.py "${@:2}"
+  fi
+  if [[ ${1:-} == weights ]]; then
+    if [[ ${2:-} == --data ]]; then start //bench:weights_bench "${@:3}"; fi
+    need python3-venv
+    make_wheel
+    exec bench/python.sh "$wheel" bench/weights.py "${@:2}"
   fi
   if [[ ${1:-} == tensorflow ]]; then
     make_wheel
