@@ -17,6 +17,7 @@ case $script in
     peers="ray ${TRYST_BENCH_PACKAGES:-}"
     if [[ " ${*:3} " == *" --quick "* && " ${*:3}" != *" --peers"* ]]; then peers="" alone=""; fi
     ;;
+  */weights_delta.py) peers="ml_dtypes" alone="" ;;
   *) alone="" ;;
 esac
 for peer in $peers; do

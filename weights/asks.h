@@ -17,8 +17,9 @@
 //   newer|NUMBER                the newest sealed version, when it is above the number
 //   layouts|DIGEST              what was declared
 //   list|NUMBER.BIRTH           the owner's list of digests
-//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...|BASE   bytes of one of its boxes, and their digest;
-//                               what makes them of those of version BASE, where that is shorter
+//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...|BASE   bytes of one of its boxes, and their digest
+//                               unless it is all of the box; or of the bytes what makes them of
+//                               those of version BASE, where that is shorter
 // and the first of them, which keeps the log:
 //   question|QUESTION           EncodeAnswer() to an EncodeQuestion(), at once
 //   news|INCARNATION            EncodeAnswer() when there is something to tell without a question;

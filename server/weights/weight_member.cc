@@ -500,10 +500,12 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
   const absl::Status wrong = absl::DataLossError(
       absl::StrCat("owner ", owner, " sent other bytes of ", box.ToString(), " of tensor \"",
                    Printable(part.item->tensor), "\" than the version was sealed with"));
-  if (answer.bytes() < Digest::kBytes) return wrong;
-  const uint64_t sent_bytes = answer.bytes() - Digest::kBytes;
+  const bool whole = box == part.source.box;  // Its digest is in the owner's list.
+  const uint64_t digest_bytes = whole ? 0 : Digest::kBytes;
+  if (answer.bytes() < digest_bytes) return wrong;
+  const uint64_t sent_bytes = answer.bytes() - digest_bytes;
   const char* data = answer.data_as<char>();
-  const absl::string_view digest(data + sent_bytes, Digest::kBytes);
+  const absl::string_view digest(data + sent_bytes, digest_bytes);
   const Item& item = *part.item;
   const Strides places = PartOf(item.box, item.places, box);
   Tensor patched;
@@ -519,7 +521,7 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
   } else if (sent_bytes != bytes) {
     return wrong;
   }
-  if (box == part.source.box) {
+  if (whole) {
     const auto list = ListOf(version, layouts, owner, patience);
     if (!list.ok()) return list.status();
     const TensorLayout& layout = layouts.tensors[part.tensor];

@@ -99,6 +99,8 @@ class WeightOwner::State final : public Answerer,
     Tensor base;  // That box of version ask.base; invalid: it is gone.
     StridedCopy copy;
     uint32_t element_bytes = 0;
+    bool whole = false;  // The part is the box.
+    uint64_t digest_bytes() const { return whole ? 0 : Digest::kBytes; }
   };
   absl::StatusOr<PartSource> CheckPart(const WeightAsk& ask);
   void AnswerQuestion(AskOfPeer ask);
@@ -712,7 +714,7 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
     const auto source = CheckPart(ask.ask);
     if (!source.ok()) return EndAsk(std::move(ask), source.status());
     // For changes alone: what is, what was, and the code.
-    ask.bytes = source->copy.bytes() * (source->base.valid() ? 3 : 1) + Digest::kBytes;
+    ask.bytes = source->copy.bytes() * (source->base.valid() ? 3 : 1) + source->digest_bytes();
     return parts_->Enter(std::move(ask));
   }
   if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
@@ -756,6 +758,7 @@ absl::StatusOr<WeightOwner::State::PartSource> WeightOwner::State::CheckPart(con
                    Dense(ask.box.extent));
       if (source.copy.bytes() > kMaxPartBytes) break;
       source.element_bytes = element_bytes;
+      source.whole = own.box == ask.box;
       source.box = (*version)->boxes[place];
       const auto base = versions_.find(ask.base);
       if (base != versions_.end() && base->second.sealed) source.base = base->second.boxes[place];
@@ -771,23 +774,38 @@ absl::StatusOr<Tensor> WeightOwner::State::MakePart(const WeightAsk& ask) {
   const auto source = CheckPart(ask);
   if (!source.ok()) return source.status();
   const uint64_t bytes = source->copy.bytes();
-  auto answer = BytesTensor("", bytes + Digest::kBytes);
-  if (!answer.ok()) return answer;
-  char* const to = static_cast<char*>(answer->mutable_data());
-  RunCopy(source->copy, source->box.data(), to);
-  const std::string digest = EncodeDigests({DigestOf(to, bytes)});
-  memcpy(to + bytes, digest.data(), digest.size());
-  if (source->base.valid() && bytes > 0) {
-    auto base = Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
-    if (!base.ok()) return base;
-    RunCopy(source->copy, source->base.data(), static_cast<char*>(base->mutable_data()));
+  const auto dense = [&source](const Tensor& box, void* to) -> const void* {
+    if (source->whole) return box.data();
+    RunCopy(source->copy, box.data(), static_cast<char*>(to));
+    return to;
+  };
+  absl::StatusOr<Tensor> answer = absl::UnknownError("");
+  std::string digest;  // Who asks for a whole box has its digest in the owner's list.
+  const void* now = source->box.data();
+  if (source->whole) {
+    answer = Tensor::Adopt(source->box.mutable_data(), DType::kUint8, {static_cast<int64_t>(bytes)},
+                           source->box.space(), [box = source->box] {});
+  } else {
+    answer = BytesTensor("", bytes + Digest::kBytes);
+    if (!answer.ok()) return answer;
+    char* const to = static_cast<char*>(answer->mutable_data());
+    now = dense(source->box, to);
+    digest = EncodeDigests({DigestOf(to, bytes)});
+    memcpy(to + bytes, digest.data(), digest.size());
+  }
+  if (answer.ok() && source->base.valid() && bytes > 0) {
+    const auto room =
+        Tensor::Allocate(DType::kUint8, {source->whole ? int64_t{0} : static_cast<int64_t>(bytes)});
+    if (!room.ok()) return room;
+    const void* const base = dense(source->base, room->mutable_data());
     std::string coded;
     coded.reserve(MaxDeltaBytes(bytes) + digest.size());
-    EncodeDelta(base->data(), to, bytes, source->element_bytes, &coded);
+    EncodeDelta(base, now, bytes, source->element_bytes, &coded);
     if (coded.size() < bytes) answer = BytesTensor(coded.append(digest));
-    if (!answer.ok()) return answer;
   }
-  bytes_sent_.fetch_add(answer->bytes() - Digest::kBytes, std::memory_order_relaxed);
+  if (answer.ok()) {
+    bytes_sent_.fetch_add(answer->bytes() - digest.size(), std::memory_order_relaxed);
+  }
   return answer;
 }
 

@@ -15,7 +15,8 @@
 #:   --all-to-all [--ranks 4]: a process a GPU, each sending to each other, beside NCCL's alltoall
 #: bench weights [--quick]     256 MiB of weights from two processes to two that have them sharded otherwise, beside gloo, NIXL,
 #:   [--path shm|soft]         Mooncake and Ray's store, in Python; --pause: how long members stand while they generate
-#:   [--peers LIST] [--json FILE]; --data: what the copies, digests and deltas of weights/ cost one core
+#:   [--peers LIST] [--json FILE]; --delta: what comes of a version to who has the one before;
+#:   --data: what the copies, digests and deltas of weights/ cost one core
 #: bench nccl [--check|--kill N]  NCCL over the plugin beside NCCL's sockets, on this machine's GPUs (needs PyTorch)
 #: bench device                tensors between devices of this machine
 #: bench tensorflow [OPTIONS]  TensorFlow's steps by Tryst beside its gRPC (docs/TENSORFLOW.md)
@@ -75,6 +76,7 @@ verb_bench() {
     if [[ ${2:-} == --data ]]; then start //bench:weights_bench "${@:3}"; fi
     need python3-venv
     make_wheel
+    if [[ ${2:-} == --delta ]]; then exec bench/python.sh "$wheel" bench/weights_delta.py "${@:3}"; fi
     exec bench/python.sh "$wheel" bench/weights.py "${@:2}"
   fi
   if [[ ${1:-} == tensorflow ]]; then

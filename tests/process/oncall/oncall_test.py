@@ -71,6 +71,11 @@ class OnCall(unittest.TestCase):
         self.assertEqual((views()[self.worker.name]["bytes"], views()[engine.name]["bytes"], leader["bytes"]),
                          (32, 16, 48))
 
+        late = self.puppet("late", join=[self.ps])
+        late.tell("join policy %s 0" % self.ps.name)
+        self.assertTrue(eventually(lambda: views()[self.ps.name]["behind"] == 1), views())
+        self.assertIn("; 3 members, 1 of which do not serve it; waits for ", tryst("weights", self.ps.place))
+
         # Nobody leads any more: permits run out, and each member says so.
         self.ps.kill()
         self.assertTrue(eventually(lambda: all(
