@@ -175,11 +175,12 @@ def main():
             for path in sorted(pathlib.Path(folder).glob("*.log")):
                 text = path.read_text(errors="replace").splitlines()
                 print(path.name, *(line for line in text[-30:] if not line.startswith("I")), sep="\n  ", file=sys.stderr)
-            for one in everybody.said[-10:]:
+            for one in {(one["who"], one["kind"]): one for one in everybody.said}.values():  # The last one of each.
                 print({key: value for key, value in one.items() if key != "letters"}, file=sys.stderr)
             raise
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(everybody.said))
+        finally:
+            if options.json:
+                pathlib.Path(options.json).write_text(json.dumps(everybody.said))
     if failed:
         print("these ended badly:", *failed)
     return 0 if good and not failed else 1
