@@ -63,6 +63,9 @@ class Everybody:
             ended = [who for who, process in self.processes.items() if process.poll() is not None]
             if ended:
                 sys.exit(f"{' and '.join(ended)} ended before {what}")
+            for one in self.of("lost"):
+                if len(self.of("lost", who=one["who"])) >= self.lives[f"trainer {LOST}"]:
+                    sys.exit(f"{one['who']} lost another that nobody killed: {one['error']}")
             if time.monotonic() > end:
                 sys.exit(f"it does not come about within {self.options.patience:.0f} s that {what}")
 
