@@ -55,7 +55,7 @@ class Engine:
             part = numpy.asarray(part)
             name, sums = f"sum {sums}", sums + 1
             step.send(name, numpy.append(part, numpy.float32(number)), to=self.other)
-            other = step.recv(name, frm=self.other, timeout=20).numpy()
+            other = step.recv(name, frm=self.other, timeout=60).numpy()
             self.mixed += int(other[-1] != number)
             other = other[:-1].reshape(part.shape)
             total = part + other if self.rank == 0 else other + part
@@ -87,7 +87,7 @@ class Engine:
             try:
                 with self.member.serving() as number:
                     step.send("ask", numpy.append(prompt, number), to=self.other)
-                    agreed = step.recv("agreed", frm=self.other, timeout=20).numpy()[0]
+                    agreed = step.recv("agreed", frm=self.other, timeout=60).numpy()[0]
                     self.went_on(step)
                     if agreed:
                         text, likely = self.generate(step, number, prompt)

@@ -63,6 +63,9 @@ class Everybody:
             ended = [who for who, process in self.processes.items() if process.poll() is not None]
             if ended:
                 sys.exit(f"{' and '.join(ended)} ended before {what}")
+            for one in self.of("lost"):
+                if len(self.of("lost", who=one["who"])) >= self.lives[f"trainer {LOST}"]:
+                    sys.exit(f"{one['who']} lost another that nobody killed: {one['error']}")
             if time.monotonic() > end:
                 sys.exit(f"it does not come about within {self.options.patience:.0f} s that {what}")
 
@@ -175,11 +178,12 @@ def main():
             for path in sorted(pathlib.Path(folder).glob("*.log")):
                 text = path.read_text(errors="replace").splitlines()
                 print(path.name, *(line for line in text[-30:] if not line.startswith("I")), sep="\n  ", file=sys.stderr)
-            for one in everybody.said[-10:]:
+            for one in {(one["who"], one["kind"]): one for one in everybody.said}.values():  # The last one of each.
                 print({key: value for key, value in one.items() if key != "letters"}, file=sys.stderr)
             raise
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(everybody.said))
+        finally:
+            if options.json:
+                pathlib.Path(options.json).write_text(json.dumps(everybody.said))
     if failed:
         print("these ended badly:", *failed)
     return 0 if good and not failed else 1

@@ -38,6 +38,8 @@ def orders():
             order = json.loads(line)
             enough.set() if order == "enough" else said.put(order)
         said.put(None)
+        time.sleep(15)  # This thread does not keep the process from ending.
+        os._exit(1)
 
     threading.Thread(target=read, daemon=True).start()
     return said, enough
@@ -93,7 +95,7 @@ class Trainer:
         for rank in range(RANKS):
             if rank != self.rank:
                 step.send(name, given[rank], to=OWNERS[rank])
-        return [given[rank] if rank == self.rank else step.recv(name, frm=OWNERS[rank], timeout=20).numpy()
+        return [given[rank] if rank == self.rank else step.recv(name, frm=OWNERS[rank], timeout=60).numpy()
                 for rank in range(RANKS)]
 
     def learn(self, epoch, number):
@@ -131,7 +133,7 @@ class Trainer:
     def publish(self, number, last):
         report("publishes", number=number)
         at = 0
-        with self.owner.version(number, label=f"turn {self.turn}", timeout=20) as version:
+        with self.owner.version(number, label=f"turn {self.turn}", timeout=60) as version:
             for name, shape in self.shapes.items():
                 rows = self.rows[self.rank][name]
                 size = (rows.stop - rows.start) * shape[1]
@@ -152,7 +154,7 @@ class Trainer:
         """Every other version is switched to at a barrier. The training goes on meanwhile."""
         mode, begun = ("rolling", "barrier")[number % 2], time.monotonic()
         try:
-            self.owner.activate(number, mode=mode, timeout=20)
+            self.owner.activate(number, mode=mode, timeout=30)
             report("activated", number=number, mode=mode, begun=begun)
         except tryst.Error as error:
             report("dropped", number=number, mode=mode, begun=begun, error=str(error))
