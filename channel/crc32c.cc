@@ -160,6 +160,11 @@ uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t bytes) {
   return ~crc;
 }
 
+uint32_t CopyCrc32cPortable(uint32_t crc, void* to, const void* from, size_t bytes) {
+  if (bytes > 0) memcpy(to, from, bytes);
+  return Crc32cPortable(crc, from, bytes);
+}
+
 uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes) {
 #if defined(__x86_64__)
   if (has_instruction) {
@@ -175,8 +180,7 @@ uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes) {
     return Sse42<true>(crc, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes);
   }
 #endif
-  if (bytes > 0) memcpy(to, from, bytes);
-  return Crc32cPortable(crc, from, bytes);
+  return CopyCrc32cPortable(crc, to, from, bytes);
 }
 
 }  // namespace tryst

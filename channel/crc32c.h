@@ -13,8 +13,9 @@ uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
 // Copies the bytes as well: one pass over the memory instead of two.
 uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes);
 
-// The table version, for processors without the instruction, and for tests.
+// The table versions, for processors without the instruction, and for tests.
 uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t bytes);
+uint32_t CopyCrc32cPortable(uint32_t crc, void* to, const void* from, size_t bytes);
 
 }  // namespace tryst
 

@@ -26,10 +26,12 @@ TEST(Crc32cTest, AgreesWithTheTableForEveryLengthAndAlignment) {
     for (size_t at = 0; at < 9; ++at) {
       const uint32_t want = Crc32cPortable(5, data.data() + at, bytes);
       EXPECT_EQ(Crc32c(5, data.data() + at, bytes), want) << bytes << " at " << at;
-      std::vector<uint8_t> copy(bytes + 1, 0xee);
-      EXPECT_EQ(CopyCrc32c(5, copy.data(), data.data() + at, bytes), want);
-      EXPECT_EQ(memcmp(copy.data(), data.data() + at, bytes), 0);
-      EXPECT_EQ(copy[bytes], 0xee);
+      for (const auto copies : {CopyCrc32c, CopyCrc32cPortable}) {
+        std::vector<uint8_t> copy(bytes + 1, 0xee);
+        EXPECT_EQ(copies(5, copy.data(), data.data() + at, bytes), want);
+        EXPECT_EQ(memcmp(copy.data(), data.data() + at, bytes), 0);
+        EXPECT_EQ(copy[bytes], 0xee);
+      }
     }
   }
 }

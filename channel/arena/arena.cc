@@ -245,9 +245,6 @@ Arena::Segment* Arena::AddSegment(uint64_t bytes, bool whole) {
   segments_.push_back(
       std::make_unique<Segment>(*std::move(memory), next_id_ += 0x9E3779B97F4A7C15, whole));
   counters_.segment_bytes += segments_.back()->memory->bytes();
-  if (segments_.back()->memory->reserved_huge_pages()) {
-    counters_.huge_bytes += segments_.back()->memory->bytes();
-  }
   ++counters_.segments;
   ++counters_.segments_made;
   return segments_.back().get();
@@ -267,9 +264,6 @@ void Arena::DropEmptySegments(uint64_t until_bytes) {
   for (size_t i = segments_.size(); i-- > 0 && counters_.segment_bytes > until_bytes;) {
     if (!segments_[i]->empty()) continue;
     counters_.segment_bytes -= segments_[i]->memory->bytes();
-    if (segments_[i]->memory->reserved_huge_pages()) {
-      counters_.huge_bytes -= segments_[i]->memory->bytes();
-    }
     --counters_.segments;
     segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(i));
     dropped_.fetch_add(1, std::memory_order_release);
@@ -314,7 +308,11 @@ std::string Arena::Explain() const {
 
 ArenaCounters Arena::counters() const {
   MutexLock lock(&mu_);
-  return counters_;
+  ArenaCounters now = counters_;
+  for (const auto& segment : segments_) {
+    if (segment->memory->reserved_huge_pages()) now.huge_bytes += segment->memory->bytes();
+  }
+  return now;
 }
 
 void Arena::KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> over) {

@@ -1,6 +1,9 @@
 // What ends a fetch while its bytes are on their way: whoever is told of an end may use the
 // destination, so nothing is told while the GPU may still write there.
+#include <sys/resource.h>
+
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -134,8 +137,13 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     }
     auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
+    rlimit files;
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const rlimit lowered = {no_descriptor_is_left_ ? 0 : files.rlim_cur, files.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &lowered), 0);
     channel_.Answer(asked, absl::OkStatus(), answer);
     Turns(1);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
   }
   IpcExporter* exporter() {
     if (exporter_ == nullptr) exporter_ = std::make_unique<IpcExporter>(other_.get());
@@ -171,6 +179,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
   DeviceMemory into_;
   DeviceMemory plain_;
   std::unique_ptr<DeviceFetcher> fetcher_;
+  bool no_descriptor_is_left_ = false;
   int ended_ = 0;
   absl::Status status_;
 };
@@ -291,6 +300,15 @@ TEST_P(ChunksAskedForTest, WhatDoesNotComeIsStagedAndExplained) {
   EXPECT_TRUE(status_.ok()) << status_;
 }
 
+TEST_P(ChunksAskedForTest, WhoHasNoDescriptorLeftForAMailboxIsStaged) {
+  Start();
+  no_descriptor_is_left_ = true;
+  AnswerManifest(How::kChunks);
+  EXPECT_NE(channel_.Asked("|chunk|0"), "");
+  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "cannot open a local socket"))
+      << fetcher_->Explain();
+}
+
 TEST_P(ChunksAskedForTest, AProducerThatNoLongerKeepsTheTensorEndsTheFetch) {
   Start();
   AnswerManifest(How::kChunks);
@@ -329,6 +347,7 @@ class OddFetchTest : public CopyUnderWayTest {
   struct Got {
     int ended = 0;
     absl::Status status;
+    Tensor tensor;
   };
   std::shared_ptr<Got> Fetch(const std::string& edge, Cancellation* cancellation, Deadline deadline,
                              bool has_destination = true, bool by_reference = false) {
@@ -347,6 +366,7 @@ class OddFetchTest : public CopyUnderWayTest {
     fetcher_->Fetch(1, prefix->At(0, 0), args, [got](Received&& received) {
       ++got->ended;
       got->status = std::move(received.status);
+      got->tensor = std::move(received.tensor);
     });
     Turns(1);
     return got;
@@ -423,6 +443,83 @@ TEST_P(OddFetchTest, ATensorIsHandedOnOnlyIfItIsStillKept) {
   channel_.Answer("|device|7|back", absl::OkStatus());
   Turns(2);
   EXPECT_NE(channel_.Asked("|into|"), "") << "the second asks for itself";
+}
+
+// The answer that it is kept begins a new lease, also for the next.
+TEST_P(OddFetchTest, ATensorThatIsStillKeptIsHandedOnWithItsNewLease) {
+  const auto first = Fetch("t", &cancellation_, Deadline::Never());
+  fake_->hold(true);
+  AnswerManifest(How::kInPlace);
+  const auto second = Fetch("t", nullptr, Deadline::Never());
+  cancellation_.StartCancel();
+  PassSeconds(70);
+  fake_->hold(false);
+  Turns(100);
+  channel_.Answer("|device|7|alive", absl::OkStatus());
+  Turns(100);
+  EXPECT_EQ(first->status.code(), absl::StatusCode::kCancelled) << first->status;
+  EXPECT_EQ(channel_.Asked("|alive") + channel_.Asked("|back"), "") << "it was just answered";
+  EXPECT_EQ(second->ended, 1);
+  EXPECT_TRUE(second->status.ok()) << second->status;
+}
+
+TEST_P(OddFetchTest, ATensorThatIsNotAsTheDestinationIsRefused) {
+  for (const bool of_another_type : {false, true}) {
+    const auto got = Fetch("t", nullptr, Deadline::Never());
+    DeviceManifest manifest = Staged(kBytes);
+    if (of_another_type) {
+      manifest.dtype = DType::kInt8;
+    } else {
+      manifest.shape = {kBytes, 1};
+    }
+    AnswerWith("|into|", manifest);
+    Turns(10);
+    EXPECT_EQ(got->ended, 1);
+    EXPECT_EQ(got->status.code(), absl::StatusCode::kInvalidArgument) << got->status;
+    channel_.Answer("|device|7|back", absl::OkStatus());
+    Turns(2);
+  }
+}
+
+// What is queued on the stream behind it could otherwise read a tensor of which a part is missing.
+TEST_P(OddFetchTest, AReceiveOnAStreamEndsWhenItsLastCopyHasBegun) {
+  RecvArgs args;
+  args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
+                                    MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  GpuContext::Options options;
+  options.complete_on_stream = true;
+  args.device_context = *GpuContext::Make(engine_.get(), nullptr, options);
+  int ended = 0;
+  fetcher_->Fetch(1, Key("t"), args, [&ended](Received&& received) {
+    ++ended;
+    EXPECT_TRUE(received.status.ok()) << received.status;
+  });
+  Turns(1);
+  DeviceManifest manifest = Staged(kBytes);
+  manifest.chunk_bytes = kBytes / 2;
+  AnswerWith("|into|", manifest);
+  channel_.Answer("|chunk|0", absl::OkStatus(), Bytes(kBytes / 2));
+  Turns(100);
+  EXPECT_EQ(ended, 0);
+  channel_.Answer("|chunk|1", absl::OkStatus(), Bytes(kBytes / 2));
+  Turns(100);
+  EXPECT_EQ(ended, 1);
+}
+
+// It was to be a view, which ends when its user lets go of it; a copy ends now.
+TEST_P(OddFetchTest, WhatCannotBeAViewIsCopiedAndDone) {
+  const auto got = Fetch("t", nullptr, Deadline::Never(), /*has_destination=*/false,
+                         /*by_reference=*/true);
+  DeviceManifest manifest = InThisProcess();
+  manifest.process = 12345;
+  AnswerWith("|device|", manifest);
+  channel_.Answer("|device|0|probe", absl::UnavailableError("no probe"));
+  Turns(1);
+  channel_.Answer("|device|7|chunk|0", absl::OkStatus(), Bytes(kBytes));
+  Turns(200);
+  EXPECT_EQ(got->ended, 1);
+  EXPECT_TRUE(got->status.ok()) << got->status;
+  EXPECT_NE(channel_.Asked("|device|7|done"), "");
 }
 
 TEST_P(OddFetchTest, ALeaseCountsFromWhenItWasAskedFor) {
@@ -560,6 +657,53 @@ TEST_P(OddFetchTest, AViewThatIsNotMadeUsesNoMapping) {
     Turns(2);
   }
   EXPECT_EQ(engine_->mappings()->ForgetAll(), 1u) << "nobody uses it";
+}
+
+TEST_P(OddFetchTest, AViewUsesItsMappingUntilItIsGone) {
+  Start();
+  AnswerManifest(How::kChunks);
+  HandOnChunks();
+  Turns(200);
+  ASSERT_TRUE(status_.ok()) << status_;
+  channel_.Answer("|done", absl::OkStatus());
+  const auto got = Fetch("view", nullptr, Deadline::Never(), /*has_destination=*/false,
+                         /*by_reference=*/true);
+  PassSeconds(30);
+  AnswerManifest(How::kChunks, "view|device|", "view");
+  channel_.Answer("|device|7|alive", absl::OkStatus());
+  Turns(2);
+  ASSERT_EQ(got->ended, 1);
+  EXPECT_TRUE(got->status.ok()) << got->status;
+  EXPECT_EQ(fetcher_->counters().views, 1u);
+  EXPECT_EQ(engine_->mappings()->ForgetAll(), 0u);
+  got->tensor = Tensor();
+  Turns(2);
+  EXPECT_EQ(engine_->mappings()->ForgetAll(), 1u) << "nobody uses it";
+  channel_.Answer("|device|7|done", absl::OkStatus());
+  PassSeconds(60);
+  EXPECT_EQ(channel_.Asked("|alive"), "");
+  EXPECT_EQ(poller_.NextTimerNs(), std::numeric_limits<int64_t>::max())
+      << "there is nothing to renew";
+}
+
+// No kernel of this GPU reaches the other's memory: the driver copies.
+TEST_P(OddFetchTest, ACopyFromAGpuOutOfReachIsTheDrivers) {
+  for (const bool in_reach : {false, true}) {
+    if (in_reach) engine_->AddPeer(1);
+    const auto tensor = [](const DeviceMemory& memory, int ordinal) {
+      return *Tensor::Adopt(memory.data(), DType::kUint8, {1000},
+                            MemorySpace{MemorySpace::Kind::kDevice, ordinal}, nullptr);
+    };
+    const int copies = fake_->calls("cuMemcpyAsync");
+    int ended = 0;
+    engine_->StartCopy(tensor(plain_, 1), tensor(into_, 0), nullptr, [&](absl::Status status) {
+      ++ended;
+      EXPECT_TRUE(status.ok()) << status;
+    });
+    for (int i = 0; i < 1000 && ended == 0; ++i) Turns(1);
+    EXPECT_EQ(ended, 1);
+    EXPECT_EQ(fake_->calls("cuMemcpyAsync") - copies, in_reach ? 0 : 1);
+  }
 }
 
 // Between two GPUs of one worker, and on one GPU without a copy.

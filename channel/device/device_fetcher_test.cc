@@ -10,9 +10,15 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "channel/arena/arena.h"
 #include "channel/crc32c.h"
 #include "channel/device/device_engine.h"
+#include "channel/device/peer_segments.h"
+#include "channel/device/staging_pool.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/cancellation.h"
@@ -29,10 +35,13 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const RecvArgs&, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     waiting.emplace(std::string(key.edge()), std::move(done));
+    destination = args.destination;
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {
+    ++manys;
+  }
   void AbortStep(int64_t, const absl::Status&) override {}
   // Answers the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
@@ -46,6 +55,22 @@ class HeldFetcher final : public TensorFetcher {
     ADD_FAILURE() << "nobody asked for " << end;
   }
   std::multimap<std::string, DoneFn> waiting;
+  Tensor destination;  // The last fetch has it.
+  int manys = 0;
+};
+
+// Has no room until the test says so.
+class FullExecutor final : public Executor {
+ public:
+  bool TryRun(Work* work) override {
+    ++tries;
+    if (full) return false;
+    std::move (*work)();
+    return true;
+  }
+  void Run(Work work) override { std::move(work)(); }
+  bool full = true;
+  int tries = 0;
 };
 
 class DeviceFetcherTest : public ::testing::Test {
@@ -57,6 +82,7 @@ class DeviceFetcherTest : public ::testing::Test {
   }
   static constexpr int64_t kBytes = 64;
   static constexpr char kProbe[] = "|device|0|probe";
+  const std::string kInto = absl::StrCat("|into|", static_cast<int>(DType::kUint8), "|64");
 
   void SetUp() override {
     auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
@@ -81,24 +107,18 @@ class DeviceFetcherTest : public ::testing::Test {
     engine_->Detach();
   }
 
-  // Starts a fetch and lets it be told of memory in another process, which is to be proved.
-  void FetchUntilTheProbe(const RecvArgs& wanted, const char* edge) {
-    auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
-                                        "/job:worker/replica:0/task:0/device:GPU:0", edge);
-    ASSERT_TRUE(prefix.ok()) << prefix.status();
-    RecvArgs args = wanted;
-    auto into = Tensor::Adopt(memory_.data(), DType::kUint8, {kBytes},
-                              MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
-    ASSERT_TRUE(into.ok());
-    args.destination = *into;
-    auto context = GpuContext::Make(engine_.get(), nullptr);
-    ASSERT_TRUE(context.ok());
-    args.device_context = *context;
-    fetcher_->Fetch(1, prefix->At(0, 0), args, [this](Received&& received) {
-      ++ended_;
-      status_ = std::move(received.status);
-    });
-    poller_.Turn();
+  static TensorKey Key(const std::string& edge) {
+    return TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                 "/job:worker/replica:0/task:0/device:GPU:0", edge)
+        ->At(0, 0);
+  }
+  RecvArgs IntoMemory(RecvArgs args) {
+    args.destination = *Tensor::Adopt(memory_.data(), DType::kUint8, {kBytes},
+                                      MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    return args;
+  }
+  static DeviceManifest InAnotherProcess() {
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;
     manifest.shape = {kBytes};
@@ -110,12 +130,32 @@ class DeviceFetcherTest : public ::testing::Test {
     manifest.process = 12345;
     manifest.address = 1 << 20;
     manifest.reference.allocation_bytes = kBytes;
+    return manifest;
+  }
+  void AnswerWith(const std::string& asked, const DeviceManifest& manifest) {
     auto answer = Tensor::Allocate(DType::kUint8, {int64_t{DeviceManifest::kBytes}});
     ASSERT_TRUE(answer.ok());
     EncodeManifest(manifest, static_cast<uint8_t*>(answer->mutable_data()));
-    channel_.Answer("|into|" + std::to_string(static_cast<int>(DType::kUint8)) + "|64",
-                    absl::OkStatus(), *answer);
+    channel_.Answer(asked, absl::OkStatus(), *answer);
     poller_.Turn();
+  }
+  // Starts a fetch and lets it be told of memory in another process, which is to be proved.
+  void FetchUntilTheProbe(const RecvArgs& wanted, const char* edge,
+                          const DeviceManifest& manifest = InAnotherProcess()) {
+    fetcher_->Fetch(1, Key(edge), IntoMemory(wanted), [this](Received&& received) {
+      ++ended_;
+      status_ = std::move(received.status);
+      tensor_ = std::move(received.tensor);
+    });
+    poller_.Turn();
+    AnswerWith(kInto, manifest);
+  }
+  void TurnUntilAsked(const std::string& edge) {
+    for (int i = 0; i < 1000 && !Asked(edge); ++i) {
+      poller_.Turn();
+      usleep(1000);
+    }
+    EXPECT_TRUE(Asked(edge)) << edge;
   }
   bool Asked(const std::string& edge) const { return channel_.waiting.count(edge) != 0; }
 
@@ -129,6 +169,7 @@ class DeviceFetcherTest : public ::testing::Test {
   std::unique_ptr<DeviceFetcher> fetcher_;
   int ended_ = 0;
   absl::Status status_;
+  Tensor tensor_;
 };
 
 TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
@@ -143,6 +184,7 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
   poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kDeadlineExceeded) << status_;
+  EXPECT_TRUE(absl::StrContains(status_.message(), "waits for the proof of a way")) << status_;
   EXPECT_TRUE(Asked("a|device|7|back")) << "it took nothing";
   // The probe goes on for others, and its end is nothing to who has left.
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
@@ -174,6 +216,118 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+  EXPECT_FALSE(tensor_.valid()) << "its bytes are nobody's";
+}
+
+// A proof by one channel says nothing of the next one, which has no such way.
+TEST_F(DeviceFetcherTest, WhatTheNicsNoLongerBringIsStaged) {
+  DeviceFetcherOptions options;
+  options.direct_bytes = 1;
+  fetcher_ = std::make_unique<DeviceFetcher>(&poller_, &channel_, options);
+  DeviceManifest manifest = InAnotherProcess();
+  manifest.has_ipc = false;
+  FetchUntilTheProbe(RecvArgs(), "host", manifest);
+  EXPECT_TRUE(Asked("host|device|7|chunk|0")) << "it lies in no GPU's memory";
+  manifest.on_device = true;
+  FetchUntilTheProbe(RecvArgs(), "a", manifest);
+  DeviceManifest probe = manifest;
+  uint8_t bytes[kBytes] = {};
+  probe.digest = Crc32c(0, bytes, kBytes);
+  AnswerWith(kProbe, probe);
+  TurnUntilAsked("a|device|0|direct");
+  const Tensor into = channel_.destination;
+  LoadFakeCuda()->poke(AddressOf(into.data()), bytes, kBytes);
+  channel_.Answer("|direct", absl::OkStatus(), into);
+  TurnUntilAsked("a|device|7|whole");
+  clock_.now_ns += 3600 * int64_t{1'000'000'000};
+  FetchUntilTheProbe(RecvArgs(), "b", manifest);
+  TurnUntilAsked("b|device|7|whole");  // What was proved stays so.
+  channel_.Answer("a|device|7|whole", absl::UnimplementedError("this channel has no NIC"));
+  poller_.Turn();
+  EXPECT_EQ(ended_, 0) << status_;
+  EXPECT_TRUE(Asked("a|device|7|chunk|0"));
+  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "this channel has no NIC"))
+      << fetcher_->Explain();
+}
+
+TEST_F(DeviceFetcherTest, AManyEndsOnceWithTheLastOfItsKeys) {
+  int many_ended = 0;
+  const auto done = [&](const absl::Status& status, absl::Span<Received> received) {
+    ++many_ended;
+    EXPECT_EQ(received.size(), 2u);
+    status_ = status;
+  };
+  fetcher_->FetchMany(1, {}, RecvArgs(), done);
+  EXPECT_EQ(channel_.manys, 1) << "no key wants a GPU's memory";
+  RecvArgs args;
+  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+  fetcher_->FetchMany(1, {Key("a"), Key("b")}, args, done);
+  poller_.Turn();
+  channel_.Answer("", absl::UnavailableError("no"));
+  poller_.Turn();
+  EXPECT_EQ(many_ended, 0);
+  channel_.Answer("", absl::UnavailableError("no"));
+  poller_.Turn();
+  EXPECT_EQ(many_ended, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+  EXPECT_EQ(channel_.manys, 1);
+}
+
+TEST_F(DeviceFetcherTest, AnExecutorWithoutRoomIsAskedAgain) {
+  FullExecutor executor;
+  RecvArgs args;
+  args.executor = &executor;
+  fetcher_->Fetch(1, Key("a"), IntoMemory(args), [this](Received&& received) {
+    ++ended_;
+    status_ = std::move(received.status);
+  });
+  poller_.Turn();
+  channel_.Answer(kInto, absl::UnavailableError("no"));
+  poller_.Turn();
+  EXPECT_EQ(executor.tries, 1);
+  executor.full = false;
+  clock_.now_ns += 1'000'000;
+  poller_.Turn();
+  EXPECT_EQ(executor.tries, 2);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+}
+
+TEST_F(DeviceFetcherTest, AnEngineNeedsASlotOfEachKind) {
+  for (const uint32_t fetch_slots : {0, 1}) {
+    DeviceEngineOptions options;
+    options.fetch_slots = fetch_slots;
+    EXPECT_EQ(DeviceEngine::Open(&poller_, gpu_.get(), options).ok(), fetch_slots > 0);
+  }
+}
+
+TEST_F(DeviceFetcherTest, APeersSegmentIsReachedToItsLastByte) {
+  const auto segments = std::make_shared<PeerSegments>();
+  DeviceEngineOptions options;
+  options.slot_bytes = 4096;
+  options.arena = Arena::Make(ArenaOptions());
+  options.arena->SetPeerWatcher(segments);
+  const auto engine = DeviceEngine::Open(&poller_, gpu_.get(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<char> memory(8192);
+  char* const at = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(&memory[4095])) & ~4095);
+  segments->OnMapped(at, 4096);
+  EXPECT_TRUE((*engine)->ReadsPeer(at + 96, 4000)) << segments->refusal();
+  EXPECT_FALSE((*engine)->ReadsPeer(at + 97, 4000));
+  segments->OnUnmapping(at);
+}
+
+TEST_F(DeviceFetcherTest, ASlotInSharedMemorySaysWhereItLies) {
+  const auto arena = Arena::Make(ArenaOptions());
+  const auto pool = StagingPool::CreateShared(gpu_.get(), 4096, 2, arena.get());
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const StorageRef slots[2] = {(*pool)->Take(), (*pool)->Take()};
+  for (const StorageRef& slot : slots) {
+    ASSERT_TRUE(slot);
+    const MemorySpace space = arena->SpaceOf(slot->data());
+    EXPECT_EQ(slot->space().segment_id, space.segment_id);
+    EXPECT_EQ(slot->space().segment_offset, space.segment_offset);
+  }
 }
 
 // The step whose fetch asked for it was aborted; that says nothing of the way.
@@ -222,28 +376,14 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
   ASSERT_TRUE(ours.ok()) << ours.status();
   const Heir producer;
   FetchUntilTheProbe(RecvArgs(), "a");
-  DeviceManifest probe;
-  probe.dtype = DType::kUint8;
-  probe.shape = {kBytes};
-  probe.bytes = kBytes;
-  probe.chunk_bytes = 4096;
-  probe.has_ipc = true;
-  probe.host = ThisHost();
-  probe.process = 12345;
+  DeviceManifest probe = InAnotherProcess();
   probe.address = memory_.address();
   probe.reference = producer.Export(*ours);
   uint8_t bytes[kBytes];
   LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
   probe.digest = Crc32c(0, bytes, kBytes) ^ 1;
-  auto answer = Tensor::Allocate(DType::kUint8, {int64_t{DeviceManifest::kBytes}});
-  ASSERT_TRUE(answer.ok());
-  EncodeManifest(probe, static_cast<uint8_t*>(answer->mutable_data()));
-  channel_.Answer(kProbe, absl::OkStatus(), *answer);
-  for (int i = 0; i < 1000 && !Asked("a|device|7|chunk|0"); ++i) {
-    poller_.Turn();
-    usleep(1000);
-  }
-  EXPECT_TRUE(Asked("a|device|7|chunk|0")) << "it is not staged";
+  AnswerWith(kProbe, probe);
+  TurnUntilAsked("a|device|7|chunk|0");  // It is staged.
   EXPECT_NE(fetcher_->Explain().find("a test of reading its GPU memory got wrong bytes"),
             std::string::npos)
       << fetcher_->Explain();

@@ -70,7 +70,7 @@ absl::Status DeviceProxy::Stop(absl::Duration timeout) {
   while (!stopped_) {
     poller_->RunAndWait([this] {
       source_->Close();
-      bool idle = fetcher_ == nullptr || fetcher_->Drained();
+      bool idle = fetcher_->Drained();
       for (auto& engine : engines_) idle &= engine->idle();
       if (!idle) return;
       for (auto& engine : engines_) engine->Detach();

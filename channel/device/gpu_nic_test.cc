@@ -472,6 +472,12 @@ TEST_F(GpuNicTest, TheCheckShowsEachPairWithItsFigures) {
     EXPECT_THAT(finding.ToText(), HasSubstr("a flush takes "));
     EXPECT_THAT(finding.ToText(), HasSubstr("flushed: below compute capability 9.0"));
   }
+  options.measure = false;
+  findings = CheckGdr(options);
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  EXPECT_EQ(findings->front().reach.way, DirectWay::kDmaBuf);
+  EXPECT_EQ(findings->front().flush_us, 0);
+  options.measure = true;
   Attribute(cuda::kDmaBuf, 0);
   findings = CheckGdr(options);
   ASSERT_TRUE(findings.ok()) << findings.status();

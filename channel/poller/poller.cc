@@ -153,7 +153,6 @@ void Poller::Stop() {
   WakeOwn();
   Wake();
   thread_.join();
-  CloseTurns();
 }
 
 // ---- Turns ----

@@ -227,6 +227,8 @@ TEST_F(ChannelPoolsTest, AManyOfOnePeerIsOneOnItsPoller) {
   }
 }
 
+TEST_F(ChannelPoolsTest, AManyOfNoKeysEnds) { EXPECT_TRUE(FetchMany({}).empty()); }
+
 TEST_F(ChannelPoolsTest, AnEndOfAStepWakesOnlyPollersThatHaveFetched) {
   EXPECT_EQ(FetchMany({Key(Task("ps", 1), "one")}).size(), 1u);
   pools_->AbortStep(1, absl::AbortedError("over"));

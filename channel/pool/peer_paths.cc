@@ -252,7 +252,6 @@ void PeerPaths::OnTimer() {
   if (keys_out_ != nullptr && keys_out_->has_before() && now_ns() - keys_checked_ns_ >= kKeysNs) {
     NoteKeysBefore();
   }
-  SetTimer();
 }
 
 void PeerPaths::RetryNow() {

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/device/chunk_mail.h"
 #include "channel/device/device_engine.h"
 #include "channel/device/device_source.h"
 #include "channel/poller/poller.h"
 #include "gpu/device_memory.h"
+#include "gpu/expandable_range.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -257,6 +259,51 @@ TEST_F(DeviceLeaseTest, WhatCannotBeCopiedStaysWhereItIs) {
       ASSERT_TRUE(answer.status.ok()) << answer.status;
       EXPECT_EQ(answer.tensor.bytes(), number + (ordinary ? 0 : DeviceManifest::kBytes));
     }
+  }
+}
+
+// A consumer that asks for memory which it was not offered, and one whose chunk cannot be exported.
+TEST_F(DeviceLeaseTest, ChunksAreHandedOnOnlyWhereTheyAreOffered) {
+  ExpandableRange range(gpu_.get(), 1, 1);
+  range.Map(0);
+  for (const bool offered : {false, true}) {
+    DeviceSourceOptions options;
+    options.inside_bytes = 0;
+    options.offer_ipc = offered;
+    Open(options);
+    auto tensor = Tensor::Adopt(reinterpret_cast<void*>(range.At(0)), DType::kUint8, {64},
+                                MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    ASSERT_TRUE(step_.step()->Send(GpuKey(), args_, *tensor, false).ok());
+    const Answer kept = TakeGpu(*ManifestKey(GpuKey(), ThisHost(), Tensor()));
+    ASSERT_TRUE(kept.status.ok()) << kept.status;
+    const auto manifest = DecodeManifest(kept.tensor.data_as<uint8_t>(), kept.tensor.bytes());
+    ASSERT_TRUE(manifest.ok());
+    EXPECT_EQ(manifest->has_chunks, offered);
+    const auto mailbox = *ChunkMailbox::Open();
+    const TensorKey asked =
+        *ChunksKey(GpuKey(), manifest->transfer, 0, mailbox->name(), mailbox->token());
+    if (offered) {
+      fake_->fail("cuMemExportToShareableHandle", cuda::kOutOfMemory, 1, 0);
+      EXPECT_EQ(TakeGpu(asked).status.code(), absl::StatusCode::kResourceExhausted);
+    }
+    EXPECT_EQ(TakeGpu(asked).status.code(),
+              offered ? absl::StatusCode::kOk : absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(source_->counters().handed_on, offered ? 1u : 0u);
+  }
+}
+
+TEST_F(DeviceLeaseTest, EachProbeIsAnsweredWithTheSameMemory) {
+  uint32_t digest = 0;
+  for (const bool again : {false, true}) {
+    const Answer answer = TakeGpu(*TransferKey(GpuKey(), 0, "probe"));
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    const auto probe = DecodeManifest(answer.tensor.data_as<uint8_t>(), answer.tensor.bytes());
+    ASSERT_TRUE(probe.ok());
+    EXPECT_NE(probe->digest, 0u);
+    if (again) {
+      EXPECT_EQ(probe->digest, digest);
+    }
+    digest = probe->digest;
   }
 }
 
