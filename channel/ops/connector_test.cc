@@ -80,6 +80,12 @@ TEST_F(ConnectorTest, APathIsUnusableWhenItHasFailedForGiveUpMs) {
   EXPECT_FALSE(connector_.Unusable());
 }
 
+TEST_F(ConnectorTest, AClockMayBeginWithZero) {
+  connector_.NoteFailing(0);
+  poller_.Turn();
+  EXPECT_TRUE(connector_.Unusable());
+}
+
 TEST_F(ConnectorTest, AnAnswerBelongsToItsAttempt) {
   connector_.Begin(Connector::State::kHello);
   Say();

@@ -32,17 +32,22 @@ class Slow final : public TensorSource {
   int back = 0;
 };
 
-// Opens at once.
+// Opens at once, and ends at once unless it drains.
 class Link final : public ServeLink {
  public:
   explicit Link(ServeSession* session) : session_(session) {}
+  void Drain() {
+    linked_ = false;
+    session_->OnLinkGone();
+  }
+  bool drains = false;
+
+  bool Exists() const override { return linked_; }
 
  private:
-  bool Exists() const override { return linked_; }
   void Break(const absl::Status& why) override {
-    linked_ = false;
     session_->OnLinkBroken(why);
-    session_->OnLinkGone();
+    if (!drains) Drain();
   }
   absl::Status Open(const Hello& hello, Hello*) override {
     linked_ = true;
@@ -184,6 +189,22 @@ TEST_F(ConsumersTest, SessionsThatAreOverDoNotPileUp) {
   EXPECT_EQ(answers_.size(), 100u);
   EXPECT_EQ(consumers_.serving().size(), 1u);
   EXPECT_LE(consumers_.closing(), 1u);
+}
+
+TEST_F(ConsumersTest, AHelloThatWaitsForTheDrainEndsWithAFarewell) {
+  consumers_.OnHello(From(1, 1), Note());
+  Link* const link = static_cast<Link*>(last_->link());
+  link->drains = true;
+  consumers_.OnHello(From(1, 2), Note());
+  ASSERT_EQ(answers_.size(), 1u);
+  consumers_.OnFarewell(From(1, 3), EncodeFarewell({1, {}}), Note());
+  ASSERT_EQ(answers_.size(), 3u);
+  EXPECT_EQ(answers_[1].code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(answers_[2].ok()) << answers_[2];
+  link->drains = false;
+  link->Drain();
+  EXPECT_EQ(answers_.size(), 3u);
+  EXPECT_FALSE(link->Exists()) << "the hello is over";
 }
 
 TEST_F(ConsumersTest, WhoComesAgainInTimeIsNotGivenUp) {

@@ -328,7 +328,7 @@ std::string FetchOps::WhyLate(const FetchOp& op) const {
 
 void FetchOps::OnOpTimer(FetchOp* op) {
   FetchAsk* const ask = op->ask;
-  const bool in_front = ask != nullptr && ask->front == op;
+  const bool in_front = ask->front == op;  // The timer ends before the fetch leaves its line.
   if (in_front && ask->state == FetchState::kLeaving && ops_options_.leave_ns > 0) {
     // The peer is slow to answer. Its slot stays with it; the caller need not.
     return ReportFront(ask, op->end_status);

@@ -124,11 +124,35 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   std::vector<std::unique_ptr<FetchAsk>> blocks_;
 };
 
+// Keeps the hellos, which the test answers.
+class KeptHellos final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    asked.push_back(hello);
+    answers.push_back(std::move(done));
+  }
+  std::vector<Hello> asked;
+  std::vector<HelloDone> answers;
+};
+
+class CountingUser final : public PathUser {
+ public:
+  bool HasAnother() const override { return true; }
+  bool HasLastResort() const override { return true; }
+  void OnRefused() override { ++refused; }
+  void OnLeft(std::vector<WaitingFetch>) override {}
+  void OnUsable() override { ++usable; }
+  void OnTooLarge(std::vector<WaitingFetch>) override {}
+  void OnNetworkChange() override {}
+  int refused = 0;
+  int usable = 0;
+};
+
 // Hears what the test says.
 class WrittenFetches final : public FetchSession {
  public:
-  WrittenFetches(Poller* poller, const FetchOpsOptions& options)
-      : FetchSession(poller, nullptr, options,
+  WrittenFetches(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options)
+      : FetchSession(poller, bootstrap, options,
                      [](FetchSession* session) { return std::make_unique<WrittenLink>(session); }) {
   }
 
@@ -238,7 +262,7 @@ class FetchOpsTest : public testing::Test {
     poller_.Turn();
   }
   ~FetchOpsTest() override { End(); }
-  void Make() { fetches_ = std::make_unique<WrittenFetches>(&poller_, options_); }
+  void Make() { fetches_ = std::make_unique<WrittenFetches>(&poller_, &hellos_, options_); }
   // Whatever is out ends, and nothing is left.
   void End() {
     if (fetches_ == nullptr) return;
@@ -292,6 +316,7 @@ class FetchOpsTest : public testing::Test {
 
   VirtualAlarms alarms_;
   Poller poller_{&alarms_};
+  KeptHellos hellos_;
   FetchOpsOptions options_;
   std::unique_ptr<WrittenFetches> fetches_;
 };
@@ -637,6 +662,41 @@ TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
   EXPECT_EQ(fetches_->slots().free(), 2u);
 }
 
+// Without that time a deadline does not give back memory that the peer may still write.
+TEST_F(FetchOpsTest, ADeadlineAfterACancelDoesNotEndTheWaitForTheLastWord) {
+  fetches_->written()->may_be_written = true;
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  args.deadline = Deadline::After(alarms_, absl::Milliseconds(20));
+  fetches_->Open(1);
+  const auto a = Fetch("a", args);
+  (void)Said();
+  cancellation.StartCancel();
+  Pass(21 * kMs);
+  EXPECT_EQ(a->times, 0);
+  fetches_->SayGone(0);
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  EXPECT_TRUE(absl::IsCancelled(a->status)) << a->status;
+}
+
+TEST_F(FetchOpsTest, AnAbortEndsWhatWasAskedForAheadOfItsOwnStepAlone) {
+  fetches_->Open(2);
+  for (const int64_t step : {1, 2}) {
+    FetchAsk* const ahead = fetches_->TakeAsk(fetches_->keys()->Intern(Key("a")), step);
+    fetches_->TakeSlot(ahead);
+    fetches_->SendSoon(ahead);
+  }
+  EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 a"));
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
+  fetches_->SayGone(0);
+  fetches_->AbortStep(2, absl::AbortedError("over"));
+  EXPECT_THAT(Said(), ElementsAre("cancel 1.0"));
+  fetches_->SayGone(1);
+}
+
 // ---- The order of a key ----
 
 TEST_F(FetchOpsTest, OfAKeyAndStepOneIsAskedForAtATimeAndTheNextGoesFirst) {
@@ -795,6 +855,21 @@ TEST_F(FetchOpsTest, ATensorThatComesMeanwhileIsNotParked) {
   EXPECT_THAT(Said(), ElementsAre("park 0 as 1")) << "the other has waited for less";
   Pass(kMs);
   EXPECT_THAT(Said(), ElementsAre("park 1 as 2"));
+}
+
+TEST_F(FetchOpsTest, NobodyIsParkedForOneThatHasStoppedWaiting) {
+  fetches_->Open(1);
+  (void)Fetch("a");
+  (void)Said();
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  (void)Fetch("b", args);
+  (void)Said();
+  cancellation.StartCancel();
+  EXPECT_THAT(Said(), IsEmpty());
+  Pass(kMs);
+  EXPECT_THAT(Said(), IsEmpty());
 }
 
 TEST_F(FetchOpsTest, SoManyAreParkedAndNoMore) {
@@ -997,6 +1072,25 @@ TEST_F(FetchOpsTest, ALinkThatEndsIsForgottenAndAllIsAskedAgainInOrder) {
   EXPECT_EQ(a->times + b->times + c->times + d->times, 4);
 }
 
+TEST_F(FetchOpsTest, WhatEndsWithoutALinkLeavesNoWordForTheNext) {
+  fetches_->Open(1);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  const auto a = Fetch("a", args);
+  (void)Fetch("b");
+  (void)Said();
+  ParkAllOf(1);
+  (void)Said();
+  fetches_->Unlink();
+  cancellation.StartCancel();
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  EXPECT_FALSE(fetches_->HasWords());
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b", "replayed")) << "the peer drops what is not named";
+}
+
 TEST_F(FetchOpsTest, ACancelThatALinkHasLostIsSaidOverTheNext) {
   fetches_->Open(1);
   fetches_->written()->may_be_written = true;
@@ -1089,6 +1183,63 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(fetches_->live(), 0u);
   std::move(taken[0].done)({absl::OkStatus(), Tensor(), true});
   EXPECT_EQ(a->times, 1);
+}
+
+// It says nothing of what the peer has for us.
+TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
+  CountingUser user;
+  options_.user = &user;
+  End();
+  Make();
+  fetches_->Open(1);
+  fetches_->Resume();
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->Unlink();
+  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  for (const bool belongs : {false, true}) {
+    ASSERT_EQ(hellos_.asked.size(), 1u);
+    Hello answer = std::exchange(hellos_.asked, {})[0];
+    answer.incarnation = 2;
+    if (!belongs) --answer.epoch;
+    std::move(std::exchange(hellos_.answers, {})[0])(std::move(answer));
+    poller_.Turn();
+    EXPECT_EQ(a->times, belongs ? 1 : 0);
+    EXPECT_EQ(user.refused, belongs ? 1 : 0);
+    if (!belongs) fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  }
+  EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
+  End();
+}
+
+TEST_F(FetchOpsTest, AProbeIsOverWithTheFirstSignThatThePathWorks) {
+  CountingUser user;
+  options_.user = &user;
+  End();
+  Make();
+  fetches_->Probe();
+  fetches_->OnLinkOpen();
+  EXPECT_TRUE(fetches_->is_probing());
+  for (int i = 0; i < 2; ++i) fetches_->OnWord();
+  EXPECT_EQ(user.usable, 1);
+  EXPECT_FALSE(fetches_->is_probing());
+  End();
+}
+
+// One wrong word is forgiven to who has brought something over that connection.
+TEST_F(FetchOpsTest, WhoSaysNonsenseAndHasBroughtNothingHasToBringSomething) {
+  options_.give_up_ms = 2000;
+  for (const bool brought : {false, true}) {
+    End();
+    Make();
+    fetches_->OnLinkOpen();
+    fetches_->OnWord();
+    if (brought) fetches_->owed()->NoteBrought();
+    fetches_->OnLinkBroken(absl::DataLossError("nonsense"));
+    fetches_->OnLinkOpen();
+    fetches_->OnWord();
+    EXPECT_EQ(fetches_->owed()->works(), brought);
+  }
 }
 
 // ---- Delivery ----
@@ -1239,8 +1390,23 @@ TEST_F(FetchManyTest, EachHasItsDestination) {
   EXPECT_TRUE(fetches_->At(0)->wants().destinations.empty());
   fetches_->SayTensor(0);
   fetches_->SayTensor(1);
-  into[1] = into[0];
   EXPECT_EQ(fetches_->live(), 0u);
+}
+
+TEST_F(FetchManyTest, ADestinationIsLetGoOfWithItsResult) {
+  int64_t memory = 0;
+  bool is_free = false;
+  RecvArgs args;
+  std::vector<Tensor> into = {
+      *Tensor::Adopt(&memory, DType::kInt64, {}, MemorySpace(), [&is_free] { is_free = true; })};
+  args.destinations = into;
+  fetches_->Open(1);
+  (void)FetchMany({"a"}, args);
+  (void)Said();
+  into.clear();
+  EXPECT_FALSE(is_free);
+  fetches_->SayTensor(0);
+  EXPECT_TRUE(is_free);
 }
 
 TEST_F(FetchManyTest, OneCallGoesToTheExecutorWhenItHasRoom) {
@@ -1467,6 +1633,20 @@ TEST_F(FetchOpsTest, TheMemoryOfABurstGoesASecondLaterAndItsKeysStayTen) {
   EXPECT_EQ(poller_.bursts_over(), bursts + 1);
   EXPECT_EQ(poller_.NextTimerNs(), kNever);
   EXPECT_EQ(fetches_->written()->dropped_asks, 1) << "one op is not many";
+}
+
+TEST_F(FetchOpsTest, ABurstThatBeginsMeanwhileKeepsItsMemory) {
+  fetches_->Open(8192);
+  for (int i = 0; i < 1025; ++i) (void)Fetch(absl::StrCat(i));
+  (void)Said();
+  for (size_t slot = 0; slot < 1025; ++slot) fetches_->SayTensor(slot);
+  const auto next = Fetch("next");
+  (void)Said();
+  Pass(kIdleForNs);
+  EXPECT_EQ(fetches_->made(), 1025u);
+  EXPECT_EQ(fetches_->asks_made(), 1025u);
+  fetches_->SayTensor(1024);
+  EXPECT_EQ(next->times, 1);
 }
 
 TEST_F(FetchOpsTest, FewAreKept) {

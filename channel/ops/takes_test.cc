@@ -35,7 +35,11 @@ class Slow final : public TensorSource {
     token = args.cancellation->Register(
         [this, which = asked.size() - 1] { Meet(which, std::move(meets_when_cancelled)); });
   }
-  bool TakeHere(int64_t, TensorKey*, Place*, Received*) override { return false; }
+  bool TakeHere(int64_t, TensorKey*, Place*, Received* taken) override {
+    if (!here.valid()) return false;
+    taken->tensor = std::move(here);
+    return true;
+  }
   bool MayTake(const TensorKey&) const override { return true; }
   void GiveBack(int64_t, const TensorKey&, Received taken) override {
     back.push_back(taken.tensor);
@@ -46,6 +50,7 @@ class Slow final : public TensorSource {
 
   std::vector<DoneFn> asked;
   std::vector<Tensor> back;
+  Tensor here;                  // If it is valid, the next take finds it.
   Tensor meets_when_cancelled;  // If it is valid.
   Cancellation::Token token = Cancellation::kNoToken;
 };
@@ -268,6 +273,19 @@ TEST_F(SlowTakesTest, ATakeIsUsedAgain) {
   EXPECT_TRUE(takes_.idle());
 }
 
+TEST_F(SlowTakesTest, NothingIsLeftOfATakeThatWasGivenUp) {
+  TakingOp op;
+  takes_.Start(0, key_, &op);
+  takes_.Drop(&op);
+  slow_.Meet(0, One());
+  poller_.Turn();
+  EXPECT_EQ(slow_.back.size(), 1u);
+  slow_.here = One();
+  takes_.Start(0, key_, &op);
+  EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_TRUE(user_.last.ok()) << user_.last;
+}
+
 TEST_F(SlowTakesTest, ATensorForAnotherIsNotTaken) {
   const TensorKey foreign =
       TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
@@ -305,6 +323,7 @@ TEST_F(SlowTakesTest, WhatWaitsWithoutASlotHasWaitedSinceItsRequestCame) {
   const std::vector<LiveOp> waiting = ops.Take();
   ASSERT_EQ(waiting.size(), 1u);
   EXPECT_EQ(waiting[0].span.since_ns(), 250);
+  EXPECT_EQ(waiting[0].span.waits_for(), WaitsFor::kLocalSend);
   EXPECT_EQ(waiting[0].step, 3);
   EXPECT_EQ(takes_.DropTickets({7}), 1u);
   slow_.Meet(0, One());

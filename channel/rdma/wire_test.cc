@@ -327,9 +327,12 @@ TEST(RecordTest, BodiesThatLieAreRefused) {
   std::string body(RequestSize(0), '\0');
   record.body = body;
   EXPECT_TRUE(DecodeRequest(record).ok());
-  body[29] = kMaxRank + 1;
-  record.body = body;
-  EXPECT_FALSE(DecodeRequest(record).ok());
+  for (const size_t rank : {kMaxRank, kMaxRank + 1, 2 * kMaxRank}) {
+    std::string longer(RequestSize(rank), '\0');
+    longer[29] = static_cast<char>(rank);
+    record.body = longer;
+    EXPECT_EQ(DecodeRequest(record).ok(), rank == kMaxRank) << rank;
+  }
   body[29] = 1;
   record.body = body;
   EXPECT_FALSE(DecodeRequest(record).ok());
@@ -377,6 +380,14 @@ TEST(ParametersTest, RoundTripAndBounds) {
   EXPECT_EQ(decoded->session, parameters.session);
   EXPECT_FALSE(decoded->digests);
   EXPECT_FALSE(DecodeParameters(bytes + "x").ok());
+  // A key has to fit.
+  const uint32_t least = kHeaderBytes + RecordSize(limits::kMaxKeyBytes);
+  for (const uint32_t message_bytes : {least - uint32_t{kRecordAlignment}, least}) {
+    ChannelParameters small = parameters;
+    small.message_bytes = message_bytes;
+    EncodeParameters(small, reinterpret_cast<uint8_t*>(&bytes[0]));
+    EXPECT_EQ(DecodeParameters(bytes).ok(), message_bytes == least);
+  }
   for (auto spoil : std::vector<void (*)(ChannelParameters*)>{
            [](ChannelParameters* p) { p->slots = 0; },
            [](ChannelParameters* p) { p->slots = limits::kMaxSlots + 1; },

@@ -352,7 +352,8 @@ absl::Status ShmReceiver::ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes) {
 
 absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
   ask->from = Tensor();
-  if (ask->pulls && absl::IsPermissionDenied(status)) {  // The producer answers another way.
+  // Only a read of the producer's memory fails so.
+  if (absl::IsPermissionDenied(status)) {  // The producer answers another way.
     link_->SaySoon(*ask, CellType::kPulled, shm_wire::kPullFailed);
     ask->pulls = false;
     ask->into = Tensor();
@@ -361,7 +362,7 @@ absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
     return absl::OkStatus();
   }
   if (ask->pulls && link_->options.before_check) link_->options.before_check();
-  if (ask->pulls && absl::IsUnavailable(status)) {
+  if (absl::IsUnavailable(status)) {
     TRYST_REACHED("rare: a read finds the producer's process gone");
     return absl::OkStatus();  // The socket says so, too, and that ends all its fetches alike.
   }

@@ -81,6 +81,17 @@ TEST_F(PartsRoomTest, IsFullUntilTheOldestIsReturned) {
   EXPECT_FALSE(Put(&room, 1));
 }
 
+TEST_F(PartsRoomTest, TheRoomBeforeTheOldestIsFilled) {
+  PartsRoom room(4 * kPage);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(&room, 2 * kPage));
+  Return(0);
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Put(&room, kPage));
+    EXPECT_EQ(parts_.back().offset, i * kPage);
+  }
+  EXPECT_FALSE(Put(&room, kPage));
+}
+
 TEST_F(PartsRoomTest, APartDoesNotLieAroundTheEnd) {
   PartsRoom room(4 * kPage);
   ASSERT_TRUE(Put(&room, 3 * kPage));

@@ -40,7 +40,9 @@ TEST_F(PeerMemoryTest, IsNotReadWhereTheProbeIsWrong) {
 }
 
 TEST_F(PeerMemoryTest, IsNotReadOfNobody) {
-  EXPECT_TRUE(absl::IsUnimplemented(Probe(0, bytes_)->status()));
+  const absl::Status nobody = Probe(0, bytes_)->status();
+  EXPECT_TRUE(absl::IsUnimplemented(nobody));
+  EXPECT_NE(nobody.message().find("in another pid namespace"), absl::string_view::npos) << nobody;
   EXPECT_TRUE(absl::IsUnimplemented(Probe(1 << 30, bytes_)->status()));
 }
 

@@ -186,6 +186,20 @@ TEST_F(ReferencesTest, WhatIsNotHeldCannotBeReturned) {
   EXPECT_TRUE(absl::IsDataLoss(given_->TakeReturned().status()));
 }
 
+// Nor a part of a link that is over, under another generation than its own.
+TEST_F(ReferencesTest, APartThatWasDroppedIsReturnedByItsName) {
+  const StorageRef storage = *arena_->Allocate(64);
+  uint16_t reference = 0, generation = 0;
+  given_->GivePart(storage, &reference, &generation);
+  given_->DropParts();
+  for (const uint16_t wrong : {1, 0}) {
+    const uint32_t at = wrong == 1 ? 0 : 1;
+    const uint64_t named = uint64_t{generation} + wrong;
+    given_->view().releases[at].store(uint64_t{at + 1} << 32 | named << 16 | reference);
+    EXPECT_EQ(given_->TakeReturned().ok(), wrong == 0);
+  }
+}
+
 // The producer is hostile.
 TEST_F(ReferencesTest, WhatReachesOutOfItsSegmentIsRefused) {
   const StorageRef storage = *arena_->Allocate(4096);

@@ -333,6 +333,11 @@ TEST(ShmWireTest, TicketsThatDoNotFitTheirCell) {
   EXPECT_TRUE(ReadTickets(reply, read).ok());
   reply.is_long = 0;  // Its second line was not read.
   EXPECT_FALSE(ReadTickets(reply, read).ok());
+  const size_t in_first_line = (kCacheLine - offsetof(ReplyCell, body)) / 8;
+  for (size_t count = in_first_line; count <= kReplyTickets; ++count) {
+    reply.head.number = static_cast<uint32_t>(count);
+    EXPECT_EQ(ReadTickets(reply, read).ok(), count == in_first_line) << count;
+  }
 }
 
 }  // namespace

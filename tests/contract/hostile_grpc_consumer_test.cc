@@ -325,6 +325,17 @@ TEST_F(HostileGrpcConsumerTest, TheRequestsOfAConsumerHaveABound) {
   EXPECT_EQ(source_.log().size(), 2u);
 }
 
+TEST_F(HostileGrpcConsumerTest, TheBoundIsOfRequestsThatAreOut) {
+  FetchServerOptions options;
+  options.max_requests = 2;
+  Open(options);
+  for (uint64_t serial = 1; serial <= 5; ++serial) {
+    FetchWhole(serial, absl::StrCat("k", serial), Numbers(4));
+    Note(serial, true);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(HostileGrpcConsumerTest, TheKeysOfAConsumerHaveABound) {
   FetchServerOptions options;
   options.max_key_bytes = 100;  // One is longer.

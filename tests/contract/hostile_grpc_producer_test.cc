@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -166,10 +168,11 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   int port() const { return port_; }
   // From now on, calls go there.
   void MoveTo(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
-  // From now on every call ends with this, at once.
-  void RefuseAll(const grpc::Status& status) {
+  // From now on every call ends with this, at once, unless it is OK. Returns how many had come.
+  size_t RefuseAll(const grpc::Status& status) {
     MutexLock lock(&mu_);
     refusal_ = status;
+    return calls_.size();
   }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
@@ -433,6 +436,34 @@ TEST_F(HostileGrpcProducerTest, WhoTakesOverAReceiveHasAPatienceOfItsOwn) {
   const absl::Status status = next.Await();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_GE(steady_clock::now() - cancelled, kPatience);
+}
+
+// The first of a key pauses before it asks again, and is given up.
+TEST_F(HostileGrpcProducerTest, WhoTakesOverAReceiveThatPausesAsksAgain) {
+  Open();
+  producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  End &first = NewEnd(), &second = NewEnd();
+  Fetch("k", &first, args);
+  Fetch("k", &second);
+  const auto pauses = [&] {
+    LiveOps listed(10);
+    OnPoller([&] { channel_->ListOps(&listed); });
+    const std::vector<LiveOp> ops = listed.Take();
+    return std::any_of(ops.begin(), ops.end(),
+                       [](const LiveOp& op) { return absl::StrContains(op.detail, "not now"); });
+  };
+  for (int i = 0; i < 2000 && !pauses(); ++i) usleep(5'000);
+  ASSERT_TRUE(pauses()) << "it is seen why";
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(first.Await()));
+  HeldCall* const call = producer_.AwaitCall(producer_.RefuseAll(grpc::Status::OK));
+  ASSERT_NE(call, nullptr);
+  call->AnswerTensor(Number(5));
+  const absl::Status status = second.Await();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {

@@ -63,9 +63,16 @@ class Liar final : public MessageLink::Owner {
   absl::Status OnRecord(const wire::Record& record) override {
     tensors += record.type == wire::RecordType::kTensor;
     failures += record.type == wire::RecordType::kFailed;
+    if (record.type != wire::RecordType::kLanded) return absl::OkStatus();
+    ++landed;
+    has_digest = (record.flags & wire::kHasDigest) != 0;
+    announced_parts = wire::DecodeMeta(record, nullptr)->stripes;
     return absl::OkStatus();
   }
-  absl::Status OnTensorPart(size_t, uint16_t, uint16_t) override { return absl::OkStatus(); }
+  absl::Status OnTensorPart(size_t, uint16_t, uint16_t) override {
+    ++parts;
+    return absl::OkStatus();
+  }
   void OnAccepted() override {}
   void OnWritesDone() override {}
   void OnFlush() override {}
@@ -73,16 +80,22 @@ class Liar final : public MessageLink::Owner {
   void OnDrained() override {}
   int tensors = 0;
   int failures = 0;
+  int landed = 0;  // Tensors of which it was told that they were written; of the last of them:
+  bool has_digest = false;
+  int announced_parts = 0;
+  int parts = 0;
 };
 
 class HostileRdmaConsumerTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kSlots = 4;
 
-  explicit HostileRdmaConsumerTest(uint32_t slots = kSlots) : world_(1), poller_(&world_.clock()) {
+  explicit HostileRdmaConsumerTest(uint32_t slots = kSlots,
+                                   const SimNicOptions& nic = SimNicOptions(), bool digests = true)
+      : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
-    nic_ = world_.OpenNic(0, SimNicOptions());
-    hostile_nic_ = world_.OpenNic(1, SimNicOptions());
+    nic_ = world_.OpenNic(0, nic);
+    hostile_nic_ = world_.OpenNic(1, nic);
     hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
     hub_->Attach();
     hostile_hub_ = *QueueHub::Create(hostile_nic_.get(), &poller_, 512);
@@ -90,6 +103,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.slots = kSlots;
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
+    options_.digests = digests;
     RdmaOptions rdma;
     rdma.link = options_;
     rdma.max_waiting = kMostParked;
@@ -175,7 +189,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     return key + std::string(bytes - key.size() - 4, 'x') + ";0:0";
   }
   bool SayRequest(uint16_t slot, uint16_t generation, uint8_t flags = 0,
-                  uint64_t destination_bytes = 0) {
+                  uint64_t destination_bytes = 0, const Region* into = nullptr) {
     wire::Record record;
     record.type = wire::RecordType::kRequest;
     record.flags = flags;
@@ -184,6 +198,10 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     wire::RequestBody body;
     body.step = 1;
     body.destination_bytes = destination_bytes;
+    if (into != nullptr) {
+      body.destination_address = into->address();
+      body.destination_key = into->remote_key();
+    }
     const bool said =
         link_->Put([&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); });
     link_->FlushSoon();
@@ -191,6 +209,16 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     return said;
   }
   static Tensor One() { return *Tensor::Allocate(DType::kInt64, {}); }
+  // Asks for a tensor of so many bytes, and gets it into its own memory.
+  void GetLarge(int64_t bytes) {
+    std::vector<uint8_t> memory(static_cast<size_t>(bytes));
+    const auto region =
+        *hostile_nic_->RegisterRegion(memory.data(), memory.size(), kLocalWrite | kRemoteWrite);
+    ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+    ASSERT_TRUE(SayRequest(0, 5, wire::kHasDestination, memory.size(), region.get()));
+    Meet(source_.asked() - 1, *Tensor::Allocate(DType::kUint8, {bytes}));
+    ASSERT_EQ(liar_.landed, 1);
+  }
   void Meet(size_t which, const Tensor& tensor) {
     source_.Meet(which, tensor);
     for (int i = 0; i < 10; ++i) Settle();
@@ -287,6 +315,68 @@ TEST_F(FewSlotsTest, AConsumerHasTheSlotsThatItAskedFor) {
   (void)SayRequest(kSlots / 2, 5);
   EXPECT_FALSE(IsServed());
   EXPECT_EQ(source_.asked(), 1u);
+}
+
+// Its NIC keeps no order: it counts the writes, and has the tensor when all that were announced are
+// there.
+class UnorderedTest : public HostileRdmaConsumerTest {
+ protected:
+  static constexpr uint32_t kMostBytes = 64 << 10;
+  UnorderedTest() : HostileRdmaConsumerTest(kSlots, Unordered()) {}
+  static SimNicOptions Unordered() {
+    SimNicOptions options;
+    options.limits.ordered = false;
+    options.limits.max_message_bytes = kMostBytes;
+    return options;
+  }
+};
+
+TEST_F(UnorderedTest, EachWriteOfATensorIsAnnounced) {
+  GetLarge(kMostBytes + 1);
+  EXPECT_EQ(liar_.parts, 2);
+  EXPECT_EQ(liar_.announced_parts, 2);
+}
+
+// A send behind each write tells of it.
+class NoImmediatesTest : public HostileRdmaConsumerTest {
+ protected:
+  NoImmediatesTest() : HostileRdmaConsumerTest(kSlots, NoImmediates()) {}
+  static SimNicOptions NoImmediates() {
+    SimNicOptions options;
+    options.limits.write_with_immediate = false;
+    return options;
+  }
+};
+
+TEST_F(NoImmediatesTest, WhatIsWrittenIsToldAllTheSame) {
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  for (uint16_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(SayRequest(0, static_cast<uint16_t>(5 + i)));
+    Meet(i, One());
+    EXPECT_EQ(liar_.tensors, 1 + i);
+  }
+  EXPECT_TRUE(IsServed());
+}
+
+class DigestsTest : public HostileRdmaConsumerTest {
+ protected:
+  explicit DigestsTest(bool digests = true)
+      : HostileRdmaConsumerTest(kSlots, SimNicOptions(), digests) {}
+};
+
+TEST_F(DigestsTest, AreThereWhereTheyAreAskedFor) {
+  GetLarge(1 << 20);
+  EXPECT_TRUE(liar_.has_digest);
+}
+
+class NoDigestsTest : public DigestsTest {
+ protected:
+  NoDigestsTest() : DigestsTest(false) {}
+};
+
+TEST_F(NoDigestsTest, AreNotReckonedWhereNobodyAsks) {
+  GetLarge(1 << 20);
+  EXPECT_FALSE(liar_.has_digest);
 }
 
 TEST_F(HostileRdmaConsumerTest, AHelloOfAnEpochThatIsOverOpensNothing) {

@@ -181,7 +181,6 @@ class HostileRdmaProducerTest : public ::testing::Test {
   }
   // Tells the consumer that all has landed, in `parts` parts.
   void SayLanded(uint16_t parts, uint32_t digest) {
-    const Scripted::Asked asked = scripted_.LastRequest();
     wire::TensorMeta meta;
     meta.dtype = static_cast<uint8_t>(DType::kUint8);
     meta.rank = 1;
@@ -189,9 +188,13 @@ class HostileRdmaProducerTest : public ::testing::Test {
     meta.dims[0] = kBytes;
     meta.stripes = parts;
     meta.digest = digest;
+    SayMeta(wire::RecordType::kLanded, wire::kHasDigest, meta);
+  }
+  void SayMeta(wire::RecordType type, uint8_t flags, const wire::TensorMeta& meta) {
+    const Scripted::Asked asked = scripted_.LastRequest();
     wire::Record record;
-    record.type = wire::RecordType::kLanded;
-    record.flags = wire::kHasDigest;
+    record.type = type;
+    record.flags = flags;
     record.slot = asked.slot;
     record.generation = asked.generation;
     ASSERT_TRUE(
@@ -368,6 +371,44 @@ TEST_F(HostileRdmaProducerTest, ATensorInsideAMessageHasTheBytesOfItsShape) {
               std::string(static_cast<size_t>(bytes), 7));
   }
   EXPECT_EQ(channel_->Counted().breaks, breaks);
+}
+
+TEST_F(HostileRdmaProducerTest, MoreThanTheDestinationHoldsHasNotLanded) {
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes - 1});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  SayLanded(0, /*digest=*/0);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+TEST_F(HostileRdmaProducerTest, AShapeThatNoTensorHasBreaksTheLink) {
+  const Fetched* const fetched = Fetch("a");
+  wire::TensorMeta meta;
+  meta.dtype = static_cast<uint8_t>(DType::kUint8);
+  meta.rank = 2;
+  meta.dims[0] = meta.dims[1] = int64_t{1} << 40;
+  uint64_t breaks = 0;
+  for (const auto type : {wire::RecordType::kLanded, wire::RecordType::kNeedDestination}) {
+    Answer(1, 5);
+    SayMeta(type, 0, meta);
+    EXPECT_EQ(channel_->Counted().breaks, ++breaks);
+    EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  }
+}
+
+// Nothing else tells of it, where its shape was known.
+TEST_F(HostileRdmaProducerTest, AnImmediateAloneBringsATensor) {
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  EXPECT_FALSE(channel_->owed()->has_brought());
+  SayPart(scripted_.LastRequest().generation);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(fetched->status.ok()) << fetched->status;
+  EXPECT_TRUE(channel_->owed()->has_brought());
 }
 
 TEST_F(HostileRdmaProducerTest, ARecordForASlotBehindTheLastBreaksTheLink) {
@@ -829,6 +870,28 @@ TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
     }
   }
   EXPECT_EQ(channel_->Counted().standing, 1u);
+}
+
+// The fetch for which it was asked ahead wants another shape than the ones before.
+TEST_F(HostileRdmaProducerTest, WhatCameAheadAndDoesNotFitIsNotDelivered) {
+  RecvArgs args;
+  args.recurring = true;
+  for (; step_ <= 2; ++step_) {
+    Fetch("a", args);
+    if (hellos_.answers.size() > answered_) Answer(1, 5);
+    for (int i = 0; i < 10; ++i) Settle();
+    SayInside(4, 4);
+  }
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(channel_->Counted().standing, 1u);
+  SayInside(4, 4);
+  args.destination = *Tensor::Allocate(DType::kUint8, {2});
+  const Fetched* const fetched = Fetch("a", args);
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(fetched->status)) << fetched->status;
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u) << "the producer takes it back";
+  SayGone(scripted_.LastRequest());
 }
 
 // What it asks for in its hello.

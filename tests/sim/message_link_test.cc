@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "base/reached.h"
 #include "gtest/gtest.h"
+#include "verbs/forwarding_nic.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 
@@ -332,6 +333,86 @@ TEST(MessageLinkLimitsTest, ANicWithNeitherOrderNorImmediatesIsRefused) {
   Recorder owner;
   const auto link = MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner);
   EXPECT_EQ(link.status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(MessageLinkLimitsTest, ANicThatRegistersNoMemoryForWordsIsRefused) {
+  SimWorld world(1);
+  Poller poller(&world.clock());
+  SimNicOptions options = Promising(true, false);
+  options.max_regions = 2;  // For what comes in, and for what goes out.
+  const auto nic = world.OpenNic(0, options);
+  const auto hub = *QueueHub::Create(nic.get(), &poller, 512);
+  Recorder owner;
+  EXPECT_FALSE(MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner).ok());
+  EXPECT_EQ(nic->regions(), 0u);
+}
+
+// Takes no works from some moment on, and completes none.
+class RefusingNic final : public ForwardingNic {
+ public:
+  explicit RefusingNic(std::unique_ptr<Nic> nic) : ForwardingNic(std::move(nic)) {}
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override {
+    auto made = nic()->CreateQueuePair(options);
+    if (!made.ok()) return made.status();
+    return std::unique_ptr<QueuePair>(new Refusing(&refuses, *std::move(made)));
+  }
+  bool refuses = false;
+
+ private:
+  class Refusing final : public ForwardingQueuePair {
+   public:
+    Refusing(const bool* refuses, std::unique_ptr<QueuePair> queue_pair)
+        : ForwardingQueuePair(std::move(queue_pair)), refuses_(refuses) {}
+    absl::Status PostSend(absl::Span<const SendWork> works) override {
+      if (*refuses_) return absl::ResourceExhaustedError("it is full");
+      return ForwardingQueuePair::PostSend(works);
+    }
+
+   private:
+    const bool* const refuses_;
+  };
+};
+
+// What it was to send would be missing for ever.
+TEST(MessageLinkLimitsTest, ANicThatRefusesAWriteBreaksTheLink) {
+  SimWorld world(1);
+  Poller poller(&world.clock());
+  RefusingNic nic(world.OpenNic(0, SimNicOptions()));
+  const auto peer_nic = world.OpenNic(1, SimNicOptions());
+  const auto hub = *QueueHub::Create(&nic, &poller, 512);
+  const auto peer_hub = *QueueHub::Create(peer_nic.get(), &poller, 512);
+  hub->Attach();
+  peer_hub->Attach();
+  Recorder owner, peer_owner;
+  {
+    const auto link = *MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner);
+    const auto peer = *MessageLink::Create(peer_hub.get(), SmallLink(), kEpoch, &peer_owner);
+    owner.link = link.get();
+    Hello ours, theirs;
+    link->DescribeTo(&ours, 0);
+    peer->DescribeTo(&theirs, 0);
+    ASSERT_TRUE(link->Connect(theirs).ok());
+    ASSERT_TRUE(peer->Connect(ours).ok());
+    const auto settle = [&] {
+      for (int i = 0; i < 50; ++i) {
+        world.RunFor(100'000);
+        while (poller.Turn()) {
+        }
+      }
+    };
+    settle();
+    nic.refuses = true;
+    owner.to_send = 1;
+    link->FlushSoon();
+    settle();
+    EXPECT_TRUE(absl::StrContains(owner.broken.message(), "refuses to send")) << owner.broken;
+    peer->Break(absl::CancelledError("over"));
+    settle();
+    EXPECT_TRUE(owner.drained && peer_owner.drained);
+  }
+  hub->Detach();
+  peer_hub->Detach();
 }
 
 TEST_F(MessageLinkTest, AMessageOfAnOlderEpochIsNotTaken) {

@@ -1,6 +1,7 @@
 // A consumer writes its ring by hand. What it can make a producer hold is bounded; beyond the bound
 // the link ends.
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@ class Nobody final : public Bootstrap {
 
 class HostileConsumerTest : public ::testing::Test {
  protected:
-  HostileConsumerTest() : source_(&alarms_), poller_(&alarms_, Sleepy()), arena_(Arena::Make({})) {
+  explicit HostileConsumerTest(const ShmOptions& options = {})
+      : source_(&alarms_), poller_(&alarms_, Sleepy()), arena_(Arena::Make({})) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     TransportContext context;
     context.poller = &poller_;
@@ -43,7 +45,6 @@ class HostileConsumerTest : public ::testing::Test {
     context.source = &source_;
     context.self = kProducer;
     context.incarnation = 1;
-    ShmOptions options;
     path_ = std::make_unique<ShmTransport>(context, arena_, options);
     const absl::Status opened = path_->Open();
     TRYST_CHECK(opened.ok()) << opened;
@@ -326,6 +327,35 @@ TEST_F(HostileConsumerTest, WhatIsGivenUpWhileItWaitsForRoomIsNotAnswered) {
   EXPECT_TRUE(IsServed());
 }
 
+// Others have their turn, too.
+TEST_F(HostileConsumerTest, ManyWordsAreHeardOverSeveralTurns) {
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(Say(shm_wire::CellType::kPing, 0, 0, 0, ""));
+  poller_.Turn();
+  EXPECT_GT(Written(shm_wire::CellType::kPong), 0u);
+  EXPECT_LT(Written(shm_wire::CellType::kPong), 100u);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kPong), 200u);
+}
+
+// Whoever gets a tensor back may end the link that is being read.
+TEST_F(HostileConsumerTest, WhatComesBehindTheEndIsNotHeard) {
+  const std::string key = KeyOf(0, 100);
+  Send(key, 8);
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  source_.step()->RecvAsync(*TensorKey::Parse(key), RecvArgs(), [this](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    path_->Close(absl::CancelledError("enough"));
+  });
+  ASSERT_TRUE(Say(shm_wire::CellType::kCancel, 0, 1, 0, ""));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 1, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(path_->serving().size(), 0u);
+  Send(key, 8);
+  EXPECT_EQ(source_.step()->counters().waiting_sends, 1) << "nobody waits for it";
+}
+
 TEST_F(HostileConsumerTest, WhatComesBehindNonsenseIsNotHeard) {
   const std::string key = KeyOf(0, 100);
   Send(key, 8);
@@ -520,6 +550,29 @@ TEST_F(HostileConsumerTest, WhoIsInvitedAndDoesNotJoinIsForgotten) {
   EXPECT_TRUE(IsServed());
 }
 
+TEST_F(HostileConsumerTest, WithoutADescriptorForItsMemoryALinkIsRefused) {
+  const absl::StatusOr<Hello> answer = Greet(1, "/job:c/replica:0/task:1");
+  ASSERT_TRUE(answer.ok());
+  const auto invitation = shm_wire::DecodeInvitation(answer->parameters);
+  const auto guest = *LocalSocket::Connect(invitation->socket);
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kJoin;
+  packet.token = invitation->token;
+  ASSERT_TRUE(guest->Send(packet));
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int lowest = dup(0);
+  close(lowest);
+  const rlimit one_more = {static_cast<rlim_t>(lowest) + 1, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  for (int i = 0; i < 10; ++i) Turn();  // It accepts the guest, and has none for the memory.
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  OwnedFd fd;
+  EXPECT_EQ(guest->Receive(&packet, &fd), LocalSocket::Received::kEnd);
+  ASSERT_EQ(path_->serving().size(), 2u);
+  EXPECT_TRUE(absl::StrContains(path_->serving()[1]->Explain(), "not connected"));
+}
+
 TEST_F(HostileConsumerTest, AHelloAfterTheEndIsTurnedDown) {
   path_->Close(absl::CancelledError("it stops"));
   EXPECT_EQ(Join(2).message(), "it stops");
@@ -557,6 +610,29 @@ TEST_F(HostileConsumerTest, SoManyLinksAreKeptForWhatIsHeldOfThem) {
   joined = Join(epoch);
   EXPECT_TRUE(joined.ok()) << joined;
   EXPECT_EQ(arena_->counters().used_bytes, 0u);
+}
+
+class FewConsumersTest : public HostileConsumerTest {
+ protected:
+  FewConsumersTest() : HostileConsumerTest(Few()) {}
+  static ShmOptions Few() {
+    ShmOptions options;
+    options.max_consumers = 2;
+    return options;
+  }
+};
+
+TEST_F(FewConsumersTest, NoMoreLinksAreKeptThanThereMayBeConsumers) {
+  std::vector<std::unique_ptr<LocalSocket>> sockets;
+  absl::Status joined;
+  for (uint64_t epoch = 2; epoch < 6 && joined.ok(); ++epoch) {
+    GetTensor(0, static_cast<uint32_t>(epoch));
+    if (HasFatalFailure()) return;
+    sockets.push_back(std::move(socket_));
+    joined = Join(epoch);
+  }
+  EXPECT_EQ(sockets.size(), 2u);
+  EXPECT_EQ(joined.code(), absl::StatusCode::kResourceExhausted) << joined;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void HostileLink::Welcome() {
   next = 0;
   shm_wire::Packet packet;
   packet.type = shm_wire::PacketType::kWelcome;
-  packet.sizes = SmallLinkSizes();
+  packet.sizes = says;
   static const uint8_t probe[sizeof(packet.probe)] = {4, 7, 1, 1};
   if (lends) packet.probe_address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(probe));
   memcpy(packet.probe, probe, sizeof(probe));

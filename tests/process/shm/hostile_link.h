@@ -35,8 +35,9 @@ struct HostileLink {
   SharedMemory* memory = nullptr;
   shm_wire::LinkView view;
   uint32_t next = 0;
-  uint64_t session = 1;  // That it says it has.
-  bool lends = false;    // It says where its memory can be read.
+  uint64_t session = 1;                         // That it says it has.
+  bool lends = false;                           // It says where its memory can be read.
+  shm_wire::LinkSizes says = SmallLinkSizes();  // That the memory has, as it says.
 
   // Answers the hello of a waiting consumer, in the name of `producer`. `turn` lets the consumer
   // work.

@@ -187,6 +187,22 @@ class HostileProducerTest : public ::testing::Test {
     link_.Reply(cell);
     Turn();
   }
+  // Answers that a tensor of so many bytes lies at `address`.
+  void AnswerPull(const shm_wire::CellHead& request, int64_t bytes, const void* address) {
+    shm_wire::Placed placed;
+    placed.dtype = static_cast<uint8_t>(DType::kUint8);
+    placed.rank = 1;
+    placed.dims[0] = bytes;
+    placed.bytes = static_cast<uint64_t>(bytes);
+    placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(address));
+    shm_wire::ReplyCell cell{};
+    cell.head.type = shm_wire::CellType::kPull;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    shm_wire::WritePlaced(placed, &cell);
+    link_.Reply(cell);
+    Turn();
+  }
   void Say(shm_wire::CellType type, const shm_wire::CellHead& request) {
     shm_wire::ReplyCell cell{};
     cell.head.type = type;
@@ -416,23 +432,11 @@ TEST_F(HostileProducerTest, WhatIsReadWithoutALoanIsNotBelieved) {
   link_.lends = true;
   uint64_t breaks = 0;
   for (const uint32_t loan : {shm_wire::kNoLoan, shm_wire::kLoanEnded, shm_wire::kLent}) {
-    Fetch(*Tensor::Allocate(DType::kUint32, {2}));
+    Fetch(*Tensor::Allocate(DType::kUint8, {sizeof(theirs)}));
     Open(1);  // The life that the key names.
     const shm_wire::CellHead request = LastRequest();
     link_.view.slots[request.slot].loan.store(loan);
-    shm_wire::Placed placed;
-    placed.dtype = static_cast<uint8_t>(DType::kUint32);
-    placed.rank = 1;
-    placed.dims[0] = 2;
-    placed.bytes = sizeof(theirs);
-    placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(theirs));
-    shm_wire::ReplyCell cell{};
-    cell.head.type = shm_wire::CellType::kPull;
-    cell.head.slot = request.slot;
-    cell.head.generation = request.generation;
-    shm_wire::WritePlaced(placed, &cell);
-    link_.Reply(cell);
-    Turn();
+    AnswerPull(request, sizeof(theirs), theirs);
     const bool good = loan == shm_wire::kLent;
     EXPECT_EQ(got_.size(), good ? 1u : 0u) << loan;
     EXPECT_EQ(channel_->Counted().breaks, good ? breaks : ++breaks) << loan;
@@ -443,6 +447,70 @@ TEST_F(HostileProducerTest, WhatIsReadWithoutALoanIsNotBelieved) {
     }
     EXPECT_TRUE(absl::IsUnavailable(status_)) << status_;
     link_.socket.reset();
+  }
+}
+
+TEST_F(HostileProducerTest, ATensorThatNoMemoryHoldsEndsItsFetchAlone) {
+  Fetch();
+  Open();
+  const shm_wire::CellHead request = LastRequest();
+  AnswerPull(request, int64_t{1} << 50, nullptr);
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  Say(shm_wire::CellType::kGone, request);
+  EXPECT_TRUE(absl::IsResourceExhausted(status_)) << status_;
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+}
+
+// ---- How a link opens ----
+
+TEST_F(HostileProducerTest, AHelloOffersTheSizesOfItsOptions) {
+  Fetch();
+  const auto offer = shm_wire::DecodeOffer(hellos_.asked.parameters);
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  EXPECT_EQ(offer->sizes.cells, SmallLinkSizes().cells);
+  EXPECT_EQ(offer->sizes.slots, SmallLinkSizes().slots);
+  EXPECT_EQ(offer->sizes.references, SmallLinkSizes().references);
+}
+
+TEST_F(HostileProducerTest, SizesThatNoLinkHasOpenNone) {
+  for (const int wrong : {0, 1, 2}) {
+    link_.says = SmallLinkSizes();
+    if (wrong == 0) link_.says.cells -= 1;
+    if (wrong == 1) link_.says.slots = 0;
+    if (wrong == 2) link_.says.references -= 1;
+    Fetch();
+    for (int i = 0; i < 1000 && hellos_.answer == nullptr; ++i) Turn();
+    Open();
+    EXPECT_FALSE(channel_->open()) << wrong;
+    EXPECT_EQ(channel_->Counted().links, 0u) << wrong;
+    EXPECT_TRUE(absl::StrContains(channel_->Explain(), "out of range")) << channel_->Explain();
+  }
+  EXPECT_EQ(ended_, 0) << status_;
+}
+
+// The keys of three fetches fill the ring. The fourth says what it has to when that was read.
+TEST_F(HostileProducerTest, WhatTheRingHasNoRoomForIsAskedForLater) {
+  for (int i = 0; i < 4; ++i) {
+    Fetch(Tensor(), nullptr, absl::StrCat(std::string(3900, 'k'), i));
+  }
+  for (int link = 0; link < 2; ++link) {
+    Open();
+    int requests = 0;
+    uint32_t heard = 0;
+    for (int i = 0; i < 10; ++i, Turn()) {
+      for (;; ++heard) {
+        shm_wire::CellHead head;
+        memcpy(&head,
+               link_.view.requests +
+                   size_t{heard % shm_wire::kMinCells} * sizeof(shm_wire::RequestCell),
+               sizeof(head));
+        if (head.sequence != heard + 1) break;
+        requests += head.type == shm_wire::CellType::kRequest;
+      }
+      link_.view.header->requests_read.store(heard);
+    }
+    EXPECT_EQ(requests, 4);
+    if (link == 0) HangUp();
   }
 }
 
@@ -469,6 +537,20 @@ TEST_F(HostileProducerTest, ASegmentIsLookedForAmongSoManyPackets) {
     EXPECT_EQ(channel_->Counted().breaks, before == 100 ? 0u : 1u);
     if (before == 100) Fetch();
   }
+}
+
+TEST_F(HostileProducerTest, APacketOutOfPlaceBeforeASegmentEndsTheLink) {
+  Fetch();
+  Open();
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kWake;
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(link_.socket->Send(packet)) << i;
+  packet.type = shm_wire::PacketType::kWelcome;
+  ASSERT_TRUE(link_.socket->Send(packet));
+  AnswerPart(LastRequest(), 0, kNumber, 1, /*segment=*/1);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(ended_, 0) << status_;
+  EXPECT_TRUE(absl::StrContains(channel_->Explain(), "not due now")) << channel_->Explain();
 }
 
 // ---- What a producer owes ----

@@ -596,6 +596,53 @@ TEST_F(SessionTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
   }
 }
 
+// Some references are kept back for parts, by which the rest comes.
+TEST_F(SessionTest, WhoKeepsTensorsOfASegmentGetsTheRestAllTheSame) {
+  ShmOptions options;
+  options.sizes.references = 16;
+  Open(options);
+  std::vector<Tensor> kept;
+  for (int i = 1; i <= 20; ++i) {
+    Send(Key("edge"), 300'000, i, true);
+    channel_->Fetch(1, Key("edge"), RecvArgs(), [&](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      kept.push_back(std::move(received.tensor));
+    });
+    for (int turn = 0; turn < 1000 && kept.size() < static_cast<size_t>(i); ++turn) Turn();
+    ASSERT_EQ(kept.size(), static_cast<size_t>(i)) << Serving(*producer_->path);
+    EXPECT_EQ(NumberOf(kept.back()), i);
+  }
+  EXPECT_GT(channel_->Counted().by_reference, 0u);
+  EXPECT_GT(channel_->Counted().in_parts, 0u);
+}
+
+// In as many cells as it takes.
+TEST_F(SessionTest, AFailureArrivesWithItsWholeText) {
+  Open(ShmOptions());
+  std::string text;
+  for (int i = 0; text.size() < 900; ++i) absl::StrAppend(&text, i, " ");
+  producer_->source.step()->StartAbort(absl::InternalError(text));
+  Fetched fetched;
+  Fetch(Key("edge"), 0, &fetched);
+  for (int i = 0; i < 1000 && !fetched.ended; ++i) Turn();
+  EXPECT_TRUE(absl::StrContains(fetched.status.message(), text)) << fetched.status;
+}
+
+TEST_F(SessionTest, WhichTensorsGoInPartsIsTheOptionsToSay) {
+  ShmOptions options;
+  options.parts_bytes = 256 << 10;
+  Open(options);
+  for (const int64_t more : {0, 1}) {
+    Fetched fetched;
+    Send(Key("edge"), (256 << 10) + more, 1, false);
+    Fetch(Key("edge"), (256 << 10) + more, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    EXPECT_EQ(fetched.number, 1) << fetched.status;
+    EXPECT_EQ(channel_->Counted().pulled, 1u) << more;
+    EXPECT_EQ(channel_->Counted().in_parts, static_cast<uint64_t>(more));
+  }
+}
+
 // Which way is faster is measured by what was accepted.
 TEST_F(SessionTest, BothWaysAreTriedForTensorsOfASize) {
   constexpr int64_t kBytes = 512 << 10;

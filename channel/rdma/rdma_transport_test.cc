@@ -1,0 +1,60 @@
+#include "channel/rdma/rdma_transport.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+class CountingUser final : public PathUser {
+ public:
+  bool HasAnother() const override { return true; }
+  bool HasLastResort() const override { return true; }
+  void OnRefused() override {}
+  void OnLeft(std::vector<WaitingFetch>) override {}
+  void OnUsable() override {}
+  void OnTooLarge(std::vector<WaitingFetch>) override {}
+  void OnNetworkChange() override { ++changes; }
+  int changes = 0;
+};
+
+// What waits for its next attempt is tried at once.
+TEST(RdmaTransportTest, ChannelsHearThatTheNetworkIsBetter) {
+  SimWorld world(1);
+  Poller poller(&world.clock());
+  poller.Turn();
+  TransportContext context;
+  context.poller = &poller;
+  context.self = "/job:c/replica:0/task:0";
+  context.incarnation = 1;
+  const auto nic = std::make_shared<SharedNic>(NicPath{"rdma/sim", world.OpenNic(0)}, 1 << 20);
+  RdmaTransport transport(context, nic, RdmaOptions());
+  ASSERT_TRUE(transport.Open().ok());
+  CountingUser user;
+  const std::unique_ptr<Channel> channel = transport.MakeChannel("/job:p/replica:0/task:0", &user);
+  const auto heard = [&] {
+    world.RunFor(1'000'000);
+    transport.Maintain();
+    while (poller.Turn()) {
+    }
+    return std::exchange(user.changes, 0);
+  };
+  world.SetPort(0, 1, false);
+  EXPECT_EQ(heard(), 0);
+  world.SetPort(0, 1, true);
+  EXPECT_EQ(heard(), 1);
+  world.ChangeAddress(0);
+  EXPECT_EQ(heard(), 1);
+  channel->Close(absl::CancelledError("over"));
+  transport.Close(absl::CancelledError("over"));
+  for (int i = 0; i < 100 && !(channel->Drained() && transport.Drained()); ++i) (void)heard();
+  EXPECT_TRUE(channel->Drained() && transport.Drained());
+}
+
+}  // namespace
+}  // namespace tryst
