@@ -70,6 +70,8 @@ def main():
         "License: Apache-2.0\nRequires-Python: >=3.11\nDescription-Content-Type: text/markdown\n"
         f"\n{readme}").encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tryst\nRoot-Is-Purelib: false\nTag: {tag(extension)}\n".encode()
+    # vLLM calls it in each of its processes.
+    files[f"{info}/entry_points.txt"] = b"[vllm.general_plugins]\ntryst = tryst.adapters:register_vllm\n"
     files[f"{info}/licenses/LICENSE"] = (HERE.parent / "LICENSE").read_bytes()
     files[f"{info}/licenses/THIRD_PARTY"] = terms.read_bytes()
     record = "".join(

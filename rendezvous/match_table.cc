@@ -135,7 +135,6 @@ Item* MatchTable::PopHead(Item** head) {
     *head = item->chain;
     --heads_;
   }
-  item->next = nullptr;
   item->linked = false;
   return item;
 }
@@ -154,7 +153,6 @@ void MatchTable::Remove(Item* item) {
     Item* head = *Find(item->key);
     head->tail = item->prev;
   }
-  item->next = item->prev = nullptr;
   item->linked = false;
 }
 

@@ -61,6 +61,11 @@ TEST(PackedTensor, WhatAPeerMadeUpIsRefused) {
 TEST(PackedTensor, StringsAndDevicesStay) {
   EXPECT_EQ(Pack(*Tensor::FromStrings({"s"}, {1})).status().code(),
             absl::StatusCode::kInvalidArgument);
+  MemorySpace device;
+  device.kind = MemorySpace::Kind::kDevice;
+  char memory[8] = {};
+  EXPECT_EQ(Pack(*Tensor::Adopt(memory, DType::kInt64, {1}, device, nullptr)).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

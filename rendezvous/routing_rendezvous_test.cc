@@ -109,6 +109,22 @@ TEST_F(RoutingRendezvousTest, FetchesEndInAnyOrder) {
   }
 }
 
+TEST_F(RoutingRendezvousTest, ListsNoMoreThanItIsAskedFor) {
+  const auto one = Receive(step.get(), RemoteKey("a"));
+  const auto other = Receive(step.get(), RemoteKey("b"));
+  std::vector<WaitingItem> items;
+  step->ListWaiting(1, &items);
+  EXPECT_EQ(items.size(), 1u);
+  step->StartAbort(absl::InternalError("the end"));
+}
+
+TEST_F(RoutingRendezvousTest, ANullDoneThrowsAwayWhatIsFetched) {
+  step->RecvAsync(RemoteKey("a"), RecvArgs(), nullptr);
+  ASSERT_EQ(fetcher.ones.size(), 1u);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(3)});
+  EXPECT_TRUE(Waiting().empty());
+}
+
 TEST_F(RoutingRendezvousTest, KeysOfOthersAreRefused) {
   EXPECT_EQ(SendNumber(step.get(), RemoteKey("a"), 1).code(), absl::StatusCode::kInvalidArgument);
   SendItem items[] = {{LocalKey("a"), Number(1), false}, {RemoteKey("a"), Number(1), false}};
@@ -371,6 +387,9 @@ TEST_F(HandoverTest, FailuresReachTheReceiver) {
       step->Send(Key("CPU", "GPU"), SendArgs(), *Tensor::FromStrings({"s"}, {1}), false).ok());
   EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), on_gpu)->code(),
             absl::StatusCode::kInvalidArgument);
+  const auto aborted = Receive(step.get(), Key("CPU", "GPU"));
+  step->StartAbort(absl::InternalError("cause"));
+  EXPECT_EQ(aborted->status.message(), "cause");
 }
 
 TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {

@@ -569,11 +569,12 @@ TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
   args.cancellation = &gone;
   (void)Take(1, OutKey("a"), args);
   const auto waits = Take(2, OutKey("a"));
-  auto started = *registry->StartStep(3);
+  ASSERT_TRUE(registry->StartStep(3).ok());
   gone.StartCancel();
   EXPECT_EQ(registry->counters().steps, 3);
   registry->DropAbandonedSteps();
   EXPECT_EQ(registry->counters().steps, 2);
+  EXPECT_NE(registry->FindStep(3), nullptr) << "it has started";
   EXPECT_EQ(alarms.size(), 1u) << "of the one that is waited for";
   EXPECT_EQ(registry->counters().tombstones, 0) << "it may still start";
   EXPECT_EQ(waits->calls, 0);

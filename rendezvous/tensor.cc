@@ -257,7 +257,7 @@ absl::Span<std::string> Tensor::mutable_strings() const {
 }
 
 MemorySpace Tensor::space() const {
-  if (!storage_) return MemorySpace();
+  if (!storage_) return {};
   MemorySpace space = storage_->space();
   if (space.kind == MemorySpace::Kind::kShared) space.segment_offset += offset_;
   return space;

@@ -1,6 +1,7 @@
 #include "rendezvous/tensor.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstdint>
 #include <limits>
@@ -111,6 +112,17 @@ TEST(Tensor, SaysThatThereIsNoMemory) {
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Tensor::Allocate(DType::kInvalid, {1}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Tensor, GivesItsMemoryBack) {
+  const auto heap_bytes = [] {
+    const struct mallinfo2 heap = mallinfo2();
+    return heap.uordblks + heap.hblkhd;
+  };
+  const size_t before = heap_bytes();
+  if (before == 0) GTEST_SKIP() << "needs glibc's heap: a sanitizer's does not count";
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Tensor::Allocate(DType::kUint8, {1 << 20}).ok());
+  EXPECT_LT(heap_bytes(), before + (10 << 20));
 }
 
 TEST(Tensor, AdoptedMemoryIsDeletedOnceWhenTheLastShareGoes) {

@@ -1,4 +1,4 @@
-// How much memory a waiting receive and its key take.
+// How much memory a waiting receive and its key take, and that what has ended is used again.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -55,6 +55,22 @@ TEST(WaitingMemory, OfAReceiveAndItsKey) {
   EXPECT_LE(of_second, 136);
   EXPECT_LE(of_key, of_text + 136);
   EXPECT_EQ(rendezvous.counters().waiting_receives, 2 * kReceives);
+}
+
+// A step may last for as long as its process.
+TEST(WaitingMemory, OfABatchThatHasEndedIsUsedAgain) {
+  if (HeapBytes() == 0) GTEST_SKIP() << "needs glibc's heap: a sanitizer's does not count";
+  VirtualAlarms alarms;
+  LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
+  const TensorKey key = LocalKey("edge");
+  const auto receive = [&] {
+    rendezvous.RecvManyAsync({key}, RecvArgs(), [](const absl::Status&, absl::Span<Received>) {});
+    return SendNumber(&rendezvous, key, 1).ok();
+  };
+  ASSERT_TRUE(receive());
+  const int64_t before = HeapBytes();
+  for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(receive());
+  EXPECT_LT(HeapBytes() - before, 100'000);
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ class ServerImpl final : public Server {
   Membership* members() override { return core_->members(); }
   PeerCalls* calls() override { return core_->calls(); }
   const ServerConfig& config() const override { return core_->parts().config; }
+  const EtcdAccess* etcd() const override {
+    const EtcdAccess& access = core_->parts().etcd;
+    return access.endpoints.empty() ? nullptr : &access;
+  }
   Allocator* allocator() override { return core_->allocator(); }
   DeviceEngine* gpu(int ordinal) override { return core_->gpu(ordinal); }
   std::string Explain(const std::string& peer) override {
@@ -44,6 +48,7 @@ class ServerImpl final : public Server {
     return insight() == nullptr ? std::map<std::string, int64_t>() : insight()->Stats();
   }
   const Insight* insight() const override { return core_->insight(); }
+  WeightViews* weight_views() override { return core_->weight_views(); }
   std::string status_address() const override { return core_->status_address(); }
 
  private:

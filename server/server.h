@@ -29,10 +29,12 @@ class DeviceEngine;
 class Gpu;
 class Insight;
 class Membership;
+struct EtcdAccess;
 struct Protocol;
 struct ServerParts;
 class Transport;
 struct TransportContext;
+class WeightViews;
 
 // One worker of a cluster: its steps, what it serves to peers, and its paths to them. A process may
 // hold several. A server that has started does not survive a fork (docs/SDK.md).
@@ -78,6 +80,7 @@ class Server {
   virtual PeerCalls* calls() = 0;
   // Includes what the cluster's resolver found out about this worker.
   virtual const ServerConfig& config() const = 0;
+  virtual const EtcdAccess* etcd() const = 0;  // Null: the members do not come from etcd.
 
   // Tensors in this memory reach workers of this host without a copy. Null: there is none, or not
   // yet.
@@ -91,6 +94,8 @@ class Server {
   virtual std::map<std::string, int64_t> Stats() = 0;
   // Further views (server/status/insight.h); null before Start().
   virtual const Insight* insight() const = 0;
+  // Where open sets of weights show themselves (server/status/weight_views.h).
+  virtual WeightViews* weight_views() = 0;
   // The status page's "127.0.0.1:41234"; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;
 };

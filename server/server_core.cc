@@ -322,6 +322,7 @@ void ServerCore::MakeInsight() {
   parts.steps = steps_.get();
   parts.pools = data_plane_->pools();
   parts.members = &members_;
+  parts.weights = &weight_views_;
   parts.connections = [this] { return listening_ ? listener_->counts() : ConnectionCounts(); };
   parts.traces = data_plane_->traces();
   parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };

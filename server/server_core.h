@@ -73,6 +73,7 @@ class ServerCore {
   Allocator* allocator() const { return made_ ? data_plane_->allocator() : nullptr; }
   DeviceEngine* gpu(int ordinal) const { return made_ ? data_plane_->gpu(ordinal) : nullptr; }
   const Insight* insight() const { return made_ ? insight_.get() : nullptr; }
+  WeightViews* weight_views() { return &weight_views_; }
   std::string status_address() const;
   // Reads certificates and the cluster's file anew, soon. REQUIRES: it serves, and End() has not
   // begun.
@@ -103,6 +104,7 @@ class ServerCore {
   UnreachablePeers unreachable_;
   ThreadAlarms alarms_;
   Membership members_;
+  WeightViews weight_views_;
   CallSigner signer_;
   CallVerifier verifier_;
   GuardedSource source_;

@@ -215,6 +215,7 @@ int Main(const std::vector<std::string>& args) {
   if (name == "explain") return RunExplain(*line);
   if (name == "waiting") return RunWaiting(*line);
   if (name == "trace") return RunTrace(*line);
+  if (name == "weights") return RunWeights(*line);
   if (name == "verify") return RunVerify(*line);
   if (name == "top") return RunTop(*line);
   if (name == "page") return RunPage(*line);

@@ -31,7 +31,7 @@ engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED
-python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray | test --python --with=ray
+python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray examples/weights | test --python --with=ray
 release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS

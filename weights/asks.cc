@@ -27,7 +27,7 @@ struct KindName {
 constexpr KindName kKindNames[] = {
     {WeightAsk::Kind::kReady, "ready", 1}, {WeightAsk::Kind::kSealed, "sealed", 1},
     {WeightAsk::Kind::kNewer, "newer", 1}, {WeightAsk::Kind::kLayouts, "layouts", 1},
-    {WeightAsk::Kind::kList, "list", 1},   {WeightAsk::Kind::kPart, "part", 3},
+    {WeightAsk::Kind::kList, "list", 1},   {WeightAsk::Kind::kPart, "part", 4},
     {WeightAsk::Kind::kNews, "news", 1},   {WeightAsk::Kind::kQuestion, "question", 1},
 };
 
@@ -79,7 +79,7 @@ bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
       return ReadVersion(words[1], ask);
     case WeightAsk::Kind::kPart:
       return ReadVersion(words[1], ask) && ReadDecimal(words[2], &ask->tensor) &&
-             ReadBox(words[3], &ask->box);
+             ReadBox(words[3], &ask->box) && ReadDecimal(words[4], &ask->base);
     case WeightAsk::Kind::kNews:
       return ReadHex(words[1], &ask->incarnation);
     case WeightAsk::Kind::kQuestion:
@@ -140,6 +140,7 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
   for (int i = 0; i < ask.box.rank(); ++i) {
     absl::StrAppend(&edge, i == 0 ? "" : ",", ask.box.begin[i], "+", ask.box.extent[i]);
   }
+  absl::StrAppend(&edge, "|", ask.base);
   return edge;
 }
 

@@ -17,7 +17,8 @@
 //   newer|NUMBER                the newest sealed version, when it is above the number
 //   layouts|DIGEST              what was declared
 //   list|NUMBER.BIRTH           the owner's list of digests
-//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...   bytes of one of its boxes, and their digest
+//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...|BASE   bytes of one of its boxes, and their digest;
+//                               what makes them of those of version BASE, where that is shorter
 // and the first of them, which keeps the log:
 //   question|QUESTION           EncodeAnswer() to an EncodeQuestion(), at once
 //   news|INCARNATION            EncodeAnswer() when there is something to tell without a question;
@@ -34,6 +35,7 @@ struct WeightAsk {
   std::string digest;        // kLayouts, as Digest::ToString().
   uint32_t tensor = 0;       // kPart.
   Box box;                   // kPart; whether it is within a tensor is not known yet.
+  uint64_t base = 0;         // kPart; 0: none.
   std::string question;      // kQuestion, as EncodeQuestion() has it.
   uint64_t incarnation = 0;  // kNews.
 };

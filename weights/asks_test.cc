@@ -20,13 +20,17 @@ WeightAsk Part() {
 
 TEST(AsksTest, WhatIsAskedComesBack) {
   WeightAsk ask = Part();
-  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16");
+  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|0");
   auto read = ParseEdge("a/b", EdgeOf("a/b", ask));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->number, 105u);
   EXPECT_EQ(read->birth, 0xf3u);
   EXPECT_EQ(read->tensor, 7u);
   EXPECT_EQ(read->box, ask.box);
+  EXPECT_EQ(read->base, 0u);
+  ask.base = 104;
+  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|104");
+  EXPECT_EQ(ParseEdge("a/b", EdgeOf("a/b", ask))->base, 104u);
   ask.box.begin.clear();
   ask.box.extent.clear();
   EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->box, Box());
@@ -70,7 +74,11 @@ TEST(AsksTest, OtherEdgesAreRefused) {
                                  "list|1.00000000000000g3",
                                  "list|1.00000000000000f3|",
                                  "part|1.00000000000000f3|7",
-                                 "part|1.00000000000000f3|4294967296|",
+                                 "part|1.00000000000000f3|7|0+1",
+                                 "part|1.00000000000000f3|7|0+1|",
+                                 "part|1.00000000000000f3|7|0+1|x",
+                                 "part|1.00000000000000f3|7|0+1|0|0",
+                                 "part|1.00000000000000f3|4294967296||0",
                                  "news|",
                                  "news|1",
                                  "news|00000000000000ag",
@@ -82,10 +90,10 @@ TEST(AsksTest, OtherEdgesAreRefused) {
   }
   for (const std::string box : {"1", "1+", "+1", "-1+2", "1+-2", "1+2,", "1+9223372036854775808",
                                 "1+2+3", "1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1"}) {
-    EXPECT_FALSE(ParseEdge("s", absl::StrCat("|weights|s|", part, box)).ok()) << box;
+    EXPECT_FALSE(ParseEdge("s", absl::StrCat("|weights|s|", part, box, "|0")).ok()) << box;
   }
-  EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2")).ok());
-  EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2")).ok());
+  EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2|0")).ok());
+  EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2|0")).ok());
   const std::string longest(2 * kMaxQuestionBytes, '0');
   EXPECT_TRUE(ParseEdge("s", "|weights|s|question|" + longest).ok());
   EXPECT_FALSE(ParseEdge("s", "|weights|s|question|" + longest + "00").ok());

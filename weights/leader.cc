@@ -187,7 +187,7 @@ void WeightLeader::OnLogGrew() {
   tell_ = true;
   const LogEntry* open = log_.state().FindOpen(version_.number);
   if (activation_ == Activation::kNone) return;
-  if (open == nullptr || open->version != version_) {
+  if (open == nullptr) {  // A number is sealed once in a log.
     activation_ = Activation::kNone;
     version_ = {};
   } else if (activation_ == Activation::kChoosing) {
@@ -488,7 +488,7 @@ bool WeightLeader::NobodyServes(int64_t now_ns) const {
   return true;
 }
 
-bool WeightLeader::PutOutBut(bool (*have)(const Question&, const WeightVersion&), int64_t now_ns) {
+void WeightLeader::PutOutBut(bool (*have)(const Question&, const WeightVersion&), int64_t now_ns) {
   LogEntry entry;
   entry.kind = EntryKind::kMembers;
   for (const uint64_t member : log_.state().members) {
@@ -496,19 +496,21 @@ bool WeightLeader::PutOutBut(bool (*have)(const Question&, const WeightVersion&)
     if (peer != nullptr && have(peer->last, version_)) entry.incarnations.push_back(member);
   }
   if (entry.incarnations.size() < std::max<size_t>(options_.min_members, 1)) {
-    return Drop(version_.number, now_ns);
+    Drop(version_.number, now_ns);
+  } else if (entry.incarnations != log_.state().members) {
+    Append(std::move(entry), now_ns);
   }
-  if (entry.incarnations == log_.state().members) return false;
-  Append(std::move(entry), now_ns);
-  return true;
 }
 
-bool WeightLeader::GoOnActivating(int64_t now_ns) {
-  if (activation_ == Activation::kNone) return false;
+void WeightLeader::GoOnActivating(int64_t now_ns) {
+  if (activation_ == Activation::kNone) return;
   const LogState& state = log_.state();
   for (const uint64_t member : state.members) {
     const Peer* peer = FindPeer(member);
-    if (peer != nullptr && CannotStage(peer->last, version_)) return Drop(version_.number, now_ns);
+    if (peer != nullptr && CannotStage(peer->last, version_)) {
+      Drop(version_.number, now_ns);
+      return;
+    }
   }
   const bool enough = state.members.size() >= std::max<size_t>(options_.min_members, 1);
   const bool barrier = mode_ == ActivateMode::kBarrier;
@@ -527,10 +529,9 @@ bool WeightLeader::GoOnActivating(int64_t now_ns) {
     entry.version = version_;
     entry.mode = mode_;
     Append(std::move(entry), now_ns);
-    return true;
+  } else if (now_ns >= deadline_ns_) {
+    PutOutBut(barrier && activation_ == Activation::kHolding ? Holds : HasStaged, now_ns);
   }
-  if (now_ns < deadline_ns_) return false;
-  return PutOutBut(barrier && activation_ == Activation::kHolding ? Holds : HasStaged, now_ns);
 }
 
 std::string WeightLeader::WhyNoTerm(int64_t now_ns) const {
@@ -546,6 +547,28 @@ std::string WeightLeader::WhyNoTerm(int64_t now_ns) const {
     }
   }
   return "";
+}
+
+std::vector<uint64_t> WeightLeader::Awaited() const {
+  const bool holds = activation_ == Activation::kHolding && mode_ == ActivateMode::kBarrier;
+  std::vector<uint64_t> out;
+  for (const uint64_t member : log_.state().members) {
+    const Peer* peer = FindPeer(member);
+    const bool done = peer != nullptr && (activation_ == Activation::kNone
+                                              ? peer->last.serving == log_.state().active.version
+                                          : holds ? Holds(peer->last, version_)
+                                                  : HasStaged(peer->last, version_));
+    if (!done) out.push_back(member);
+  }
+  return out;
+}
+
+size_t WeightLeader::behind() const {
+  const std::vector<uint64_t>& members = log_.state().members;
+  return std::count_if(members.begin(), members.end(), [this](uint64_t member) {
+    const Peer* peer = FindPeer(member);
+    return peer == nullptr || peer->last.serving != log_.state().active.version;
+  });
 }
 
 std::string WeightLeader::Explain(int64_t now_ns) const {

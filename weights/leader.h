@@ -59,6 +59,10 @@ class WeightLeader {
   const LogState& state() const { return log_.state(); }
   size_t peers() const { return peers_.size(); }
   std::string Explain(int64_t now_ns) const;  // What an activation waits for.
+  // Members that it waits for, or, where nothing is being activated, that do not serve what is
+  // active.
+  std::vector<uint64_t> Awaited() const;
+  size_t behind() const;  // Members that do not serve the active version.
 
  private:
   enum class Phase : uint8_t {
@@ -89,14 +93,14 @@ class WeightLeader {
   void OnLogGrew();
 
   void Lead(int64_t now_ns);
+  void GoOnActivating(int64_t now_ns);
+  // Puts all members out of the set but those of which `have` is true.
+  void PutOutBut(bool (*have)(const Question&, const WeightVersion&), int64_t now_ns);
   // Each of these returns whether it has begun an append.
   bool BeginTerm(int64_t now_ns);
   bool DropLost(int64_t now_ns);
   bool SealReady(int64_t now_ns);
   bool ChangeMembers(int64_t now_ns);
-  bool GoOnActivating(int64_t now_ns);
-  // Puts all members out of the set but those of which `have` is true.
-  bool PutOutBut(bool (*have)(const Question&, const WeightVersion&), int64_t now_ns);
   bool Drop(uint64_t number, int64_t now_ns);
   void Begin(uint64_t number, ActivateMode mode, int64_t deadline_ns);
   void BeginWhatIsWished(const Question& question, int64_t now_ns);

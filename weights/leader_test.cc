@@ -25,7 +25,7 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
     calls_.push_back({call, store_.KeepLease(lease, now_ns_)});
   }
   absl::StatusOr<Sealed> Judge(uint64_t, uint64_t, const std::vector<WeightRoot>&) override {
-    return Sealed{1, {}};
+    return judged_;
   }
 
   // Every answer of the decider comes now.
@@ -100,6 +100,16 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
     leader_.OnQuestion(question, now_ns_);
     Answers();
   }
+  // The owner has these ready, and nothing else to say.
+  void HasReady(uint64_t number) {
+    Question question = Ask(kOwner);
+    question.owner = true;
+    question.owners = 1;
+    question.term = store_.log().state().term;
+    question.ready = {{question.term, number, {}}};
+    Hear(question);
+  }
+  bool IsOpen(uint64_t number) const { return store_.log().state().FindOpen(number) != nullptr; }
   uint64_t active() const { return store_.log().state().active.version.number; }
 
   int64_t now_ns_ = 10'000 * kMs;
@@ -110,6 +120,7 @@ class LeaderTest : public ::testing::Test, public Decider, public Covers {
                        [this](const Answer& answer) { said_.push_back(answer); }};
   uint64_t lease_ = 0, length_ = 0, question_ = 0;
   StageState state_ = StageState::kNone;
+  absl::StatusOr<Sealed> judged_ = Sealed{1, {}};
 };
 
 TEST_F(LeaderTest, TheLeaseRunsFromWhenItWasAskedFor) {
@@ -132,6 +143,51 @@ TEST_F(LeaderTest, WithoutALeaseItAnswersNothing) {
   question.question = ++question_;
   leader_.OnQuestion(question, now_ns_);
   EXPECT_EQ(said_.size(), said);
+}
+
+TEST_F(LeaderTest, WithoutALeaseItAppendsNothing) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  now_ns_ += 5000 * kMs;  // It was stopped, and its member has gone.
+  leader_.Advance(now_ns_);
+  EXPECT_EQ(calls_.size(), 1) << "it asks for its lease alone";
+}
+
+TEST_F(LeaderTest, WhatAnOwnerHasReadyIsSealedAtOnce) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  HasReady(3);
+  EXPECT_TRUE(IsOpen(3));
+  HasReady(3);
+  HasReady(4);
+  EXPECT_TRUE(IsOpen(4)) << "it has as many ready as before, and another one";
+}
+
+TEST_F(LeaderTest, WhatCannotBeJudgedYetIsSealedLater) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  judged_ = absl::UnavailableError("the layout is not here yet");
+  HasReady(3);
+  EXPECT_FALSE(IsOpen(3));
+  judged_ = Sealed{1, {}};
+  leader_.Advance(now_ns_);
+  Answers();
+  EXPECT_TRUE(IsOpen(3)) << "it was not dropped";
+}
+
+TEST_F(LeaderTest, WhatALostOwnerHadReadyIsDropped) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  judged_ = absl::UnavailableError("another owner's digests are not here");
+  HasReady(3);
+  Pass(1000);
+  EXPECT_EQ(store_.log().state().floor, 2);
+  Pass(2000);
+  EXPECT_EQ(store_.log().state().floor, 3) << "it will not come";
 }
 
 TEST_F(LeaderTest, ANewLeaderWaitsForThePermitsOfTheLast) {
@@ -160,7 +216,14 @@ TEST_F(LeaderTest, WhoHoldsHasNoPermitAndIsWaitedFor) {
   EXPECT_FALSE(said_.back().permit);
   Pass(500);
   EXPECT_EQ(active(), 1) << "it has not said that it holds";
-  Asks(StageState::kHeld, false);
+  Question holds = Ask(kMember);
+  holds.member = true;
+  holds.serving = {1, 11};
+  holds.stage = {2, 22};
+  holds.stage_state = StageState::kHeld;
+  leader_.OnQuestion(holds, now_ns_);
+  EXPECT_TRUE(said_.back().hold) << "it is not chosen before the decider has answered";
+  Answers();
   EXPECT_EQ(active(), 2);
 }
 

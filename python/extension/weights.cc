@@ -125,14 +125,15 @@ class ReadLayout {
   std::vector<tryst_weights_box> boxes_;
 };
 
-// An item of (name, begin, extent, tensor, offset, strides).
+// An item of (name, begin, extent, tensor, offset, strides), and of a fetch also what it has.
 class ReadItem {
  public:
   bool Read(PyObject* tuple) {
     PyObject *begin, *extent, *tensor, *strides;
     long long offset;
-    if (!PyArg_ParseTuple(tuple, "sOOOLO", &item.name, &begin, &extent, &tensor, &offset,
-                          &strides) ||
+    unsigned long long has = 0;
+    if (!PyArg_ParseTuple(tuple, "sOOOLO|K", &item.name, &begin, &extent, &tensor, &offset,
+                          &strides, &has) ||
         !ReadNumbers(begin, &begin_) || !ReadNumbers(extent, &extent_) ||
         !ReadNumbers(strides, &strides_)) {
       return false;
@@ -153,6 +154,7 @@ class ReadItem {
     item.tensor = TensorIn(tensor);
     item.offset = offset;
     item.strides = strides_.data();
+    item.has = has;
     return true;
   }
 

@@ -14,6 +14,7 @@ holds no byte of it. Each actor has a server of its own; they meet by the server
 rule the driver, whose address Ray keeps. When an actor dies, those that wait for its tensors get an error and live on:
 transfers can be aborted.
 """
+import contextlib
 import itertools
 import os
 import secrets
@@ -21,10 +22,11 @@ import threading
 
 import ray
 from ray.experimental import internal_kv, register_tensor_transport
-from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata, TensorTransportManager,
-                                                           TensorTransportMetadata)
+from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata, FetchRequest,
+                                                           TensorTransportManager, TensorTransportMetadata)
 
 import tryst
+from tryst import adapters
 
 _SEED = b"tryst_seed"
 _SPACE = b"tryst"
@@ -61,6 +63,40 @@ class Meeting(CommunicatorMetadata):
         self.step = int.from_bytes(os.urandom(4), "big") >> 1 << 32 | next(_transfers)
 
 
+class Fetch(FetchRequest):
+    """Tensors on their way into `tensors`. When it is dropped, the fetch is cancelled, and nothing is written into them
+    any more."""
+
+    def __init__(self, obj_id, tensors, transport, meeting):
+        super().__init__(obj_id, tensors)
+        self._transport, self._done = transport, not tensors
+        if tensors:
+            self._step = transport._started(meeting.seed).step(meeting.step)
+            transport._begin(obj_id, self._step)
+            self._receive = self._step.start([str(i) for i in range(len(tensors))], _worker(meeting.source),
+                                             _GIVE_UP_S, into=tensors)
+
+    def wait(self, timeout):
+        if not self._done:
+            if not self._receive.wait(timeout):
+                raise TimeoutError(f"the tensors of object {self.obj_id} did not come within {timeout} s: wait again, or drop the request")
+            self._receive.result()
+            self._done = True
+        return self.tensors
+
+    def __del__(self):
+        step = getattr(self, "_step", None)
+        if step is None:
+            return
+        receive = getattr(self, "_receive", None)
+        if receive is not None and not self._done:
+            receive.cancel()
+            with contextlib.suppress(tryst.Error):
+                receive.result()  # It ends when nobody writes any more.
+        self._transport._end(self.obj_id, step)
+        step.cleanup()
+
+
 def _worker(actor_id):
     return f"/job:ray_{actor_id}/task:0"
 
@@ -82,7 +118,7 @@ class Transport(TensorTransportManager):
         self._lock = threading.Lock()
         self._server = self._seed = None
         self._sent = {}  # Object -> the steps in which it was sent.
-        self._receiving = {}  # Object -> the step that waits for it.
+        self._receiving = {}  # Object -> the steps that wait for it.
 
     def tensor_transport_backend(self):
         return self.name
@@ -118,21 +154,26 @@ class Transport(TensorTransportManager):
         step.send_many({str(i): _dense(one) for i, one in enumerate(tensors)}, to=_worker(meeting.sink))
 
     def recv_multiple_tensors(self, obj_id, tensor_transport_metadata, communicator_metadata, target_buffers=None):
-        meeting = communicator_metadata
+        return self.fetch_multiple_tensors(obj_id, tensor_transport_metadata, communicator_metadata,
+                                           target_buffers).wait(None)
+
+    def fetch_multiple_tensors(self, obj_id, tensor_transport_metadata, communicator_metadata, target_buffers=None):
         into = target_buffers or [self._empty(shape, dtype, tensor_transport_metadata.tensor_device)
                                   for shape, dtype in tensor_transport_metadata.tensor_meta]
-        if not into:
-            return []
-        with self._started(meeting.seed).step(meeting.step) as step:
-            with self._lock:
-                self._receiving[obj_id] = step
-            try:
-                step.recv_many(map(str, range(len(into))), frm=_worker(meeting.source), timeout=_GIVE_UP_S,
-                               into=into).result()
-            finally:
-                with self._lock:
-                    del self._receiving[obj_id]
-        return into
+        return Fetch(obj_id, into, self, communicator_metadata)
+
+    def wait_fetch_complete(self, fetch_request, timeout=-1):
+        return fetch_request.wait(None if timeout < 0 else timeout)
+
+    def _begin(self, obj_id, step):
+        with self._lock:
+            self._receiving.setdefault(obj_id, []).append(step)
+
+    def _end(self, obj_id, step):
+        with self._lock:
+            self._receiving[obj_id].remove(step)
+            if not self._receiving[obj_id]:
+                del self._receiving[obj_id]
 
     def garbage_collect(self, obj_id, tensor_transport_meta, tensors):
         with self._lock:
@@ -142,8 +183,8 @@ class Transport(TensorTransportManager):
 
     def abort_transport(self, obj_id, communicator_metadata):
         with self._lock:
-            step = self._receiving.get(obj_id)
-        if step is not None:
+            steps = list(self._receiving.get(obj_id, ()))
+        for step in steps:
             step.abort("Ray has given the transfer up")
 
     # ---- The server of this process ----
@@ -156,15 +197,9 @@ class Transport(TensorTransportManager):
 
     def _start(self, seed):
         token, _, join = seed.partition(" ")
-        settings = {"listen": f"{ray.util.get_node_ip_address()}:0", "open_cluster": True, **self.settings}
-        if not any(name in settings for name in ("insecure", "token_file", "certificate_file")):
-            self._token = os.memfd_create("token")  # The file is on no disk.
-            os.fchmod(self._token, 0o600)
-            os.write(self._token, token.encode())
-            settings["token_file"] = f"/proc/self/fd/{self._token}"
         context = ray.get_runtime_context()
-        return tryst.Server(job=f"ray_{context.get_actor_id() or context.get_worker_id()}", join=join or None,
-                            **settings).start()
+        return adapters.start(f"ray_{context.get_actor_id() or context.get_worker_id()}",
+                              ray.util.get_node_ip_address(), token, join, self.settings)
 
     def _agreed_seed(self):
         """A token, and whom to join: the first process that owns references."""

@@ -251,20 +251,22 @@ class Server:
         """
         return Plan(self, tensors, to, frm, by_reference, recurring)
 
-    def weights(self, name, role, owners, rank=None, keep=None, min_members=None, permit=None, on_headless=None):
+    def weights(self, name, role, owners, rank=None, keep=None, min_members=None, permit=None, on_headless=None,
+                decider=None):
         """One end of a set of weights (tryst.weights): of the role "owner", "member" or "observer".
 
         `owners` are workers' names, by rank, or how many tasks of this worker's job there are; the first one keeps the
         set's log. Each keeps that many sealed versions. With fewer than `min_members` the first owner drops an
         activation. All have the same `permit`: for how many seconds a member may serve without hearing of the leader;
-        "keep" `on_headless` has it go on then, knowing that nobody confirms it.
+        "keep" `on_headless` has it go on then, knowing that nobody confirms it. With `decider` "etcd" the first owner
+        keeps the log in the etcd that names the members, where its next life finds it.
         """
         from tryst import weights
 
         if isinstance(owners, int):
             owners = [f"{self.worker.partition('/task:')[0]}/task:{task}" for task in range(owners)]
         owners = [_full(owner) for owner in owners]
-        settings = {"role": role, "keep": keep, "min_members": min_members, "on_headless": on_headless,
+        settings = {"role": role, "keep": keep, "min_members": min_members, "on_headless": on_headless, "decider": decider,
                     "permit_ms": None if permit is None else round(permit * 1000)}
         if role == "owner":
             if rank is None:
@@ -516,14 +518,17 @@ class Receive:
         if self._operation is not None:
             self._operation.cancel()
 
-    def result(self):
-        """Waits for all of them; Ctrl-C ends the wait."""
+    def wait(self, timeout=None):
+        """Waits for all of them, at most so many seconds: whether they have ended. Ctrl-C ends the wait."""
         if self._operation is None and not self._taken:
             self._loop = None
             self._start(self._server._find(self._peer, _left(self._until), _wanted_of(self)))
         operation = self._operation
-        if operation is not None:
-            operation.wait(None)
+        return operation is None or operation.wait(timeout)
+
+    def result(self):
+        """Waits for all of them; Ctrl-C ends the wait."""
+        self.wait()
         return self._results()
 
     def __iter__(self):

@@ -81,6 +81,15 @@ def newer_than(number):
 
 
 _Newer = collections.namedtuple("_Newer", "number")
+_Holding = collections.namedtuple("_Holding", "number items")
+
+
+def holding(number, items):
+    """Items of a fetch whose arrays hold their boxes of version `number` already, so that only what changed need come.
+
+    What they hold is checked: an array with other contents takes longer, and gets the right ones.
+    """
+    return _Holding(number, items)
 
 
 class Fetched(dict):
@@ -268,9 +277,15 @@ class Owner(_End):
             self._weights.declare([layout._tuple(len(self._owners)) for layout in layouts])
         self._layouts = {layout.name: layout for layout in layouts}
 
+    def layout(self, name):
+        """What was declared of a tensor."""
+        if name not in self._layouts:
+            raise KeyError(f"tensor {name!r} was not declared")
+        return self._layouts[name]
+
     def boxes(self, name):
         """This owner's boxes of a tensor: tuples of slices."""
-        layout = self._layouts[name]._tuple(len(self._owners))
+        layout = self.layout(name)._tuple(len(self._owners))
         return [tuple(slice(low, low + size) for low, size in zip(begin, extent))
                 for begin, extent in _tryst.weight_boxes(layout, len(self._owners), self.rank)]
 
@@ -281,9 +296,7 @@ class Owner(_End):
     def publish(self, number, name, source, box=None, cast=None):
         """Copies one of this owner's boxes, by default its only one; the array may change at once. Where it is of
         another type than the tensor, `cast` says the tensor's."""
-        layout = self._layouts.get(name)
-        if layout is None:
-            raise KeyError(f"tensor {name!r} was not declared")
+        layout = self.layout(name)
         if box is None:
             boxes = self.boxes(name)
             if len(boxes) != 1:
@@ -322,29 +335,29 @@ class Version:
     """A version that an owner publishes."""
 
     def __init__(self, owner, number, label, timeout):
-        self._owner, self.number, self._label, self._timeout = owner, number, label, timeout
+        self.owner, self.number, self._label, self._timeout = owner, number, label, timeout
 
     def publish(self, name, source, box=None, cast=None):
         """As Owner.publish()."""
-        self._owner.publish(self.number, name, source, box, cast)
+        self.owner.publish(self.number, name, source, box, cast)
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self._owner.seal(self.number, self._label, self._timeout)
+            self.owner.seal(self.number, self._label, self._timeout)
         else:
-            self._owner.drop(self.number)
+            self.owner.drop(self.number)
 
     async def __aenter__(self):
         return self
 
     async def __aexit__(self, kind, *_):
         if kind is None:
-            await self._owner.aseal(self.number, self._label, self._timeout)
+            await self.owner.aseal(self.number, self._label, self._timeout)
         else:
-            self._owner.drop(self.number)
+            self.owner.drop(self.number)
 
 
 class _Events:
@@ -384,21 +397,30 @@ class Member(_End):
     def _items(self, described, items):
         """The items in C, and what is returned of each."""
         tensors = {tensor["name"]: tensor for tensor in described["tensors"]}
+        has = 0
+        if isinstance(items, _Holding):
+            has, items = items.number, items.items
         if not hasattr(items, "keys"):
             items = dict.fromkeys(tensors if items is None else items)
         made, results = [], {}
         for name, into in items.items():
             if name not in tensors:
                 raise KeyError(f"version {described['number']} has no tensor {name!r}")
-            box = None
-            if isinstance(into, tuple) and len(into) == 2 and isinstance(into[0], (tuple, slice, type(None))):
-                box, into = into
-            begin, extent = _box(box, tensors[name]["shape"])
-            if into is None:
-                into = self._server.empty(extent, _DTYPES.get(tensors[name]["dtype"], tensors[name]["dtype"]))
-            made.append(_item(name, begin, extent, into))
-            results[name] = into
+            parts = [self._part(made, tensors[name], one, has) for one in (into if isinstance(into, list) else [into])]
+            results[name] = parts if isinstance(into, list) else parts[0]
         return made, Fetched(described["number"], described["label"], results)
+
+    def _part(self, made, tensor, into, has):
+        box = None
+        if isinstance(into, tuple) and len(into) == 2 and isinstance(into[0], (tuple, slice, type(None))):
+            box, into = into
+        begin, extent = _box(box, tensor["shape"])
+        if into is None and has:
+            raise TypeError(f"holding({has}, ...) needs an array for {tensor['name']!r}: pass the one that has that version")
+        if into is None:
+            into = self._server.empty(extent, _DTYPES.get(tensor["dtype"], tensor["dtype"]))
+        made.append((*_item(tensor["name"], begin, extent, into), has))
+        return into
 
     def _prepared(self, wanted, items, timeout, cancellation):
         version = self._find(wanted, timeout, cancellation)
@@ -419,7 +441,8 @@ class Member(_End):
         """Tensors of one version, by name: of a number, of "latest", of "active", or of newer_than(number).
 
         `items` are names, by default all, or a dictionary that has for a name the array to fill, a pair of a box (a
-        tuple of slices) and an array, or None for a new Tensor. The arrays may be strided.
+        tuple of slices) and an array, or None for a new Tensor; or a list of these; or holding(number, items). The
+        arrays may be strided.
         """
         return self._wait(self._fetch, wanted, items, timeout)
 

@@ -193,9 +193,9 @@ typedef struct tryst_weights tryst_weights;                 /* One end of a set.
 typedef struct tryst_weights_version tryst_weights_version; /* Constant. */
 
 /* `owners` are workers' names, by rank. Settings are "role=owner", "member" or "observer"; of an
- * owner "rank=", "keep=" (versions, 2) and "min_members=" (1, of the first owner); of a member
- * "on_headless=stop" or "keep"; and "permit_ms=" (1000), the same for all. The server serves, and
- * outlives it. */
+ * owner "rank=", "keep=" (versions, 2), and of the first one "min_members=" (1) and
+ * "decider=worker" or "etcd" (who keeps the log); of a member "on_headless=stop" or "keep"; and
+ * "permit_ms=" (1000), the same for all. The server serves, and outlives it. */
 tryst_status* tryst_weights_open(tryst_server* server, const char* set, const char* const* owners,
                                  size_t owner_count, const char* const* settings, size_t count,
                                  tryst_weights** weights);
@@ -242,6 +242,8 @@ typedef struct {
   const tryst_tensor* tensor;
   int64_t offset;
   const int64_t* strides;
+  uint64_t has; /* Fetching: the same box of this version lies there already, so that only what has
+                   changed need come; 0: of none. A wrong word costs time, and no byte is wrong. */
 } tryst_weights_item;
 
 /* Copies it; a cast where its type is another one of floats. */

@@ -171,7 +171,7 @@ TEST_F(WeightsInC, BoxesAreThoseOfTheLayout) {
 TEST_F(WeightsInC, WhatIsWrongIsRefused) {
   const char* owners[] = {tryst_server_worker(owner_server_)};
   for (const char* wrong :
-       {"role=chief", "rank=x", "keep=0", "permit_ms=1", "colour=red", "role"}) {
+       {"role=chief", "rank=x", "keep=0", "permit_ms=1", "decider=paper", "colour=red", "role"}) {
     const char* settings[] = {"role=member", wrong};
     tryst_weights* weights = nullptr;
     std::string message;
@@ -186,6 +186,9 @@ TEST_F(WeightsInC, WhatIsWrongIsRefused) {
             TRYST_INVALID_ARGUMENT);
   EXPECT_EQ(Code(tryst_weights_open(nullptr, "policy", owners, 1, nullptr, 0, &weights)),
             TRYST_INVALID_ARGUMENT);
+  const char* in_etcd[] = {"role=owner", "decider=etcd"};
+  EXPECT_EQ(Code(tryst_weights_open(member_server_, "other", owners, 1, in_etcd, 2, &weights)),
+            TRYST_FAILED_PRECONDITION);
   // Each role has its calls.
   tryst_weights_version* version = nullptr;
   EXPECT_EQ(Code(tryst_weights_find(owner_, TRYST_WEIGHTS_NEWER, 0, 0, nullptr, &version)),

@@ -70,7 +70,7 @@ struct Settings {
   std::string role;
   uint32_t rank = 0;
   size_t keep = 2, min_members = 1;
-  bool keeps_knowingly = false;
+  bool keeps_knowingly = false, log_in_etcd = false;
   tryst::GroupTimes times;
 };
 
@@ -83,6 +83,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
     settings->role = value;
   } else if (name == "on_headless" && (value == "stop" || value == "keep")) {
     settings->keeps_knowingly = value == "keep";
+  } else if (name == "decider" && (value == "worker" || value == "etcd")) {
+    settings->log_in_etcd = value == "etcd";
   } else if (name == "rank" && is_number && number < tryst::LayoutLimits::kMaxOwners) {
     settings->rank = number;
   } else if (name == "keep" && is_number && number >= 1) {
@@ -98,7 +100,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
         "\"", text,
         "\" is not a setting of a set of weights, or has a wrong value. The settings are: "
         "role=owner, role=member or role=observer; rank=NUMBER; keep= and min_members=, numbers "
-        "from 1 on; permit_ms=, a number from 50 to 600000; on_headless=stop or on_headless=keep"));
+        "from 1 on; permit_ms=, a number from 50 to 600000; on_headless=stop or on_headless=keep; "
+        "decider=worker or decider=etcd"));
   }
   return absl::OkStatus();
 }
@@ -155,6 +158,7 @@ absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights_item& from)
   item.box = {Numbers(from.begin, from.rank), Numbers(from.extent, from.rank)};
   item.into = from.tensor->tensor;
   item.places = {from.offset, Numbers(from.strides, from.rank)};
+  item.has = from.has;
   return item;
 }
 
@@ -214,6 +218,7 @@ tryst_status* tryst_weights_open(tryst_server* server, const char* set, const ch
     options.rank = read.rank;
     options.keep = read.keep;
     options.min_members = read.min_members;
+    options.log_in_etcd = read.log_in_etcd;
     options.times = read.times;
     auto owner = tryst::WeightOwner::Open(server->server.get(), options);
     if (!owner.ok()) return Give(owner.status());

@@ -219,6 +219,12 @@ const std::vector<CommandRow>& CommandRows() {
        "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
        "tables follow each other, or with --json lines. --count=N: ends after N tables.\n",
        0, kAnyWords, Words::kWorkers},
+      {"weights", "[WORKER ...]",
+       "shows the sets of weights that workers have open: who holds and serves which version, and "
+       "what an activation waits for",
+       "Asks each WORKER, or those that --join or --cluster_spec names, and the workers that they\n"
+       "know. --json prints what each says. Exit status 3: no worker has a set open.\n",
+       0, kAnyWords, Words::kWorkers},
       {"page", "[WORKER ... | FILE]",
        "serves a web page about the whole job, at the address --status_listen",
        "The page shows who moves what to whom by which path, steps, slow workers and members, for\n"

@@ -8,6 +8,7 @@ namespace tryst {
 // The commands that show workers' state. Each prints, and returns the exit status.
 int RunExplain(const CommandLine& line);
 int RunWaiting(const CommandLine& line);
+int RunWeights(const CommandLine& line);
 int RunTrace(const CommandLine& line);
 int RunTop(const CommandLine& line);
 

@@ -1,5 +1,7 @@
 #include "server/page/explained.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -87,6 +89,15 @@ std::vector<MemberChange> ExplainedChanges(const Struct& document) {
   return out;
 }
 
+std::string ExplainedWeights(const Struct& document) {
+  const google::protobuf::ListValue& views = ListOf(document, "weights");
+  std::string out;
+  if (views.values_size() == 0 || !google::protobuf::util::MessageToJsonString(views, &out).ok()) {
+    out.clear();
+  }
+  return out;
+}
+
 size_t JobDocument::NumberOf(const std::string& worker) {
   const auto [it, fresh] = numbers_.emplace(worker, names_.size());
   if (fresh) names_.push_back(worker);
@@ -115,6 +126,11 @@ void JobDocument::AddStep(const std::string& worker, const JobStep& step) {
                         NumberOf(step.longest_peer), Ms(step.longest_ns));
 }
 
+void JobDocument::AddWeights(const std::string& worker, const std::string& views) {
+  absl::StrAppendFormat(&weights_, "%s[%d,%s]", weights_.empty() ? "" : ",", NumberOf(worker),
+                        views);
+}
+
 void JobDocument::AddChange(const MemberChange& change) {
   absl::StrAppendFormat(&changes_, "%s[%d,%s,%s]", changes_.empty() ? "" : ",", change.unix_ms,
                         JsonText(change.worker), JsonText(change.what));
@@ -126,7 +142,8 @@ std::string JobDocument::Take() && {
     absl::StrAppend(&names, names.empty() ? "" : ",", JsonText(name));
   }
   return absl::StrCat("{\"names\":[", names, "],\"workers\":[", workers_, "],\"edges\":[", edges_,
-                      "],\"steps\":[", steps_, "],\"changes\":[", changes_, "]}\n");
+                      "],\"steps\":[", steps_, "],\"weights\":[", weights_, "],\"changes\":[",
+                      changes_, "]}\n");
 }
 
 }  // namespace tryst

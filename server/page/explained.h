@@ -33,6 +33,8 @@ std::vector<ExplainedPath> ExplainedPaths(const google::protobuf::Struct& docume
 // Members that have been heard from.
 std::vector<Member> ExplainedMembers(const google::protobuf::Struct& document);
 std::vector<MemberChange> ExplainedChanges(const google::protobuf::Struct& document);
+// What it says of its sets of weights, as a JSON array; empty: it has none open.
+std::string ExplainedWeights(const google::protobuf::Struct& document);
 
 // The page's document. Names of workers are written once, and then replaced by numbers: with 300
 // workers, names would be most of it.
@@ -43,6 +45,7 @@ class JobDocument {
                  double up_ms, const std::string& error);
   void AddEdge(const std::string& consumer, const JobEdge& edge);
   void AddStep(const std::string& worker, const JobStep& step);
+  void AddWeights(const std::string& worker, const std::string& views);
   void AddChange(const MemberChange& change);
   std::string Take() &&;
 
@@ -52,7 +55,7 @@ class JobDocument {
   const int64_t now_ns_;
   std::map<std::string, size_t> numbers_;
   std::vector<std::string> names_;
-  std::string workers_, edges_, steps_, changes_;
+  std::string workers_, edges_, steps_, weights_, changes_;
 };
 
 }  // namespace tryst

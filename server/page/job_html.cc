@@ -73,6 +73,9 @@ Waiting<th>Most of all</thead><tbody id="stragglers"></tbody></table></section>
 <div class="legend"><span><i class="is-step"></i><i
 class="is-step2"></i>step after step, from the first fetch to the last</span>
 <span><i class="is-wait"></i>its longest wait</span></div></section>
+<section class="wide" id="weights-part" hidden><h2>Weights</h2><div class="tall"><table><thead><tr>
+<th>Set<th>Worker<th>Role<th class="n">Active<th class="n">For<th class="n">Newest<th>Holds or serves
+<th>Waits for, or what is wrong</thead><tbody id="weights"></tbody></table></div></section>
 <section><h2>Members <input id="filter" type="search" placeholder="filter" aria-label="filter">
 </h2><div class="tall"><table><thead><tr><th>Worker<th>State<th>Address<th class="n">Up
 <th class="n">MB/s in<th class="n">MB/s out</thead><tbody id="members"></tbody></table></div>
@@ -142,6 +145,8 @@ function read(raw) {
         mostly, why})),
     steps: raw.steps.map(([w, step, from, to, longest, peer, ms]) =>
       ({worker: name(w), step, from, to, longest, peer: name(peer), ms})),
+    weights: (raw.weights || []).flatMap(([n, views]) =>
+      views.map(view => ({worker: name(n), ...view}))),
     changes: raw.changes};
   const of = new Map(job.workers.map(w => [w.name, w]));
   for (const e of job.edges) {
@@ -315,6 +320,25 @@ function showMembers(job) {
     w.address, {text: span(w.up), kind: 'n'}, figure(w.in), figure(w.out)]);
   $('members-left').textContent = all.length > 100 ? `and ${all.length - 100} more` : '';
 }
+function showWeights(job) {
+  const none = number => number === '0' ? '–' : number;
+  const named = new Map(job.weights.map(v => [v.incarnation, v.worker]));
+  $('weights-part').hidden = !job.weights.length;
+  const all = job.weights.slice().sort((a, b) => order(a.set, b.set) || b.leads - a.leads ||
+    order(b.role, a.role) || order(a.worker, b.worker));
+  rows('weights', all.slice(0, 200), v => [
+    v.set, {text: short(v.worker), title: v.worker, open: () => drill(v.worker)},
+    v.role === 'owner' ? `owner ${v.rank} of ${v.owners}${v.leads ? ', leads' : ''}` : v.role,
+    {text: none(v.active), kind: 'n'}, {text: v.active_s < 0 ? '–' : span(v.active_s * 1e3), kind: 'n'},
+    {text: none(v.newest), kind: 'n'},
+    v.role === 'owner' ? v.holds.join(', ') : v.role === 'member' ?
+      {text: v.serves === '0' ? 'may serve nothing' : v.serves + (v.confirmed ? '' : ', unconfirmed'),
+        kind: v.serves === '0' || !v.confirmed ? 'bad' : ''} : '',
+    {text: [!v.leads ? '' : v.active === '0' ? `${v.members} members` :
+      `${v.members - v.behind} of ${v.members} members serve it`, v.note,
+      v.awaited.length ? 'waits for ' + v.awaited.map(i => short(named.get(i) || i)).join(', ') : '']
+      .filter(text => text).join('; '), kind: v.behind ? 'bad' : ''}], 'none');
+}
 let job = null;
 function show() {
   if (!job) return;
@@ -326,7 +350,7 @@ function show() {
     rate < 1e4 ? `${round(rate)} MB/s` : `${round(rate / 1e3)} GB/s`;
   $('red').textContent = red ? `${red} of ${job.edges.length} pairs in trouble` : '';
   $('red').className = red ? 'bad' : '';
-  showMatrix(job); showSteps(job); showStragglers(job); showMembers(job);
+  showMatrix(job); showSteps(job); showStragglers(job); showWeights(job); showMembers(job);
   rows('history', job.changes.slice().reverse(), ([ms, worker, what]) => [
     {text: new Date(ms).toLocaleTimeString(), kind: 'time'}, {text: short(worker), open: () => drill(worker)},
     {text: what, kind: /^restarted/.test(what) ? 'bad' : ''}]);

@@ -141,6 +141,8 @@ absl::Status JobWatch::Ask(const std::string& worker, Look* look, std::vector<Me
   *members = ExplainedMembers(document);
   *changes = ExplainedChanges(document);
   ReadEdges(ExplainedPaths(document), past_s, look);
+  look->weights = ExplainedWeights(document);
+  if (look->weights.size() > kMostWeightsBytes) look->weights.clear();
   if (look->ahead_of != incarnation) {
     const auto clock = client_->calls()->CompareClocks(worker, kTimeout);
     if (!clock.ok()) return clock.status();
@@ -287,6 +289,7 @@ std::string JobWatch::MakeJson() {
     document.AddWorker(worker, look.address, look.heard_ns, look.up_ms, look.error);
     for (const JobEdge& edge : look.edges) document.AddEdge(worker, edge);
     for (const JobStep& step : look.steps) document.AddStep(worker, step);
+    if (!look.weights.empty()) document.AddWeights(worker, look.weights);
   }
   for (const MemberChange& change : changes_) document.AddChange(change);
   return std::move(document).Take();

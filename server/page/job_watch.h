@@ -54,6 +54,7 @@ class JobWatch {
   static constexpr size_t kMostWorkers = 4096;
   static constexpr size_t kMostStepsOfWorker = 40;
   static constexpr size_t kMostEdgesOfWorker = 4096;
+  static constexpr size_t kMostWeightsBytes = 64 << 10;  // One worker may have so many.
 
   JobWatch(PeerClient* client, absl::Duration every, const Clock* clock);
   ~JobWatch();
@@ -83,6 +84,7 @@ class JobWatch {
     std::string ahead_of;  // Which incarnation's clock that was.
     std::vector<JobEdge> edges;
     std::vector<JobStep> steps;
+    std::string weights;                   // A JSON array; empty: it has no set of weights open.
     std::map<std::string, Totals> totals;  // By "peer path".
   };
 

@@ -212,7 +212,8 @@ std::string Insight::PathsJson(const std::string& peer) const {
         counts.QuantileNs(0.99) / 1e6, waited);
     comma = ",";
   }
-  return absl::StrCat(out, "],\"trouble\":", JsonText(trouble), "}\n");
+  return absl::StrCat(out, "],\"weights\":", parts_.weights->Json(),
+                      ",\"trouble\":", JsonText(trouble), "}\n");
 }
 
 // ---- Traces, counters ----

@@ -15,6 +15,7 @@
 #include "rendezvous/step_registry.h"
 #include "server/listener/connection_table.h"
 #include "server/members/membership.h"
+#include "server/status/weight_views.h"
 
 namespace tryst {
 
@@ -33,6 +34,7 @@ class Insight {
     StepRegistry* steps = nullptr;
     ChannelPools* pools = nullptr;
     Membership* members = nullptr;
+    const WeightViews* weights = nullptr;
     std::vector<const Trace*> traces;
     // Where the list of members comes from, and how old it is: JSON, or a line of text. May be
     // empty.

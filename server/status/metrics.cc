@@ -86,6 +86,59 @@ void AddTracks(const std::vector<TrackSample>& samples, Page* page) {
   }
 }
 
+// One row a family of metrics of weight sets.
+struct WeightMetric {
+  const char* name;
+  const char* type;
+  bool (*has)(const WeightView&);
+  double (*value)(const WeightView&);
+  const char* help;
+};
+constexpr WeightMetric kWeightMetrics[] = {
+    {"tryst_weights_active_version", "gauge", [](const WeightView& v) { return v.active != 0; },
+     [](const WeightView& v) { return static_cast<double>(v.active); },
+     "The active version of the set, as this worker knows."},
+    {"tryst_weights_active_seconds", "gauge", [](const WeightView& v) { return v.active != 0; },
+     [](const WeightView& v) { return v.active_s; }, "For how long it has been active."},
+    {"tryst_weights_newest_version", "gauge", [](const WeightView& v) { return v.newest != 0; },
+     [](const WeightView& v) { return static_cast<double>(v.newest); },
+     "The newest sealed version of the set, as this worker knows."},
+    {"tryst_weights_members", "gauge", [](const WeightView& v) { return v.leads; },
+     [](const WeightView& v) { return static_cast<double>(v.members); },
+     "Members of the set, as its leader knows."},
+    {"tryst_weights_members_behind", "gauge", [](const WeightView& v) { return v.leads; },
+     [](const WeightView& v) { return static_cast<double>(v.behind); },
+     "Members that do not serve the active version."},
+    {"tryst_weights_serves", "gauge", [](const WeightView& v) { return v.role == "member"; },
+     [](const WeightView& v) { return v.serves != 0 && v.confirmed ? 1.0 : 0.0; },
+     "1: this member has a permit to serve its version."},
+    {"tryst_weights_permits_lost_total", "counter",
+     [](const WeightView& v) { return v.role == "member"; },
+     [](const WeightView& v) { return static_cast<double>(v.permits_lost); },
+     "How often the permit of this member has run out."},
+    {"tryst_weights_held_bytes", "gauge", [](const WeightView& v) { return v.role == "owner"; },
+     [](const WeightView& v) { return static_cast<double>(v.held_bytes); },
+     "Bytes of the versions that this owner keeps."},
+    {"tryst_weights_bytes_total", "counter", [](const WeightView&) { return true; },
+     [](const WeightView& v) { return static_cast<double>(v.bytes); },
+     "Bytes of tensors that an owner has sent, or that a member or observer has fetched."},
+};
+
+void AddWeights(const std::vector<WeightView>& views, Page* page) {
+  for (const WeightMetric& metric : kWeightMetrics) {
+    bool any = false;
+    for (const WeightView& view : views) {
+      if (!metric.has(view)) continue;
+      if (!any) page->Family(metric.name, metric.type, metric.help);
+      any = true;
+      page->Sample(metric.name,
+                   absl::StrFormat("set=\"%s\",role=\"%s\",incarnation=\"%016x\"", Label(view.set),
+                                   view.role, view.incarnation),
+                   absl::StrFormat("%.15g", metric.value(view)));
+    }
+  }
+}
+
 }  // namespace
 
 std::string Insight::Metrics() const {
@@ -120,6 +173,7 @@ std::string Insight::Metrics() const {
     counts.passed_over += trace->counts().passed_over;
   }
   AddTracks(samples, &page);
+  AddWeights(parts_.weights->List(), &page);
   page.Family("tryst_trace_overwritten_total", "counter",
               "Recorded operations that newer ones have overwritten.");
   page.Sample("tryst_trace_overwritten_total", "", absl::StrCat(counts.overwritten));

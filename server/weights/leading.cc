@@ -4,31 +4,69 @@
 
 namespace tryst {
 
-Leading::Leading(const WeightLeader::Options& options, uint64_t life, Covers* covers, TellFn tell)
-    : tell_(std::move(tell)),
-      store_(life, options.times.lease_ns),
-      leader_(options, this, covers,
-              [this](const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Say(answer); }) {}
+Leading::Leading(Parts parts)
+    : parts_(std::move(parts)),
+      leader_(parts_.leads, this, parts_.covers,
+              [this](const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { Say(answer); }) {
+  MutexLock lock(&mu_);
+  if (parts_.make_decider == nullptr) store_.emplace(parts_.life, parts_.leads.times.lease_ns);
+}
 
-void Leading::Append(uint64_t call, uint64_t length, uint64_t lease, const LogEntry& entry)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {  // The leader calls it, under the lock.
-  decided_.push_back(store_.Append(length, lease, entry));
-  decided_.back().call = call;
+Leading::~Leading() { Close(); }
+
+void Leading::Open() {
+  MutexLock lock(&mu_);
+  if (parts_.make_decider != nullptr) {
+    decider_ = parts_.make_decider([this](const DeciderAnswer& answer) { Hear(answer); });
+  }
+}
+
+void Leading::Close() {
+  std::unique_ptr<Decider> decider;  // Ends without the lock, which Hear() takes.
+  {
+    MutexLock lock(&mu_);
+    decider = std::move(decider_);
+    store_.reset();
+  }
+}
+
+void Leading::Hear(const DeciderAnswer& answer) {
+  std::vector<Answer> news;
+  {
+    MutexLock lock(&mu_);
+    decided_.push_back(answer);
+    Settle();
+    news.swap(news_);
+  }
+  if (!news.empty()) parts_.tell(std::move(news));
+  parts_.wake();
+}
+
+// The leader makes these calls, under the lock.
+void Leading::Append(uint64_t call, uint64_t length, uint64_t lease,
+                     const LogEntry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (decider_ != nullptr) decider_->Append(call, length, lease, entry);
+  if (store_.has_value()) Decided(call, store_->Append(length, lease, entry));
 }
 
 void Leading::ReadFrom(uint64_t call, uint64_t index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  decided_.push_back(store_.ReadFrom(index));
-  decided_.back().call = call;
+  if (decider_ != nullptr) decider_->ReadFrom(call, index);
+  if (store_.has_value()) Decided(call, store_->ReadFrom(index));
 }
 
 void Leading::TakeLease(uint64_t call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  decided_.push_back(store_.TakeLease(clock_.NowNs()));
-  decided_.back().call = call;
+  if (decider_ != nullptr) decider_->TakeLease(call);
+  if (store_.has_value()) Decided(call, store_->TakeLease(clock_.NowNs()));
 }
 
 void Leading::KeepLease(uint64_t call, uint64_t lease) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  decided_.push_back(store_.KeepLease(lease, clock_.NowNs()));
-  decided_.back().call = call;
+  if (decider_ != nullptr) decider_->KeepLease(call, lease);
+  if (store_.has_value()) Decided(call, store_->KeepLease(lease, clock_.NowNs()));
+}
+
+void Leading::Decided(uint64_t call, DeciderAnswer answer) {
+  answer.call = call;
+  decided_.push_back(std::move(answer));
 }
 
 void Leading::Say(const Answer& answer) {
@@ -56,7 +94,7 @@ int64_t Leading::Advance() {
     Settle();
     news.swap(news_);
   }
-  if (!news.empty()) tell_(std::move(news));
+  if (!news.empty()) parts_.tell(std::move(news));
   return next_ns;
 }
 
@@ -70,7 +108,7 @@ absl::StatusOr<Answer> Leading::OnQuestion(const Question& question) {
     Settle();
     news.swap(news_);
   }
-  if (!news.empty()) tell_(std::move(news));
+  if (!news.empty()) parts_.tell(std::move(news));
   if (reply.has_value()) return *std::move(reply);
   return absl::FailedPreconditionError(
       "the leader of the set of weights cannot answer: it has no lease at this moment, or has "
@@ -80,6 +118,16 @@ absl::StatusOr<Answer> Leading::OnQuestion(const Question& question) {
 std::string Leading::Explain() const {
   MutexLock lock(&mu_);
   return leader_.Explain(clock_.NowNs());
+}
+
+void Leading::View(WeightView* view) const {
+  constexpr size_t kMostAwaited = 16;
+  MutexLock lock(&mu_);
+  view->leads = leader_.leads(clock_.NowNs());
+  view->members = leader_.state().members.size();
+  view->behind = leader_.behind();
+  view->awaited = leader_.Awaited();
+  if (view->awaited.size() > kMostAwaited) view->awaited.resize(kMostAwaited);
 }
 
 }  // namespace tryst

@@ -20,9 +20,14 @@ int64_t DeadlineNs(const Patience& patience) {
 OwnerGroup::OwnerGroup(Parts parts)
     : parts_(std::move(parts)), incarnation_(absl::Uniform<uint64_t>(absl::BitGen()) | 1) {
   if (parts_.rank == 0) {
-    leading_ =
-        std::make_shared<Leading>(parts_.leads, incarnation_, parts_.covers,
-                                  [this](std::vector<Answer> news) { Tell(std::move(news)); });
+    Leading::Parts leading;
+    leading.leads = parts_.leads;
+    leading.life = incarnation_;
+    leading.covers = parts_.covers;
+    leading.tell = [this](std::vector<Answer> news) { Tell(std::move(news)); };
+    leading.make_decider = parts_.make_decider;
+    leading.wake = [this] { link_->Wake(); };
+    leading_ = std::make_shared<Leading>(std::move(leading));
   }
   LeaderLink::Parts link;
   link.server = parts_.server;
@@ -35,12 +40,14 @@ OwnerGroup::OwnerGroup(Parts parts)
     return Turn(heard, questions);
   };
   link_ = std::make_unique<LeaderLink>(std::move(link));
+  if (leading_ != nullptr) leading_->Open();
 }
 
 OwnerGroup::~OwnerGroup() = default;
 
 void OwnerGroup::Close() {
   link_->Stop();
+  if (leading_ != nullptr) leading_->Close();
   MutexLock lock(&mu_);
   closed_ = true;
   group_.reset();
@@ -175,10 +182,26 @@ std::string OwnerGroup::Explain() const {
                       " is active");
     }
   }
-  if (leading_ != nullptr) return absl::StrCat(text, "; ", leading_->Explain());
+  const std::string note = Note();
+  return note.empty() ? text : absl::StrCat(text, "; ", note);
+}
+
+std::string OwnerGroup::Note() const {
+  if (leading_ != nullptr) return leading_->Explain();
   const absl::Status trouble = link_->trouble();
-  if (trouble.ok()) return text;
-  return absl::StrCat(text, "; the leader does not answer: ", trouble.ToString());
+  return trouble.ok() ? "" : absl::StrCat("the leader does not answer: ", trouble.ToString());
+}
+
+void OwnerGroup::View(WeightView* view) const {
+  view->set = parts_.set;
+  view->role = "owner";
+  view->incarnation = incarnation_;
+  view->rank = parts_.rank;
+  view->owners = static_cast<uint32_t>(parts_.owners.size());
+  view->note = Note();
+  if (leading_ != nullptr) leading_->View(view);
+  MutexLock lock(&mu_);
+  if (group_ == nullptr) view->note = "nothing is declared";
 }
 
 }  // namespace tryst

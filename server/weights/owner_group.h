@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "server/server.h"
+#include "server/status/weight_views.h"
 #include "server/weights/leader_link.h"
 #include "server/weights/leading.h"
 #include "server/weights/patience.h"
@@ -28,8 +29,9 @@ class OwnerGroup {
     std::string set;
     std::vector<std::string> owners;  // Workers' names, by rank.
     uint32_t rank;
-    WeightLeader::Options leads;  // The first owner leads by it, and each takes its times.
-    Covers* covers;               // Asked under locks of this object's.
+    WeightLeader::Options leads;          // The first owner leads by it, and each takes its times.
+    Covers* covers;                       // Asked under locks of this object's.
+    Leading::MakeDeciderFn make_decider;  // Null: the first owner has the log in memory.
     // Called on a thread of this object's, without a lock.
     std::function<void(const WeightVersion&)> on_sealed;
     std::function<void(uint64_t)> on_active;
@@ -50,6 +52,7 @@ class OwnerGroup {
   absl::StatusOr<Answer> OnQuestion(const Question& question);
   bool leads() const { return leading_ != nullptr; }
   std::string Explain() const;
+  void View(WeightView* view) const;  // All but the versions and bytes that the owner holds.
 
  private:
   // What a thread waits for; under mu_.
@@ -59,6 +62,7 @@ class OwnerGroup {
   };
   int64_t Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions);
   void Tell(std::vector<Answer> news);
+  std::string Note() const;  // What it leads, or what is wrong; may be empty.
 
   const Parts parts_;
   const uint64_t incarnation_;  // Each opening of the set has another.

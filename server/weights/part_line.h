@@ -32,7 +32,7 @@ class PartLine : public std::enable_shared_from_this<PartLine> {
   using MakeFn = std::function<absl::StatusOr<Tensor>(const WeightAsk&)>;
   PartLine(const Limits& limits, Executor* executor, MakeFn make);
 
-  // REQUIRES: ask.bytes is what the answer has.
+  // REQUIRES: ask.bytes bounds what the answer has, and what making it takes.
   void Enter(AskOfPeer ask);
   // Ends what waits, and what comes later.
   void Close(absl::Status why);

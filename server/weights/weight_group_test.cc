@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "rendezvous/rendezvous.h"
+#include "server/etcd/pretended_etcd.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
 
@@ -21,7 +22,8 @@ namespace {
 constexpr absl::Duration kLong = absl::Seconds(30), kShort = absl::Milliseconds(300);
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-std::unique_ptr<Server> StartServer(const std::string& job, const Server* seed) {
+std::unique_ptr<Server> StartServer(const std::string& job, const Server* seed,
+                                    const std::string& resolver = "") {
   ServerConfig config;
   config.cluster = "lab";
   config.job = job;
@@ -30,6 +32,7 @@ std::unique_ptr<Server> StartServer(const std::string& job, const Server* seed) 
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
   config.stop_deadline = absl::Seconds(5);
+  if (!resolver.empty()) config.resolver = resolver;
   if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
   auto server = ServerBuilder().SetEnvironment({}).Build(config);
   EXPECT_TRUE(server.ok()) << server.status();
@@ -46,17 +49,19 @@ GroupTimes Quick() {
   return times;
 }
 
+using Kind = WeightEvent::Kind;
+
 class WeightGroupTest : public testing::Test {
  protected:
-  WeightGroupTest()
-      : owner_server_(StartServer("owner", nullptr)),
-        member_server_(StartServer("member", owner_server_.get())) {
-    WeightOwnerOptions options;
-    options.set = "policy";
-    options.owners = {owner_server_->worker()};
-    options.times = Quick();
-    options.keep = 1;
-    owner_ = *WeightOwner::Open(owner_server_.get(), options);
+  explicit WeightGroupTest(const std::string& resolver = "")
+      : owner_server_(StartServer("owner", nullptr, resolver)),
+        member_server_(StartServer("member", owner_server_.get(), resolver)) {
+    options_.set = "policy";
+    options_.owners = {owner_server_->worker()};
+    options_.times = Quick();
+    options_.keep = 1;
+    options_.log_in_etcd = !resolver.empty();
+    owner_ = *WeightOwner::Open(owner_server_.get(), options_);
   }
   void Declare() {
     TensorLayout layout;
@@ -104,11 +109,26 @@ class WeightGroupTest : public testing::Test {
     return false;
   }
 
+  // Has all members serve it. There is one, which `member` is.
+  void Activate(WeightMember* member, uint64_t number) {
+    Expect(member, Kind::kSealed, number);
+    absl::Status activated;
+    std::thread activates(
+        [&] { activated = owner_->Activate(number, ActivateMode::kRolling, kLong); });
+    Expect(member, Kind::kPrepare, number);
+    EXPECT_TRUE(Stage(member, number).ok());
+    EXPECT_TRUE(member->Vote(number, absl::OkStatus()).ok());
+    Expect(member, Kind::kActive, number);
+    EXPECT_TRUE(member->Switched(number).ok());
+    activates.join();
+    EXPECT_TRUE(activated.ok()) << activated;
+    EXPECT_TRUE(Serves(*member, number));
+  }
+
   std::unique_ptr<Server> owner_server_, member_server_;
+  WeightOwnerOptions options_;
   std::unique_ptr<WeightOwner> owner_;
 };
-
-using Kind = WeightEvent::Kind;
 
 TEST_F(WeightGroupTest, AVersionBecomesActiveByABarrier) {
   Declare();
@@ -227,19 +247,75 @@ TEST_F(WeightGroupTest, WithoutALeaderThePermitRunsOut) {
   Declare();
   const auto member = Member();
   Seal(5);
-  Expect(member.get(), Kind::kSealed, 5);
-  absl::Status activated;
-  std::thread activates([&] { activated = owner_->Activate(5, ActivateMode::kRolling, kLong); });
-  Expect(member.get(), Kind::kPrepare, 5);
-  ASSERT_TRUE(member->Vote(5, absl::OkStatus()).ok());
-  Expect(member.get(), Kind::kActive, 5);
-  ASSERT_TRUE(member->Switched(5).ok());
-  activates.join();
-  EXPECT_TRUE(activated.ok()) << activated;
-  EXPECT_TRUE(Serves(*member, 5));
+  Activate(member.get(), 5);
   owner_.reset();
   EXPECT_TRUE(Serves(*member, 0));
   Expect(member.get(), Kind::kHeadless, 5);
+  // The log was in the owner's memory, so its next life knows of no version.
+  owner_ = *WeightOwner::Open(owner_server_.get(), options_);
+  Declare();
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_EQ(member->Serve().number, 0u);
+}
+
+TEST_F(WeightGroupTest, WithoutEtcdTheLogIsNotKeptThere) {
+  options_.log_in_etcd = true;
+  options_.set = "other";
+  EXPECT_EQ(WeightOwner::Open(owner_server_.get(), options_).status().code(), kPrecondition);
+}
+
+class EtcdBehind {
+ protected:
+  std::unique_ptr<PretendedEtcd> etcd_ = std::make_unique<PretendedEtcd>();
+};
+class WeightGroupInEtcdTest : protected EtcdBehind, public WeightGroupTest {
+ protected:
+  WeightGroupInEtcdTest() : WeightGroupTest("etcd:" + etcd_->address()) {}
+};
+
+TEST_F(WeightGroupInEtcdTest, TheNextLifeOfTheFirstOwnerGoesOn) {
+  Declare();
+  const auto member = Member();
+  Seal(5);
+  Activate(member.get(), 5);
+  EXPECT_NE(etcd_->Get("/tryst.weights/lab/policy/head"), "");
+  owner_.reset();
+  EXPECT_TRUE(Serves(*member, 0)) << "nobody renews its permit";
+  owner_ = *WeightOwner::Open(owner_server_.get(), options_);
+  Declare();
+  EXPECT_TRUE(Serves(*member, 5)) << owner_->Explain() << "; " << member->Explain();
+  EXPECT_TRUE(member->Serve().confirmed);
+  // Numbers only go up, and what is sealed now can be activated.
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+  if (owner_->Publish(4, "w", Box::Whole(bytes.shape()), bytes, Dense({4})).ok()) {
+    EXPECT_FALSE(owner_->Seal(4, "", kLong).ok());
+  }
+  Seal(6);
+  absl::Status activated;
+  std::thread activates([&] { activated = owner_->Activate(6, ActivateMode::kRolling, kLong); });
+  for (bool prepared = false; !prepared;) {
+    const auto event = member->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    prepared = event->kind == Kind::kPrepare;
+  }
+  EXPECT_TRUE(Stage(member.get(), 6).ok());
+  EXPECT_TRUE(member->Vote(6, absl::OkStatus()).ok());
+  Expect(member.get(), Kind::kActive, 6);
+  EXPECT_TRUE(member->Switched(6).ok());
+  activates.join();
+  EXPECT_TRUE(activated.ok()) << activated;
+  EXPECT_TRUE(Serves(*member, 6));
+}
+
+TEST_F(WeightGroupInEtcdTest, WithoutEtcdNothingIsDecided) {
+  Declare();
+  const auto member = Member();
+  Seal(5);
+  Activate(member.get(), 5);
+  etcd_.reset();
+  EXPECT_TRUE(Serves(*member, 0)) << "the leader cannot keep its lease";
+  EXPECT_EQ(owner_->Activate(5, ActivateMode::kRolling, kShort).code(),
+            absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(WeightGroupTest, QuestionsOfStrangersAreRefused) {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/printable.h"
 #include "weights/boxes.h"
+#include "weights/delta.h"
 #include "weights/digests.h"
 #include "weights/stage_table.h"
 
@@ -61,6 +62,7 @@ struct WeightMember::Part {
   Source source;          // Its part is this part.
   size_t next_owner = 0;  // The one that is asked, among the source's owners.
   size_t failed = 0;
+  uint64_t base = 0;  // Item::has, until that has turned out wrong.
 };
 
 // Answers to the parts of one fetch. They may come when it has ended.
@@ -101,20 +103,23 @@ WeightMember::WeightMember(Server* server, const WeightMemberOptions& options)
       calls_(server, options.set),
       permit_(options.keeps_knowingly),
       group_(incarnation_, options.times, this, &permit_) {
-  if (options.observes) return;
-  LeaderLink::Parts link;
-  link.server = server;
-  link.set = options.set;
-  link.leader = options.owners[0];
-  link.incarnation = incarnation_;
-  link.patience_ns = options.times.permit_ns;
-  link.turn = [this](const LeaderLink::Heard& heard, std::vector<Question>* questions) {
-    return Turn(heard, questions);
-  };
-  link_ = std::make_unique<LeaderLink>(std::move(link));
+  if (!options.observes) {
+    LeaderLink::Parts link;
+    link.server = server;
+    link.set = options.set;
+    link.leader = options.owners[0];
+    link.incarnation = incarnation_;
+    link.patience_ns = options.times.permit_ns;
+    link.turn = [this](const LeaderLink::Heard& heard, std::vector<Question>* questions) {
+      return Turn(heard, questions);
+    };
+    link_ = std::make_unique<LeaderLink>(std::move(link));
+  }
+  shown_ = server->weight_views()->Show([this] { return View(); });
 }
 
 WeightMember::~WeightMember() {
+  shown_.reset();
   link_.reset();
   MutexLock lock(&group_mu_);
   permit_.End();
@@ -125,12 +130,15 @@ WeightMember::~WeightMember() {
 int64_t WeightMember::Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions) {
   MutexLock lock(&group_mu_);
   const int64_t now_ns = clock_.NowNs();
-  const uint64_t active = group_.state().active.version.number;
   for (const Answer& answer : heard.answers) group_.OnAnswer(answer, now_ns);
   if (heard.ask_soon) group_.AskSoon();
   const int64_t next_ns = group_.Advance(now_ns);
   TellNews(now_ns);
-  if (group_.state().active.version.number != active) changed_.NotifyAll();
+  if (group_.state().active.version.number != active_) {
+    active_ = group_.state().active.version.number;
+    active_ns_ = now_ns;
+    changed_.NotifyAll();
+  }
   questions->swap(questions_);
   questions_.clear();
   return next_ns;
@@ -147,6 +155,7 @@ void WeightMember::TellNews(int64_t now_ns) {
   const int64_t until_ns = permit_.until_ns();
   if (until_ns != 0 && now_ns >= until_ns && until_ns != headless_ns_) {
     headless_ns_ = until_ns;
+    ++permits_lost_;
     Push(WeightEvent::Kind::kHeadless, group_.serving().number);
   }
 }
@@ -279,6 +288,33 @@ std::string WeightMember::Explain() const {
   const absl::Status trouble = link_->trouble();
   if (trouble.ok()) return text;
   return absl::StrCat(text, "; the leader does not answer: ", trouble.ToString());
+}
+
+WeightView WeightMember::View() const {
+  WeightView view;
+  view.set = options_.set;
+  view.role = link_ == nullptr ? "observer" : "member";
+  view.incarnation = incarnation_;
+  view.bytes = bytes_fetched_.load(std::memory_order_relaxed);
+  if (link_ == nullptr) return view;
+  const Serving serving = permit_.Serve(clock_);
+  view.serves = serving.number;
+  view.confirmed = serving.confirmed;
+  const absl::Status trouble = link_->trouble();
+  MutexLock lock(&group_mu_);
+  view.newest = newest_;
+  view.active = active_;
+  if (active_ != 0) view.active_s = static_cast<double>(clock_.NowNs() - active_ns_) / 1e9;
+  view.permits_lost = permits_lost_;
+  if (!trouble.ok()) {
+    view.note = absl::StrCat("the leader does not answer: ", trouble.ToString());
+  } else if (!group_.state().HasMember(incarnation_)) {
+    view.note = "not a member yet";
+  } else if (group_.stage().number != 0) {
+    view.note =
+        absl::StrCat("version ", group_.stage().number, " ", StageStateName(group_.stage_state()));
+  }
+  return view;
 }
 
 absl::Status WeightMember::Stage(uint64_t number, absl::Span<const Item> items,
@@ -446,7 +482,7 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
       std::vector<Box> boxes;
       CutToAnswers(source.part, DTypeBytes(layout.dtype), &boxes);
       for (Box& box : boxes) {
-        Part part{&item, number->second, DTypeBytes(layout.dtype), source, 0, 0};
+        Part part{&item, number->second, DTypeBytes(layout.dtype), source, 0, 0, item.has};
         part.source.part = std::move(box);
         part.next_owner = parts.size() % source.owners.size();  // All replicas have their share.
         parts.push_back(std::move(part));
@@ -464,8 +500,25 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
   const absl::Status wrong = absl::DataLossError(
       absl::StrCat("owner ", owner, " sent other bytes of ", box.ToString(), " of tensor \"",
                    Printable(part.item->tensor), "\" than the version was sealed with"));
-  if (answer.bytes() != bytes + Digest::kBytes) return wrong;
-  const char* const data = answer.data_as<char>();
+  if (answer.bytes() < Digest::kBytes) return wrong;
+  const uint64_t sent_bytes = answer.bytes() - Digest::kBytes;
+  const char* data = answer.data_as<char>();
+  const absl::string_view digest(data + sent_bytes, Digest::kBytes);
+  const Item& item = *part.item;
+  const Strides places = PartOf(item.box, item.places, box);
+  Tensor patched;
+  if (part.base != 0 && sent_bytes < bytes) {
+    auto made = Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
+    if (!made.ok()) return made.status();
+    patched = *std::move(made);
+    char* const to = static_cast<char*>(patched.mutable_data());
+    RunCopy(PlanCopy(box.extent, part.element_bytes, places, Dense(box.extent)), item.into.data(),
+            to);
+    if (!DecodeDelta({data, sent_bytes}, to, bytes, part.element_bytes, to).ok()) return wrong;
+    data = to;
+  } else if (sent_bytes != bytes) {
+    return wrong;
+  }
   if (box == part.source.box) {
     const auto list = ListOf(version, layouts, owner, patience);
     if (!list.ok()) return list.status();
@@ -475,13 +528,12 @@ absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayo
                          (std::find(boxes.begin(), boxes.end(), box) - boxes.begin());
     if (BoxDigest(bytes, BlockDigests(data, bytes)) != (*list)->digests[place]) return wrong;
   } else {
-    const auto sent = DecodeDigests({data + bytes, Digest::kBytes}, 1);
+    const auto sent = DecodeDigests(digest, 1);
     if (!sent.ok() || sent->front() != DigestOf(data, bytes)) return wrong;
   }
-  const Item& item = *part.item;
-  RunCopy(PlanCopy(box.extent, part.element_bytes, Dense(box.extent),
-                   PartOf(item.box, item.places, box)),
-          data, item.into.mutable_data());
+  RunCopy(PlanCopy(box.extent, part.element_bytes, Dense(box.extent), places), data,
+          item.into.mutable_data());
+  bytes_fetched_.fetch_add(sent_bytes, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
@@ -514,6 +566,7 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
       ask.birth = version.name.birth;
       ask.tensor = part->tensor;
       ask.box = part->source.part;
+      ask.base = part->base;
       const std::vector<uint32_t>& owners = part->source.owners;
       if (part->failed == 0) {
         for (size_t i = 1; i < owners.size() && failing.count(owners[part->next_owner]) > 0; ++i) {
@@ -543,6 +596,11 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
                                     ? Land(version, **layouts, *part, owner, *one.second, patience)
                                     : one.second.status();
     if (landed.ok()) continue;
+    if (part->base != 0 && absl::IsDataLoss(landed)) {
+      part->base = 0;  // Perhaps what lies there is not of that version.
+      left.push_back(part);
+      continue;
+    }
     // Each is asked twice: what fails first may be that it has restarted since it was last asked.
     if (!AnotherMayHave(landed) || ++part->failed == 2 * part->source.owners.size() ||
         patience.left() == absl::ZeroDuration()) {

@@ -1,6 +1,7 @@
 #ifndef TRYST_SERVER_WEIGHTS_WEIGHT_MEMBER_H_
 #define TRYST_SERVER_WEIGHTS_WEIGHT_MEMBER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "server/server.h"
+#include "server/status/weight_views.h"
 #include "server/weights/leader_link.h"
 #include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
@@ -87,12 +89,16 @@ class WeightMember : private GroupMember::Port {
   // Number 0: nothing may be served now. Costs three loads and the clock.
   Serving Serve() const { return permit_.Serve(clock_); }
   std::string Explain() const;
+  WeightView View() const;
 
   struct Item {
     std::string tensor;
     Box box;
     Tensor into;     // Host memory of the tensor's type, of any shape.
     Strides places;  // Where the box's elements go in it.
+    // What lies there already is the same box of this version, so that only what has changed need
+    // come; 0: it is of none. A wrong word here costs time, and no byte is wrong for it.
+    uint64_t has = 0;
   };
   // Fetches all items, each of the owners that have it; where one cannot be reached, of another
   // that has the same box. Every whole box is checked against the version's root, every part of one
@@ -151,6 +157,11 @@ class WeightMember : private GroupMember::Port {
   uint64_t newest_ ABSL_GUARDED_BY(group_mu_) = 0;  // That kSealed was told of.
   int64_t headless_ns_ ABSL_GUARDED_BY(group_mu_) =
       0;  // The end of the permit that kHeadless was told of.
+  // The version that is active, and since when, as this member knows.
+  uint64_t active_ ABSL_GUARDED_BY(group_mu_) = 0;
+  int64_t active_ns_ ABSL_GUARDED_BY(group_mu_) = 0;
+  uint64_t permits_lost_ ABSL_GUARDED_BY(group_mu_) = 0;
+  std::atomic<uint64_t> bytes_fetched_{0};
   Mutex mu_;
   // The layouts and lists that were fetched last.
   Digest layouts_digest_ ABSL_GUARDED_BY(mu_);
@@ -158,8 +169,9 @@ class WeightMember : private GroupMember::Port {
   Digest lists_of_ ABSL_GUARDED_BY(mu_);  // The root of the version that the lists are of.
   absl::flat_hash_map<uint32_t, std::shared_ptr<const OwnersList>> lists_
       ABSL_GUARDED_BY(mu_);  // By owner.
-  std::unique_ptr<LeaderLink>
-      link_;  // Null: it observes. The last one: its thread uses the others.
+  // Null: it observes. Its thread uses the others above.
+  std::unique_ptr<LeaderLink> link_;
+  std::unique_ptr<WeightViews::Shown> shown_;  // The last one: it uses the others, too.
 };
 
 }  // namespace tryst

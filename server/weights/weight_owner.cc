@@ -1,6 +1,7 @@
 #include "server/weights/weight_owner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <set>
@@ -9,15 +10,19 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/printable.h"
 #include "rendezvous/answerer.h"
+#include "server/etcd/etcd_client.h"
+#include "server/weights/etcd_decider.h"
 #include "server/weights/owner_group.h"
 #include "server/weights/parked_asks.h"
 #include "server/weights/weight_calls.h"
 #include "weights/asks.h"
 #include "weights/boxes.h"
 #include "weights/cast.h"
+#include "weights/delta.h"
 #include "weights/digests.h"
 #include "weights/layout_wire.h"
 
@@ -52,6 +57,7 @@ class WeightOwner::State final : public Answerer,
                                      const Patience& patience);
   void Drop(uint64_t number, const absl::Status& why);
   OwnerGroup* group() const { return group_.get(); }
+  WeightView View() const;
   void Close();
   void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override;
 
@@ -87,7 +93,14 @@ class WeightOwner::State final : public Answerer,
   absl::StatusOr<const Version*> Find(const WeightAsk& ask) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Tensor> MakePart(const WeightAsk& ask);
-  absl::Status CheckPart(const WeightAsk& ask, Tensor* box, StridedCopy* copy);
+  // What a part is made of. They keep their memory, whatever becomes of the versions.
+  struct PartSource {
+    Tensor box;
+    Tensor base;  // That box of version ask.base; invalid: it is gone.
+    StridedCopy copy;
+    uint32_t element_bytes = 0;
+  };
+  absl::StatusOr<PartSource> CheckPart(const WeightAsk& ask);
   void AnswerQuestion(AskOfPeer ask);
   void Tell(std::vector<tryst::Answer> news);
   // Takes out those that can be answered now.
@@ -125,6 +138,8 @@ class WeightOwner::State final : public Answerer,
   uint64_t attempts_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t highest_sealed_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t active_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t active_ns_ ABSL_GUARDED_BY(mu_) = 0;  // Since when, by BootClock.
+  std::atomic<uint64_t> bytes_sent_{0};
   std::set<uint64_t> missed_ ABSL_GUARDED_BY(mu_);  // There was something to tell to them.
 };
 
@@ -144,6 +159,17 @@ void WeightOwner::State::Begin() {
   parts.leads.times = options_.times;
   parts.leads.min_members = options_.min_members;
   parts.covers = this;
+  if (options_.log_in_etcd && options_.rank == 0) {
+    EtcdDecider::Options etcd;
+    etcd.access = *server_->etcd();
+    etcd.cluster = server_->config().cluster;
+    etcd.set = options_.set;
+    parts.leads.times.lease_ns = etcd.lease_ns;
+    parts.leads.times.retry_ns = EtcdDecider::kRetryNs;
+    parts.make_decider = [etcd](Leading::HearFn hear) {
+      return std::make_unique<EtcdDecider>(etcd, std::move(hear));
+    };
+  }
   parts.on_sealed = [this](const WeightVersion& version) { MarkSealed(version); };
   parts.on_active = [this](uint64_t number) { MarkActive(number); };
   parts.tell = [this](std::vector<tryst::Answer> news) { Tell(std::move(news)); };
@@ -517,7 +543,23 @@ void WeightOwner::State::MarkSealed(const WeightVersion& name) {
 
 void WeightOwner::State::MarkActive(uint64_t number) {
   MutexLock lock(&mu_);
+  if (number != active_) active_ns_ = BootClock().NowNs();
   active_ = number;
+}
+
+WeightView WeightOwner::State::View() const {
+  WeightView view;
+  group_->View(&view);
+  MutexLock lock(&mu_);
+  view.newest = highest_sealed_;
+  view.active = active_;
+  if (active_ != 0) view.active_s = static_cast<double>(BootClock().NowNs() - active_ns_) / 1e9;
+  view.bytes = bytes_sent_.load(std::memory_order_relaxed);
+  for (const auto& [number, version] : versions_) {
+    if (version.sealed) view.holds.push_back(number);
+    for (const Tensor& box : version.boxes) view.held_bytes += box.valid() ? box.bytes() : 0;
+  }
+  return view;
 }
 
 void WeightOwner::State::NoteDropped(uint64_t number, absl::Status why) {
@@ -667,11 +709,10 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
   if (!parsed.ok()) return EndAsk(std::move(ask), parsed.status());
   ask.ask = *std::move(parsed);
   if (ask.ask.kind == WeightAsk::Kind::kPart) {
-    Tensor box;
-    StridedCopy copy;
-    const absl::Status checked = CheckPart(ask.ask, &box, &copy);
-    if (!checked.ok()) return EndAsk(std::move(ask), checked);
-    ask.bytes = copy.bytes() + Digest::kBytes;
+    const auto source = CheckPart(ask.ask);
+    if (!source.ok()) return EndAsk(std::move(ask), source.status());
+    // For changes alone: what is, what was, and the code.
+    ask.bytes = source->copy.bytes() * (source->base.valid() ? 3 : 1) + Digest::kBytes;
     return parts_->Enter(std::move(ask));
   }
   if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
@@ -699,7 +740,7 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
   EndAll(std::move(ended));
 }
 
-absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, StridedCopy* copy) {
+absl::StatusOr<WeightOwner::State::PartSource> WeightOwner::State::CheckPart(const WeightAsk& ask) {
   MutexLock lock(&mu_);
   if (!closed_.ok()) return closed_;
   const auto version = Find(ask);
@@ -709,11 +750,16 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
     for (size_t place = offsets_[ask.tensor]; place < offsets_[ask.tensor + 1]; ++place) {
       const OwnBox& own = own_[place];
       if (!Contains(own.box, ask.box)) continue;
-      *copy = PlanCopy(ask.box.extent, element_bytes,
-                       PartOf(own.box, Dense(own.box.extent), ask.box), Dense(ask.box.extent));
-      if (copy->bytes() > kMaxPartBytes) break;
-      *box = (*version)->boxes[place];  // Keeps its memory, whatever becomes of the version.
-      return absl::OkStatus();
+      PartSource source;
+      source.copy =
+          PlanCopy(ask.box.extent, element_bytes, PartOf(own.box, Dense(own.box.extent), ask.box),
+                   Dense(ask.box.extent));
+      if (source.copy.bytes() > kMaxPartBytes) break;
+      source.element_bytes = element_bytes;
+      source.box = (*version)->boxes[place];
+      const auto base = versions_.find(ask.base);
+      if (base != versions_.end() && base->second.sealed) source.base = base->second.boxes[place];
+      return source;
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -722,16 +768,26 @@ absl::Status WeightOwner::State::CheckPart(const WeightAsk& ask, Tensor* box, St
 }
 
 absl::StatusOr<Tensor> WeightOwner::State::MakePart(const WeightAsk& ask) {
-  Tensor box;
-  StridedCopy copy;
-  const absl::Status checked = CheckPart(ask, &box, &copy);
-  if (!checked.ok()) return checked;
-  auto answer = BytesTensor("", copy.bytes() + Digest::kBytes);
+  const auto source = CheckPart(ask);
+  if (!source.ok()) return source.status();
+  const uint64_t bytes = source->copy.bytes();
+  auto answer = BytesTensor("", bytes + Digest::kBytes);
   if (!answer.ok()) return answer;
   char* const to = static_cast<char*>(answer->mutable_data());
-  RunCopy(copy, box.data(), to);
-  const std::string digest = EncodeDigests({DigestOf(to, copy.bytes())});
-  memcpy(to + copy.bytes(), digest.data(), digest.size());
+  RunCopy(source->copy, source->box.data(), to);
+  const std::string digest = EncodeDigests({DigestOf(to, bytes)});
+  memcpy(to + bytes, digest.data(), digest.size());
+  if (source->base.valid() && bytes > 0) {
+    auto base = Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
+    if (!base.ok()) return base;
+    RunCopy(source->copy, source->base.data(), static_cast<char*>(base->mutable_data()));
+    std::string coded;
+    coded.reserve(MaxDeltaBytes(bytes) + digest.size());
+    EncodeDelta(base->data(), to, bytes, source->element_bytes, &coded);
+    if (coded.size() < bytes) answer = BytesTensor(coded.append(digest));
+    if (!answer.ok()) return answer;
+  }
+  bytes_sent_.fetch_add(answer->bytes() - Digest::kBytes, std::memory_order_relaxed);
   return answer;
 }
 
@@ -762,6 +818,11 @@ absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
   if (server->steps() == nullptr) {
     return absl::FailedPreconditionError("start the server before it opens a set of weights");
   }
+  if (options.log_in_etcd && server->etcd() == nullptr) {
+    return absl::FailedPreconditionError(
+        "the log of a set of weights can be kept in etcd where the members come from etcd alone: "
+        "set resolver=etcd:HOST:PORT, or leave out decider=etcd");
+  }
   if (options.owners.empty() || options.owners.size() > LayoutLimits::kMaxOwners ||
       options.rank >= options.owners.size() || options.keep < 1) {
     return absl::InvalidArgumentError(
@@ -777,10 +838,17 @@ absl::StatusOr<std::unique_ptr<WeightOwner>> WeightOwner::Open(Server* server,
   auto state = std::make_shared<State>(server, options);
   state->Begin();
   server->steps()->SetAnswerer(WeightsPrefix(options.set), state);
-  return std::unique_ptr<WeightOwner>(new WeightOwner(std::move(state)));
+  return std::unique_ptr<WeightOwner>(new WeightOwner(server, std::move(state)));
 }
 
-WeightOwner::~WeightOwner() { state_->Close(); }
+WeightOwner::WeightOwner(Server* server, std::shared_ptr<State> state)
+    : state_(std::move(state)),
+      shown_(server->weight_views()->Show([state = state_.get()] { return state->View(); })) {}
+
+WeightOwner::~WeightOwner() {
+  shown_.reset();
+  state_->Close();
+}
 
 absl::Status WeightOwner::Declare(std::vector<TensorLayout> layouts) {
   return state_->Declare(std::move(layouts));

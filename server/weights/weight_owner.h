@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/server.h"
+#include "server/status/weight_views.h"
 #include "server/weights/part_line.h"
 #include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
@@ -26,18 +27,21 @@ struct WeightOwnerOptions {
   uint32_t rank = 0;                // This worker is owners[rank].
   size_t keep = 2;                  // How many sealed versions are kept, besides the active one.
   size_t min_members = 1;           // With fewer the first owner drops an activation.
-  GroupTimes times;                 // All owners and members have the same.
-  PartLine::Limits answers;         // They bound the parts that this owner answers with.
+  // The first owner keeps the set's log in the etcd of the server's cluster, where its next life
+  // finds it, and not in its memory.
+  bool log_in_etcd = false;
+  GroupTimes times;          // All owners and members have the same.
+  PartLine::Limits answers;  // They bound the parts that this owner answers with.
 };
 
 // An owner's end of a set: publishes boxes, seals versions together with the other owners, answers
 // whoever asks for parts of them, and says which version all members are to serve. The first owner
-// leads: it keeps the set's log in its memory, and nothing is decided while it is gone.
+// leads: it keeps the set's log, and nothing is decided while it is gone.
 // Thread-safe. The server outlives it, and what it answered may outlive both. It has one thread of
 // its own.
 class WeightOwner {
  public:
-  // kInvalidArgument. kFailedPrecondition: the server has not started.
+  // kInvalidArgument. kFailedPrecondition: the server has not started, or uses no etcd.
   static absl::StatusOr<std::unique_ptr<WeightOwner>> Open(Server* server,
                                                            const WeightOwnerOptions& options);
   // From now on nobody is answered; who waits is told kAborted.
@@ -73,8 +77,9 @@ class WeightOwner {
 
  private:
   class State;
-  explicit WeightOwner(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  WeightOwner(Server* server, std::shared_ptr<State> state);
   const std::shared_ptr<State> state_;
+  std::unique_ptr<WeightViews::Shown> shown_;
 };
 
 }  // namespace tryst

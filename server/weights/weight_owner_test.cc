@@ -343,15 +343,17 @@ TEST_F(WeightOwnerTest, StrangersAsksAreRefused) {
   const SealedVersion version = *member_->Newer(0, kLong);
   const std::string part = absl::StrFormat("|weights|policy|part|5.%016x|", version.name.birth);
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_TRUE(AnswerTo(part + "0|1+2").ok());
-  EXPECT_TRUE(AnswerTo(part + "0|1+0").ok());
-  EXPECT_EQ(AnswerTo(part + "0|1+4").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0|9223372036854775807+9223372036854775807").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0|").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0|0+1,0+1").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "1|0+1").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "4294967295|0+1").code(), kInvalid);
-  EXPECT_EQ(AnswerTo("|weights|policy|part|5.0000000000000000|0|0+1").code(),
+  EXPECT_TRUE(AnswerTo(part + "0|1+2|0").ok());
+  EXPECT_TRUE(AnswerTo(part + "0|1+0|0").ok());
+  EXPECT_TRUE(AnswerTo(part + "0|1+0|5").ok());
+  EXPECT_TRUE(AnswerTo(part + "0|1+2|18446744073709551615").ok());
+  EXPECT_EQ(AnswerTo(part + "0|1+4|0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0|9223372036854775807+9223372036854775807|0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0||0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "0|0+1,0+1|0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "1|0+1|0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo(part + "4294967295|0+1|0").code(), kInvalid);
+  EXPECT_EQ(AnswerTo("|weights|policy|part|5.0000000000000000|0|0+1|0").code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(AnswerTo("|weights|policy|nothing|1").code(), kInvalid);
   EXPECT_EQ(AnswerTo("|weights|policy|layouts|x").code(), absl::StatusCode::kNotFound);
@@ -471,6 +473,79 @@ TEST_F(WeightOwnerTest, WhoWaitsHearsThatTheOwnerLeaves) {
   owner.join();
   EXPECT_EQ(newest.code(), absl::StatusCode::kAborted) << newest;
   EXPECT_EQ(sealed.code(), absl::StatusCode::kAborted) << sealed;
+}
+
+TEST_F(WeightOwnerTest, OfWhatAMemberHasOnlyChangesCome) {
+  constexpr int64_t kRows = 512, kColumns = 300;
+  TensorLayout layout;
+  layout.name = "w";
+  layout.dtype = DType::kInt32;
+  layout.shape = {kRows, kColumns};
+  layout.owners = {0, 1};
+  layout.mesh = {2};
+  layout.placements = {{0}};
+  ASSERT_TRUE(first_->Declare({layout}).ok());
+  ASSERT_TRUE(second_->Declare({layout}).ok());
+  std::vector<int32_t> now(kRows * kColumns);
+  for (size_t i = 0; i < now.size(); ++i) now[i] = static_cast<int32_t>(i * 2654435761u);
+  const auto publish = [&](uint64_t number) {
+    const Tensor rows = *Tensor::Allocate(DType::kInt32, {kRows / 2, kColumns});
+    for (const auto& [owner, begin] :
+         {std::pair(first_.get(), int64_t{0}), std::pair(second_.get(), kRows / 2)}) {
+      memcpy(rows.mutable_data(), &now[begin * kColumns], rows.bytes());
+      ASSERT_TRUE(owner
+                      ->Publish(number, "w", {{begin, 0}, {kRows / 2, kColumns}}, rows,
+                                Dense({kRows / 2, kColumns}))
+                      .ok());
+    }
+    const auto [first, second] = SealBoth(number);
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  };
+  const auto change = [&now](size_t every) {
+    for (size_t i = 0; i < now.size(); i += every) ++now[i];
+  };
+  const Tensor into = *Tensor::Allocate(DType::kInt32, {kRows, kColumns});
+  auto* const came = static_cast<int32_t*>(into.mutable_data());
+  // Every second one of 100 columns from row 10 on, transposed: parts of both owners' boxes.
+  const Box columns = {{10, 7}, {kRows - 10, 100}};
+  const Strides turned = {3, {1, 2 * kRows}};
+  const Tensor turned_into = *Tensor::Allocate(DType::kInt32, {3 + 200 * kRows});
+  const auto fetch = [&](uint64_t number, uint64_t has) {
+    const uint64_t before = member_->View().bytes;
+    const auto version = member_->Find(number, kLong);
+    EXPECT_TRUE(version.ok()) << version.status();
+    const absl::Status fetched =
+        member_->Fetch(*version,
+                       {{"w", Box::Whole(layout.shape), into, Dense({kRows, kColumns}), has},
+                        {"w", columns, turned_into, turned, has}},
+                       kLong);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+    EXPECT_EQ(memcmp(came, now.data(), into.bytes()), 0);
+    for (int64_t row = 0; row < kRows - 10; ++row) {
+      for (int64_t column = 0; column < 100; ++column) {
+        EXPECT_EQ(turned_into.data_as<int32_t>()[3 + row + 2 * kRows * column],
+                  now[(row + 10) * kColumns + column + 7]);
+      }
+    }
+    return member_->View().bytes - before;
+  };
+  constexpr uint64_t kAll = 4 * (kRows * kColumns + (kRows - 10) * 100);
+  publish(5);
+  EXPECT_EQ(fetch(5, 0), kAll);
+  change(1000);
+  publish(6);
+  EXPECT_LT(fetch(6, 5), kAll / 50);
+  EXPECT_LT(fetch(6, 6), 100u) << "nothing has changed";
+  // What lies there is not of that version, but for one half: that one alone comes once.
+  came[0] ^= 1;
+  const uint64_t again = fetch(6, 6);
+  EXPECT_GT(again, 4u * kRows / 2 * kColumns);
+  EXPECT_LT(again, 4u * kRows / 2 * kColumns + 100);
+  EXPECT_EQ(fetch(6, 4), kAll) << "no owner has that version";
+  // Where all has changed the delta would be no shorter.
+  change(1);
+  publish(7);
+  EXPECT_EQ(fetch(7, 6), kAll);
 }
 
 TEST_F(WeightOwnerTest, WhatAMemberMayNotAsk) {

@@ -116,7 +116,7 @@ bool DecodeHello(const uint8_t in[kHelloBytes], SoftHello* hello) {
   hello->from_number = LoadLittle<uint32_t>(in + 12);
   hello->receives = LoadLittle<uint32_t>(in + 16);
   memcpy(hello->token.data(), in + 24, hello->token.size());
-  return hello->sockets > 0 && hello->socket < hello->sockets && LoadLittle<uint32_t>(in + 20) == 0;
+  return hello->socket < hello->sockets && LoadLittle<uint32_t>(in + 20) == 0;
 }
 
 }  // namespace tryst

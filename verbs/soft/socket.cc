@@ -144,7 +144,7 @@ uint16_t SocketAddress::port() const {
 void SocketAddress::set_port(uint16_t port) {
   if (storage_.ss_family == AF_INET) {
     reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(port);
-  } else if (storage_.ss_family == AF_INET6) {
+  } else {
     reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(port);
   }
 }

@@ -41,9 +41,9 @@ class SocketAddress {
   // "1.2.3.4:5", "[::1]:5", "unix:@name" (abstract); to listen, also "unix:" for any name.
   static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
   std::string ToString() const;
-  bool is_wildcard() const;  // Whether it is an IP address that means "every interface".
-  uint16_t port() const;     // 0 for Unix sockets.
-  void set_port(uint16_t port);
+  bool is_wildcard() const;      // Whether it is an IP address that means "every interface".
+  uint16_t port() const;         // 0 for Unix sockets.
+  void set_port(uint16_t port);  // REQUIRES: it is no Unix socket's.
 
   // All sockets are non-blocking and closed on exec.
   absl::StatusOr<Fd> Listen() const;

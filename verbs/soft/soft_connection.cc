@@ -103,30 +103,17 @@ SoftHello SoftConnection::NewHello(const SoftLane& lane) {
 }
 
 bool SoftConnection::Serve(SoftLane* lane) {
-  switch (lane->state) {
-    case SoftLane::State::kIdle:
-      return false;
-    case SoftLane::State::kDialling:
-      SendHello(lane);
-      return false;
-    case SoftLane::State::kHeld:
-      DropIfClosed(lane);
-      return false;
-    case SoftLane::State::kGreeted:
-    case SoftLane::State::kUp:
-      break;
-  }
-  return true;
+  const SoftLane::State state = lane->state;
+  if (state == SoftLane::State::kDialling) SendHello(lane);
+  if (state == SoftLane::State::kHeld) DropIfClosed(lane);
+  return state == SoftLane::State::kGreeted || state == SoftLane::State::kUp;
 }
 
 void SoftConnection::SendHello(SoftLane* lane) {
   uint8_t bytes[kHelloBytes];
   EncodeHello(NewHello(*lane), bytes);
   const ssize_t sent = lane->stream.Send(bytes, sizeof(bytes));
-  if (sent < 0 && errno == EAGAIN) {
-    shared_->completions->WatchLane(lane);
-    return;
-  }
+  if (sent < 0 && errno == EAGAIN) return;
   if (sent != sizeof(bytes) || lane->stream.HasUnsent()) {
     RetryDial(lane);
     return;

@@ -224,6 +224,18 @@ TEST_F(SoftSocketHandTest, APayloadIsReceivedWithWhatFollowsIt) {
   EXPECT_EQ(rest[30], 0);
 }
 
+// The end of the stream is found later, behind the message that was complete.
+TEST_F(SoftSocketHandTest, APayloadThatHasComeIsNotLostWithItsPeer) {
+  std::vector<uint8_t> payload(100), rest(50);
+  receives_.Set(&stream_, &regions_, SoftPin(), {payload.data(), payload.size()},
+                {rest.data(), rest.size()});
+  OtherSends(100);
+  other_.Close();
+  Run(&receives_);
+  EXPECT_EQ(receives_.got(), 100u);
+  EXPECT_EQ(receives_.lost(), 0);
+}
+
 TEST_F(SoftSocketHandTest, WhatHasNotComeIsLeftToLater) {
   std::vector<uint8_t> payload(100), rest(50);
   const auto set = [&](size_t got) {

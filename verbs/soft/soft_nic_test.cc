@@ -42,8 +42,12 @@ TEST(SoftNicTest, OptionsThatCannotWorkAreRefused) {
   options.advertised_host = "127.0.0.1";
   EXPECT_TRUE(OpenSoftNic(options).ok());
   options = SoftNicOptions();
-  options.sockets_per_queue_pair = 0;
-  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  for (const int sockets : {0, 65}) {
+    options.sockets_per_queue_pair = sockets;
+    EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  options.sockets_per_queue_pair = 64;
+  EXPECT_TRUE(OpenSoftNic(options).ok());
   options = SoftNicOptions();
   options.limits.max_entries = 1000;
   EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -60,6 +64,23 @@ TEST(SoftNicTest, EveryQueueListensOnAPortOfTheRange) {
   const auto queue = nic->CreateCompletionQueue(16);
   if (!queue.ok()) GTEST_SKIP() << "another program has the port: " << queue.status();
   EXPECT_EQ(nic->CreateCompletionQueue(16).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(SoftNicTest, ItHasOnePortWhichIsUp) {
+  const std::vector<NicPort> ports = MustOpenSoftNic()->Ports();
+  ASSERT_EQ(ports.size(), 1u);
+  EXPECT_EQ(ports[0].state, PortState::kActive);
+  EXPECT_EQ(ports[0].address, SoftNicOptions().listen_address);
+}
+
+TEST(SoftNicTest, AReceiveOfTooManyEntriesIsRefused) {
+  const auto nic = MustOpenSoftNic();
+  SoftSide side(nic.get());
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.max_entries = 2;
+  side.OpenQueuePair(options);
+  const std::vector<Entry> three(3, {side.region->address(), 1, side.region->local_key()});
+  EXPECT_TRUE(absl::IsInvalidArgument(side.queue_pair->PostReceive({ReceiveWork{1, three}})));
 }
 
 TEST(SoftNicTest, AdvertisedHostIsWhatPeersDial) {
@@ -389,6 +410,29 @@ class HostilePeerTest : public ::testing::Test {
     EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
   }
 
+  // Has the victim dial this test, because its token is the largest that there is.
+  void LetItDial(bool tls = false) {
+    absl::StatusOr<Fd> listener = SocketAddress::Parse("127.0.0.1:0")->Listen();
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    SoftAddress ours;
+    ours.token.fill(0xff);
+    ours.number = HostilePeer::kNumber;
+    ours.tls = tls;
+    ours.listener = SocketAddress::Of(listener_.get())->ToString();
+    victim_.OpenQueuePair();
+    address_ = victim_.queue_pair->LocalAddress();
+    ASSERT_TRUE(victim_.queue_pair->Connect(EncodeSoftAddress(ours)).ok());
+  }
+  Fd AcceptItsDial() {
+    Fd fd;
+    EXPECT_TRUE(PollUntil({&victim_}, [&] {
+      fd = AcceptFrom(listener_.get());
+      return fd.valid();
+    }));
+    return fd;
+  }
+
   // The hello tells of the receives, so that no frame need.
   void Introduce(int receives = 0, QueuePairOptions options = SoftSide::UsualOptions()) {
     victim_.OpenQueuePair(options);
@@ -435,6 +479,7 @@ class HostilePeerTest : public ::testing::Test {
   SoftSide victim_;
   std::string address_;
   std::unique_ptr<HostilePeer> peer_;
+  Fd listener_;
 };
 
 TEST_F(HostilePeerTest, HonestWriteLands) {
@@ -460,6 +505,55 @@ TEST_F(HostilePeerTest, BytesMayComeOneByOne) {
   }
   ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
   EXPECT_EQ(victim_.data()[2], 9);
+}
+
+TEST_F(HostilePeerTest, AHelloMayComeByteByByte) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
+  uint8_t hello[kHelloBytes];
+  EncodeHello(HostilePeer::HelloFor(address_), hello);
+  HostilePeer peer(address_);
+  for (const uint8_t byte : hello) {
+    peer.SayBytes({byte});
+    for (int i = 0; i < 3; ++i) victim_.Poll();
+  }
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer.HearHello().has_value(); }));
+}
+
+TEST_F(HostilePeerTest, OnlyThePeerMayAnswerADial) {
+  LetItDial();
+  const SoftHello good = HostilePeer::HelloFor(address_);
+  const auto answer = [](const Fd& fd, const SoftHello& hello, size_t bytes = kHelloBytes) {
+    uint8_t out[kHelloBytes];
+    EncodeHello(hello, out);
+    EXPECT_EQ(send(fd.get(), out, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
+  };
+  for (uint64_t i = 0; i < 5; ++i) {
+    SoftHello bad = good;
+    if (i == 0) bad.token[15] ^= 1;
+    if (i == 1) bad.to_number ^= 1;
+    if (i == 2) bad.from_number ^= 1;
+    if (i >= 3) bad.sockets = 2;
+    if (i == 4) bad.socket = 1;
+    const Fd fd = AcceptItsDial();
+    answer(fd, bad);
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return nic_->counters().tokens_refused == i + 1; }));
+  }
+  {  // What a lost connection has said of an answer is no part of the next one's.
+    const Fd fd = AcceptItsDial();
+    answer(fd, good, 10);
+    for (int i = 0; i < 100; ++i) victim_.Poll();
+  }
+  const Fd fd = AcceptItsDial();
+  answer(fd, good);
+  ASSERT_TRUE(victim_.PostWrite(8).ok());
+  std::vector<uint8_t> heard(kHelloBytes + kFrameHeaderBytes + 8);
+  EXPECT_TRUE(PollUntil({&victim_}, [&] {
+    return recv(fd.get(), heard.data(), heard.size(), MSG_DONTWAIT | MSG_PEEK) ==
+           static_cast<ssize_t>(heard.size());
+  }));
+  EXPECT_EQ(nic_->counters().tokens_refused, 5u);
 }
 
 TEST_F(HostilePeerTest, WrongTokenIsRefusedAndCounted) {
@@ -666,6 +760,117 @@ TEST_F(HostilePeerTest, ErrorOfAnUnknownKindIsABadResponse) {
   peer_->Say(error);
   ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
   EXPECT_EQ(victim_.done[0].status, CompletionStatus::kBadResponse);
+}
+
+TEST_F(HostilePeerTest, AnErrorOfOneTransferTellsOfThoseBefore) {
+  Introduce();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(victim_.PostWrite(10).ok());
+    ASSERT_TRUE(Hear().has_value());
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return peer_->HearBytes(10).size() == 10; }));
+  }
+  FrameHeader error;
+  error.type = FrameType::kError;
+  error.sequence = 1;
+  error.executed = 1;
+  error.immediate = static_cast<uint32_t>(WireError::kRemoteAccess);
+  peer_->Say(error);
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 2; }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+  EXPECT_EQ(victim_.done[1].status, CompletionStatus::kRemoteAccess);
+}
+
+class TwoSocketsTest : public HostilePeerTest {
+ protected:
+  static SoftNicOptions Options() {
+    SoftNicOptions options;
+    options.UseCrew(std::make_shared<Crew>(1, &Crew::Never));
+    return options;
+  }
+  TwoSocketsTest() : HostilePeerTest(Options()) {}
+
+  void IntroduceBoth() {
+    victim_.OpenQueuePair();
+    address_ = victim_.queue_pair->LocalAddress();
+    ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address(2)).ok());
+    SoftHello hello = HostilePeer::HelloFor(address_, 2);
+    for (auto* one : {&peer_, &second_}) {
+      *one = std::make_unique<HostilePeer>(address_);
+      (*one)->Say(hello);
+      ASSERT_TRUE(PollUntil({&victim_}, [&] { return (*one)->HearHello().has_value(); }));
+      hello.socket = 1;
+    }
+  }
+
+  std::unique_ptr<HostilePeer> second_;
+};
+
+TEST_F(TwoSocketsTest, ARequestOnTheSecondIsNotTaken) {
+  IntroduceBoth();
+  second_->Say(Write(3), {1, 2, 3});
+  ASSERT_TRUE(BecomesBroken());
+  EXPECT_EQ(nic_->counters().protocol_errors, 1u);
+  EXPECT_EQ(victim_.data()[2], 0);
+}
+
+// A part of a fragment that has waited for its message.
+TEST_F(TwoSocketsTest, AMessageOfWhichPartsAreMissingKeepsNoRegion) {
+  IntroduceBoth();
+  FrameHeader fragment;
+  fragment.type = FrameType::kFragment;
+  fragment.total = 100;
+  fragment.address = 50;
+  fragment.bytes = 50;
+  second_->Say(fragment, std::vector<uint8_t>(10, 1));
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  FrameHeader header = Write(100);
+  header.bytes = 50;
+  peer_->Say(header, std::vector<uint8_t>(50, 1));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.data()[59] == 1; }));
+  victim_.region.reset();  // It waits for whoever uses it.
+  second_->SayBytes(std::vector<uint8_t>(40, 1));
+  ASSERT_TRUE(BecomesBroken());
+  EXPECT_EQ(victim_.data()[60], 0);
+}
+
+// The helper has taken the next header out of the socket, of which epoll says nothing then.
+TEST_F(TwoSocketsTest, WhatFollowsAPayloadThatAHelperReceivesIsTaken) {
+  constexpr uint32_t kBytes = 200 << 10;
+  SoftSide large(nic_.get(), kBytes);
+  IntroduceBoth();
+  std::vector<uint8_t> said(kFrameHeaderBytes + kBytes + kFrameHeaderBytes, 1);
+  FrameHeader header = Write(kBytes);
+  header.address = large.region->address();
+  header.remote_key = large.region->remote_key();
+  EncodeFrameHeader(header, said.data());
+  header = Write(0);
+  header.sequence = 1;
+  EncodeFrameHeader(header, said.data() + kFrameHeaderBytes + kBytes);
+  std::thread sender([&] { peer_->SayBytes(said); });
+  absl::SleepFor(absl::Milliseconds(20));  // All may come before any is received.
+  uint32_t executed = 0;
+  EXPECT_TRUE(PollUntil({}, [&] {
+    EXPECT_TRUE(victim_.completions->Arm().ok());
+    pollfd news = {victim_.completions->event_fd(), POLLIN, 0};
+    if (poll(&news, 1, 1) > 0) victim_.Poll();
+    const auto heard = peer_->HearHeader();
+    if (heard.has_value()) executed = heard->executed;
+    return executed == 2;
+  }));
+  sender.join();
+}
+
+TEST_F(TwoSocketsTest, APeerThatGoesWhileAHelperReceivesIsLost) {
+  SoftSide large(nic_.get(), 1 << 20);
+  IntroduceBoth();
+  FrameHeader header = Write(1 << 20);
+  header.address = large.region->address();
+  header.remote_key = large.region->remote_key();
+  peer_->Say(header, std::vector<uint8_t>(1000, 1));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return large.data()[999] == 1; }));
+  peer_->HangUp();
+  ASSERT_TRUE(BecomesBroken());
+  for (int i = 0; i < 100; ++i) victim_.Poll();
 }
 
 class UnixPeerTest : public HostilePeerTest {
@@ -876,6 +1081,36 @@ TEST_F(PatienceTest, IdleQueuePairWaitsForNobody) {
   EXPECT_EQ(victim_.queue_pair->state(), QueuePairState::kReady);
 }
 
+// Here no time passes in which it would be given up.
+TEST_F(PatienceTest, ARefusalIsTheLastWord) {
+  Introduce();
+  FrameHeader header = Write(8);
+  header.remote_key ^= 1;
+  peer_->Say(header, std::vector<uint8_t>(8));
+  ASSERT_TRUE(BecomesBroken());
+  ASSERT_EQ(Hear()->type, FrameType::kError);
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer_->Closed(); }));
+}
+
+TEST_F(PatienceTest, ThoseWhoComeToNothingAreLetInOnlySoFast) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  constexpr int kStrangers = 40;
+  std::vector<std::unique_ptr<HostilePeer>> strangers;
+  for (int i = 0; i < kStrangers; ++i) {
+    strangers.push_back(std::make_unique<HostilePeer>(address_));
+    strangers.back()->SayBytes(std::vector<uint8_t>(kHelloBytes, 'x'));
+  }
+  const auto errors = [this] { return nic_->counters().protocol_errors; };
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return errors() >= 16; }));
+  for (int i = 0; i < 1000; ++i) victim_.Poll();
+  EXPECT_LT(errors(), uint64_t{kStrangers});
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    clock_.now_ns += 1'000'000;
+    return errors() == kStrangers;
+  }));
+}
+
 class StrangersTest : public HostilePeerTest {
  protected:
   static SoftNicOptions Options() {
@@ -986,27 +1221,28 @@ TEST_F(TlsTest, ARecordThatThePeerHasNotMadeEndsTheConnection) {
 }
 
 TEST_F(TlsTest, NothingCrossesTheWireInTheClear) {
-  // The victim calls us, for our token is the largest that there is.
-  const auto listener = SocketAddress::Parse("127.0.0.1:0")->Listen();
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  SoftAddress ours;
-  ours.token.fill(0xff);
-  ours.number = HostilePeer::kNumber;
-  ours.tls = true;
-  ours.listener = SocketAddress::Of(listener->get())->ToString();
-  victim_.OpenQueuePair();
-  ASSERT_TRUE(victim_.queue_pair->Connect(EncodeSoftAddress(ours)).ok());
-  Fd fd;
+  LetItDial(/*tls=*/true);
+  const Fd fd = AcceptItsDial();
   std::string heard(4096, '\0');
   ssize_t got = -1;
   ASSERT_TRUE(PollUntil({&victim_}, [&] {
-    if (!fd.valid()) fd = AcceptFrom(listener->get());
-    if (fd.valid()) got = recv(fd.get(), &heard[0], heard.size(), MSG_DONTWAIT);
+    got = recv(fd.get(), &heard[0], heard.size(), MSG_DONTWAIT);
     return got > 0;
   }));
   heard.resize(static_cast<size_t>(got));
   EXPECT_EQ(heard[0], 0x16) << "a TLS handshake";
   EXPECT_EQ(heard.find(std::string(16, '\xff')), std::string::npos);
+}
+
+TEST_F(TlsTest, WhoWaitsForTheAnswerToItsDialSleeps) {
+  LetItDial(/*tls=*/true);
+  const Fd fd = AcceptItsDial();
+  char byte;
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 1; }));
+  ASSERT_TRUE(victim_.completions->Arm().ok());
+  victim_.Poll();
+  pollfd news = {victim_.completions->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&news, 1, 0), 0);
 }
 
 // The answer to READs must not be read from memory that is deregistered meanwhile, by

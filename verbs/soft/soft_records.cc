@@ -273,9 +273,11 @@ ssize_t SoftRecordReader::Receive(int fd, const iovec* pieces, int count) {
       got = -1;
       break;
     }
-    got = ++refills <= kMostRefills ? Refill(fd) : -1;
+    got = -1;
+    if (++refills > kMostRefills) break;
+    got = Refill(fd);
     if (got > 0) continue;
-    if (refills <= kMostRefills) error = errno;
+    error = errno;
     break;
   }
   if (block_ != nullptr && begin_ == end_ && plain_begin_ == plain_end_) {

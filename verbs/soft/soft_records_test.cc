@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -24,7 +25,9 @@ namespace {
 struct Pair {
   Pair() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd), 0); }
   ~Pair() {
-    for (int one : fd) close(one);
+    for (int one : fd) {
+      if (one >= 0) close(one);
+    }
   }
   int fd[2];
 };
@@ -130,6 +133,62 @@ TEST(SoftRecordsTest, AReaderKnowsWhatItHolds) {
   ASSERT_EQ(send(pair.fd[0], wrong.data(), wrong.size(), 0), static_cast<ssize_t>(wrong.size()));
   EXPECT_LT(receive(10), 0);
   EXPECT_TRUE(reader.HoldsBytes()) << "the error is to be told again";
+}
+
+ssize_t ReceiveByte(SoftRecordReader* reader, int fd) {
+  char byte;
+  const iovec into = {&byte, 1};
+  return reader->Receive(fd, &into, 1);
+}
+
+TEST(SoftRecordsTest, WhatAnEarlierCallLeftInErrnoSaysNothing) {
+  const std::string wire = Wire("x");
+  Pair pair;
+  SoftBlocks blocks;
+  SoftRecordReader reader(Secret(), &blocks);
+  ASSERT_EQ(send(pair.fd[0], wire.data(), wire.size(), 0), static_cast<ssize_t>(wire.size()));
+  errno = EINTR;
+  EXPECT_EQ(ReceiveByte(&reader, pair.fd[1]), 1);
+}
+
+TEST(SoftRecordsTest, AReaderSaysWhyTheSocketFailed) {
+  Pair pair;
+  SoftBlocks blocks;
+  SoftRecordReader reader(Secret(), &blocks);
+  EXPECT_EQ(ReceiveByte(&reader, pair.fd[1]), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(send(pair.fd[1], "x", 1, 0), 1);
+  close(std::exchange(pair.fd[0], -1));  // Unread bytes make it a reset.
+  EXPECT_EQ(ReceiveByte(&reader, pair.fd[1]), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST(SoftRecordsTest, AReaderThatGoesGivesItsMemoryBack) {
+  const std::string wire = Wire("x");
+  Pair pair;
+  SoftBlocks blocks;
+  constexpr size_t kEnough = 1 << 20;
+  void* const block = blocks.Take(kEnough);
+  blocks.Give(block);
+  {
+    SoftRecordReader reader(Secret(), &blocks);
+    ASSERT_EQ(send(pair.fd[0], wire.data(), 3, 0), 3);
+    EXPECT_EQ(ReceiveByte(&reader, pair.fd[1]), -1);  // It holds a part of a record.
+  }
+  EXPECT_EQ(blocks.Take(kEnough), block);
+  blocks.Give(block);
+}
+
+TEST(SoftRecordsTest, AWriterWithoutRoomTakesNothing) {
+  Pair pair;
+  SoftBlocks blocks;
+  SoftRecordWriter writer(Secret(), &blocks);
+  std::string text = Text(8 << 20);
+  const iovec piece = {text.data(), text.size()};
+  EXPECT_LT(writer.Send(pair.fd[0], &piece, 1), static_cast<ssize_t>(text.size()));
+  ASSERT_TRUE(writer.has_unsent());
+  EXPECT_EQ(writer.Send(pair.fd[0], &piece, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);
 }
 
 TEST(SoftRecordsTest, KeysChangeBetweenRecords) {

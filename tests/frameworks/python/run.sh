@@ -2,7 +2,7 @@
 # run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel file in a fresh virtual environment, started
 # in an unrelated folder, and tests the C library beside the gRPC and Protobuf of PyPI. BIN is
 # Bazel's bin folder. jax, ray and uvloop are installed unless --with= says otherwise; --with=torch takes
-# long. The last line counts the tests. Without PyPI the script counts a skip and runs only what
+# long. The adapters to others' programs run over stubs.py. The last line counts the tests. Without PyPI the script counts a skip and runs only what
 # needs no package.
 set -uo pipefail
 wheel=$(readlink -f "$1") bin=$(readlink -f "$2")
@@ -18,7 +18,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ (rounds|programs|gradients|tasks)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients|tasks)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array|^[0-9]+ of [0-9]+ answers|^(rolling|barrier): the loop' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
@@ -55,6 +55,13 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
+  if "$python" -c "import torch" 2>pip.log; then
+    check "weights of torch" "$python" -X faulthandler "$here/test_torch_weights.py"
+  else
+    check "boxes of torch's placements" "$python" "$here/test_torch_weights.py" Boxes
+    skip "weights of torch" "no torch"
+  fi
+  check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
   check "weights between four processes" "$python" "$root/bench/weights.py" --quick
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
@@ -64,6 +71,8 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
   check "the programs of the tutorials" "$python" "$here/tutorials.py"
   check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
+  check "gradients by hand" "$python" "$root/examples/weights/model.py"
+  check "trainers and engines, some killed" "$python" "$root/examples/weights/train.py" --seconds=10 --svg="$work/weights.svg"
   mkdir driver
   ln -s "$bin/gpu/libfake_cuda.so" driver/libcuda.so.1
   check "device tensors over a pretend driver" env LD_LIBRARY_PATH="$work/driver" "$python" "$here/test_cuda.py"

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Ray's transport: nested tensors go from actor to actor, and one that waits for a dead actor gets an error and lives on."""
+"""Ray's transport: nested tensors go from actor to actor, and one that waits for a dead actor gets an error and lives on.
+Fetches that are begun and waited for later: two at once, one whose source dies, one that is dropped."""
+import gc
 import os
 import time
 
 import ray
+from ray.experimental.rdt.util import get_tensor_transport_manager
 
 from tryst import ray_transport
 
@@ -30,11 +33,59 @@ class Actor:
     def pid(self):
         return os.getpid()
 
+    # Ray calls these of a transport; here they are called by hand, so that what is under way is known.
+    def describe(self, obj_id, count):
+        self.kept = getattr(self, "kept", {})
+        self.kept[obj_id] = [ones(count) * count, arange(count)]
+        return get_tensor_transport_manager("TRYST").extract_tensor_transport_metadata(obj_id, self.kept[obj_id])
+
+    def send(self, obj_id, description, meeting):
+        get_tensor_transport_manager("TRYST").send_multiple_tensors(self.kept[obj_id], description, meeting)
+
+    def begin(self, obj_id, description, meeting):
+        self.manager, self.fetches = get_tensor_transport_manager("TRYST"), getattr(self, "fetches", {})
+        self.fetches[obj_id] = self.manager.fetch_multiple_tensors(obj_id, description, meeting)
+
+    def wait(self, obj_id, timeout):
+        try:
+            came = self.manager.wait_fetch_complete(self.fetches[obj_id], timeout)
+            return [float(one[-1]) for one in came]
+        except Exception as error:
+            return type(error).__name__
+
+    def drop(self, obj_id):
+        into = self.fetches[obj_id].tensors[0]
+        del self.fetches[obj_id]
+        gc.collect()
+        into[:] = 7  # Ours again.
+        return sorted(self.manager._receiving)
+
 
 ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
 source, sink = Actor.remote(), Actor.remote()
 looked = ray.get(sink.look.remote(source.make.remote(100)), timeout=120)
 assert looked[1:] == (99.0, (4, 3)), looked
+
+# Two fetches under way at once, the one that began first last; a third that is dropped.
+manager = get_tensor_transport_manager("TRYST")
+described = {name: ray.get(source.describe.remote(name, count), timeout=60) for name, count in (("a", 5), ("b", 9), ("c", 3), ("d", 4))}
+meetings = {name: manager.get_communicator_metadata(source, sink) for name in described}
+ray.get([sink.begin.remote(name, described[name], meetings[name]) for name in "abc"], timeout=60)
+assert ray.get(sink.wait.remote("a", 0), timeout=60) == "TimeoutError"
+assert ray.get(sink.wait.remote("b", 0.2), timeout=60) == "TimeoutError"
+ray.get(source.send.remote("b", described["b"], meetings["b"]), timeout=60)
+assert ray.get(sink.wait.remote("b", 60), timeout=90) == [9.0, 8.0]
+assert ray.get(sink.wait.remote("b", 0), timeout=90) == [9.0, 8.0], "once more the same"
+assert ray.get(sink.wait.remote("a", 0), timeout=60) == "TimeoutError"
+left = ray.get(sink.drop.remote("c"), timeout=60)
+assert left == ["a", "b"], f"the dropped one is {left}"
+ray.get(source.send.remote("c", described["c"], meetings["c"]), timeout=60)
+ray.get(source.send.remote("a", described["a"], meetings["a"]), timeout=60)
+assert ray.get(sink.wait.remote("a", -1), timeout=90) == [5.0, 4.0]
+ray.get(sink.drop.remote("a"), timeout=60)
+assert ray.get(sink.drop.remote("b"), timeout=60) == [], "what has come is kept"
+ray.get(sink.begin.remote("d", described["d"], meetings["d"]), timeout=60)
+print("fetches: two at once, one dropped")
 pid, source_pid = ray.get([sink.pid.remote(), source.pid.remote()])
 made = source.make.remote(100)
 ray.wait([made], timeout=60)
@@ -48,5 +99,7 @@ try:
     raise SystemExit("a dead actor's tensor came")
 except ray.exceptions.RayError as error:
     print(str(error).strip().splitlines()[-1][:200])
+assert ray.get(sink.wait.remote("d", -1), timeout=90) in ("Unavailable", "Aborted"), "a dead source's tensors were waited for"
+assert ray.get(sink.drop.remote("d"), timeout=60) == []
 assert ray.get(sink.pid.remote(), timeout=60) == pid, "the other actor is another one"
 print(f"{looked}; an error after {time.perf_counter() - began:.1f} s, and the other actor lives")

@@ -10,7 +10,7 @@ import unittest
 import ml_dtypes
 import numpy
 import tryst
-from tryst.weights import Event, Layout, Replicate, Shard, newer_than
+from tryst.weights import Event, Layout, Replicate, Shard, holding, newer_than
 
 SETTINGS = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
 
@@ -98,6 +98,7 @@ class Weights(unittest.TestCase):
                            Layout("b", numpy.dtype("int64"), (5,), placements=[Replicate()]),
                            Layout("parts", "uint8", (4, 4), boxes=[(0, numpy.s_[0:4, 0:1]), (1, numpy.s_[0:4, 1:4])])])
         self.assertEqual(owners[1].boxes("w"), [(slice(3, 6), slice(0, 4))])
+        self.assertEqual(owners[1].layout("b").dtype, "int64")
         w = numpy.arange(24, dtype="f").reshape(6, 4)
         b, parts = numpy.arange(5), numpy.arange(16, dtype="B").reshape(4, 4)
         columns = numpy.asfortranarray(w[:3])
@@ -125,6 +126,35 @@ class Weights(unittest.TestCase):
         numpy.testing.assert_array_equal(came["b"].numpy(), b)
         numpy.testing.assert_array_equal(came["parts"].numpy(), parts)
         numpy.testing.assert_array_equal(observer.fetch(7)["w"].numpy(), w)
+        rows = numpy.zeros((2, 4), "f")
+        several = observer.fetch(7, {"w": [(numpy.s_[4:6, :], rows), (numpy.s_[0:2, 1:2], None)], "b": []})
+        numpy.testing.assert_array_equal(rows, w[4:])
+        numpy.testing.assert_array_equal(several["w"][1].numpy(), w[0:2, 1:2])
+        self.assertIs(several["w"][0], rows)
+        self.assertEqual(several["b"], [])
+
+    def test_only_changes_come(self):
+        owner = self.owner()
+        owner.declare([Layout("w", "float32", (256, 256)), Layout("b", "float32", (7,))])
+        w = numpy.random.default_rng(1).random((256, 256), dtype="f")
+        for number in (5, 6):
+            w[number] = number
+            with owner.version(number) as version:
+                version.publish("w", w)
+                version.publish("b", w[0, :7])
+        member = self.member("observer")
+
+        def fetched_bytes():
+            return sum(view["bytes"] for view in self.engine.paths()["weights"] if view["set"] == self.set)
+
+        arrays = {name: tensor.numpy().copy() for name, tensor in member.fetch(5).items()}
+        self.assertEqual(fetched_bytes(), 4 * (256 * 256 + 7))
+        came = member.fetch(6, holding(5, arrays))
+        self.assertLess(fetched_bytes(), 1.02 * 4 * (256 * 256 + 7))
+        numpy.testing.assert_array_equal(arrays["w"], w)
+        self.assertIs(came["w"], arrays["w"])
+        with self.assertRaises(TypeError):
+            member.fetch(6, holding(5, {"w": None}))
 
     def test_a_cast(self):
         owner = self.owner()

@@ -2,10 +2,12 @@
 """What a person on call asks, answered by the tools alone, of real processes."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../../tools")]
@@ -31,6 +33,60 @@ class OnCall(unittest.TestCase):
         self.ps.tell("send %d %s %d %s" % (step, edge, size, self.worker.name))
         self.assertEqual(self.worker.wait_for("received %d" % step),
                          "received %d %s OK" % (step, edge))
+
+    def test_who_serves_which_version(self):
+        self.ps.tell("own policy")
+        self.ps.wait_for("done own")
+        engine = self.puppet("engine", "--status_listen=127.0.0.1:0", join=[self.ps])
+        self.worker.tell("join policy %s" % self.ps.name)
+        engine.tell("join policy %s 1" % self.ps.name)  # It stages the first version, and no other.
+        self.ps.tell("seal 7")
+        self.ps.wait_for("done seal 7")
+
+        def views():
+            said = tryst_json("weights", self.ps.place)
+            return {worker: ends[0] for worker, ends in said.items() if ends}
+
+        self.assertTrue(eventually(lambda: views()[self.ps.name]["members"] == 2), views())
+        self.ps.tell("activate 7")
+        self.ps.wait_for("activated 7 OK")
+        self.assertTrue(eventually(lambda: all(
+            views()[who.name]["serves"] == "7" and views()[who.name]["confirmed"]
+            for who in (self.worker, engine))), views())
+        text = tryst("weights", self.ps.place)
+        self.assertRegex(text, r"set policy: version 7 is active, for \d+\.\d s; the newest is 7; 2 members\n")
+        self.assertRegex(text, self.ps.name + r" +owner 0 of 1, leads +holds 7 \(0\.0 MiB\)")
+        self.assertRegex(text, engine.name + r" +member +serves 7\n")
+
+        self.ps.tell("seal 8")
+        self.ps.wait_for("done seal 8")
+        self.ps.tell("activate 8")
+        waits = "waits for " + engine.name
+        self.assertTrue(eventually(lambda: waits + "\n" in tryst("weights", self.ps.place)),
+                        tryst("weights", self.ps.place))
+        leader = views()[self.ps.name]
+        self.assertEqual((leader["active"], leader["newest"], leader["holds"], leader["behind"]),
+                         ("7", "8", ["7", "8"], 0))
+        self.assertEqual(leader["awaited"], [views()[engine.name]["incarnation"]])
+        self.assertEqual((views()[self.worker.name]["bytes"], views()[engine.name]["bytes"], leader["bytes"]),
+                         (32, 16, 48))
+
+        # Nobody leads any more: permits run out, and each member says so.
+        self.ps.kill()
+        self.assertTrue(eventually(lambda: all(
+            end["serves"] == "0" and end["permits_lost"] == 1 and "does not answer" in end["note"]
+            for end in (tryst_json("weights", who.place, expect=1)[who.name][0]
+                        for who in (self.worker, engine))), 20))
+        with urllib.request.urlopen("http://%s/metrics" % engine.status) as page:
+            metrics = page.read().decode()
+        for row in ("tryst_weights_serves{%s} 0", "tryst_weights_permits_lost_total{%s} 1",
+                    "tryst_weights_active_version{%s} 7", "tryst_weights_bytes_total{%s} 16"):
+            pattern = re.escape(row) % r'set="policy",role="member",incarnation="[0-9a-f]{16}"'
+            self.assertRegex(metrics, pattern)
+        self.assertNotIn("tryst_weights_members_behind", metrics)
+
+    def test_without_a_set_of_weights(self):
+        self.assertEqual(tryst("weights", self.ps.place, expect=3), "")
 
     def test_why_is_step_17_not_moving(self):
         self.worker.tell("recv 17 gradients " + self.ps.name)

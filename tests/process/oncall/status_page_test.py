@@ -72,8 +72,13 @@ class StatusPage(unittest.TestCase):
 
     def series_there(self):
         """Of a worker with each transport: none has metrics of those it does not have."""
-        shares = Puppet("shares", "--status_listen=127.0.0.1:0", "--shm=on")
+        shares = Puppet("shares", "--status_listen=127.0.0.1:0", "--shm=on", join=[self.worker])
         self.addCleanup(shares.stop)
+        self.worker.tell("own policy")
+        self.worker.wait_for("done own")
+        shares.tell("join policy " + self.worker.name)
+        self.assertTrue(eventually(lambda: "tryst_weights_members{" in get(self.worker.status, "/metrics")[1]
+                                   and "tryst_weights_serves{" in get(shares.status, "/metrics")[1]))
         return {series.split("{")[0] for worker in (self.worker, shares) for series in scrape(worker.status)}
 
     def test_a_token_and_tls(self):

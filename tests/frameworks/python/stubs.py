@@ -1,0 +1,304 @@
+"""Stand-ins for torch, vLLM and verl: what the adapters use of them, with the names and signatures of interfaces.txt.
+
+install() puts them where imports find them, unless ADAPTERS=real asks for the packages themselves.
+"""
+import abc
+import contextlib
+import dataclasses
+import importlib.machinery
+import os
+import sys
+import types
+
+import numpy
+
+REAL = os.environ.get("ADAPTERS") == "real"
+
+
+def _module(name, **names):
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    module.__dict__.update(names)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, module)
+    return module
+
+
+# ---- torch ----
+
+class DType:
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+    def __reduce__(self):
+        return getattr, (sys.modules["torch"], self.name)
+
+
+class Tensor(numpy.ndarray):
+    """numpy's array under a name of torch's."""
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def contiguous(self):
+        return numpy.ascontiguousarray(self).view(Tensor)
+
+    def is_contiguous(self):
+        return self.flags.c_contiguous
+
+    def stride(self):
+        return tuple(step // self.itemsize for step in self.strides)
+
+    def to(self, device):
+        return self
+
+
+def _torch():
+    torch = _module("torch", Tensor=Tensor, from_dlpack=lambda array: numpy.from_dlpack(array).view(Tensor),
+                    full=lambda shape, value: numpy.full(shape, value, "f").view(Tensor),
+                    no_grad=lambda: lambda function: function)
+    for name in ("float32", "bfloat16", "float16", "int64", "uint8"):
+        setattr(torch, name, DType(name))
+    _module("torch.nn", Module=type("Module", (), {}))
+    _module("torch.accelerator", synchronize=lambda: None)
+
+
+# ---- vLLM ----
+
+@dataclasses.dataclass(frozen=True)
+class Replicate:
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamMeta:
+    name: str
+    dtype: object
+    shape: tuple
+    owners: tuple | None = dataclasses.field(default=None, kw_only=True)
+    mesh_shape: tuple | None = dataclasses.field(default=None, kw_only=True)
+    placements: tuple | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        if self.owners is not None and self.mesh_shape is None:
+            object.__setattr__(self, "mesh_shape", (len(self.owners),))
+        if self.placements is not None and all(isinstance(one, Replicate) for one in self.placements):
+            object.__setattr__(self, "placements", None)
+
+
+class WeightSource(abc.ABC):
+    def owned_names(self, rank):
+        return [meta.name for meta in self.metadata if meta.owners is None or rank in meta.owners]
+
+    def implements_iter_full(self):
+        return type(self).iter_full is not WeightSource.iter_full
+
+    def implements_iter_local(self):
+        return type(self).iter_local is not WeightSource.iter_local
+
+    def iter_full(self):
+        raise NotImplementedError
+
+    def iter_local(self):
+        raise NotImplementedError
+
+
+@dataclasses.dataclass
+class WeightTransferInitInfo:
+    pass
+
+
+@dataclasses.dataclass
+class WeightTransferUpdateInfo:
+    pass
+
+
+@dataclasses.dataclass
+class TrainerInitInfo:
+    rank: int = dataclasses.field(kw_only=True)
+
+    @property
+    def is_sender(self):
+        return self.rank == 0
+
+
+class WeightTransferEngine(abc.ABC):
+    supports_draft_weight_update = True
+    defers_processing = False
+
+    def __init__(self, config, vllm_config, device, model):
+        self.config, self.vllm_config, self.device, self.model = config, vllm_config, device, model
+        self.model_config = vllm_config.model_config
+
+    def drain_pending(self):
+        pass
+
+    def parse_init_info(self, init_dict):
+        return self._parsed(self.init_info_cls, init_dict)
+
+    def parse_update_info(self, update_dict):
+        return self._parsed(self.update_info_cls, update_dict)
+
+    @staticmethod
+    def _parsed(kind, values):
+        try:
+            return kind(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    def update_weights(self, update_info):
+        self.receive_weights(self.parse_update_info(update_info))
+
+    @abc.abstractmethod
+    def init_transfer_engine(self, init_info): ...
+
+    @abc.abstractmethod
+    def start_weight_update(self): ...
+
+    @abc.abstractmethod
+    def receive_weights(self, update_info): ...
+
+    @abc.abstractmethod
+    def finish_weight_update(self): ...
+
+    @abc.abstractmethod
+    def shutdown(self): ...
+
+
+class TrainerWeightTransferEngine(abc.ABC):
+    def __init__(self, *, client, source=None, is_sender=True, rank=0):
+        self.client, self.source, self.is_sender, self.rank = client, source, is_sender, rank
+
+    @classmethod
+    @abc.abstractmethod
+    def trainer_init(cls, init_info, *, client, source=None): ...
+
+    @abc.abstractmethod
+    def send_weights(self): ...
+
+    def shutdown(self):
+        pass
+
+
+class _Factory:
+    @classmethod
+    def register_engine(cls, name, module_path_or_cls, class_name=None):
+        if name in cls._registry:
+            raise ValueError(f"{name} is already registered")
+        cls._registry[name] = lambda: getattr(__import__(module_path_or_cls, fromlist=[class_name]), class_name)
+
+
+class WeightTransferEngineFactory(_Factory):
+    _registry = {}
+
+    @classmethod
+    def create_engine(cls, config, vllm_config, device, model):
+        return cls._registry[config.backend]()(config, vllm_config, device, model)
+
+
+class WeightTransferTrainerFactory(_Factory):
+    _registry = {}
+
+    @classmethod
+    def trainer_init(cls, init_info, *, client, source=None):
+        return cls._registry[init_info.backend]().trainer_init(init_info=init_info, client=client, source=source)
+
+
+def _initialize_layerwise_reload(model):
+    model.reloading = True
+
+
+def _finalize_layerwise_reload(*args, **kwargs):
+    args[0].reloading = False
+
+
+@contextlib.contextmanager
+def _disable_mtp_completeness_check():
+    yield
+
+
+def _vllm():
+    for name in ("vllm", "vllm.distributed", "vllm.model_executor", "vllm.model_executor.model_loader"):
+        _module(name)
+    base = dict(ParamMeta=ParamMeta, Replicate=Replicate, Shard=Shard, WeightSource=WeightSource,
+                TrainerInitInfo=TrainerInitInfo, WeightTransferInitInfo=WeightTransferInitInfo,
+                WeightTransferUpdateInfo=WeightTransferUpdateInfo, WeightTransferEngine=WeightTransferEngine,
+                TrainerWeightTransferEngine=TrainerWeightTransferEngine)
+    _module("vllm.distributed.weight_transfer", WeightTransferEngineFactory=WeightTransferEngineFactory,
+            WeightTransferTrainerFactory=WeightTransferTrainerFactory, **base)
+    _module("vllm.distributed.weight_transfer.base", **base)
+    _module("vllm.model_executor.model_loader.mtp_validation",
+            disable_mtp_completeness_check=_disable_mtp_completeness_check)
+    _module("vllm.model_executor.model_loader.reload", initialize_layerwise_reload=_initialize_layerwise_reload,
+            finalize_layerwise_reload=_finalize_layerwise_reload)
+
+
+# ---- verl ----
+
+class CheckpointEngineRegistry:
+    _registry = {}
+
+    def register(backend):
+        def wrapper(cls):
+            CheckpointEngineRegistry._registry[backend] = cls
+            return cls
+        return wrapper
+
+    @classmethod
+    def get(cls, backend):
+        return cls._registry[backend]
+
+    @classmethod
+    def new(cls, backend, *args, **kwargs):
+        return cls.get(backend)(*args, **kwargs)
+
+
+class CheckpointEngine(abc.ABC):
+    wire_format = "named_tensors"
+
+    @abc.abstractmethod
+    def prepare(self): ...
+
+    @classmethod
+    @abc.abstractmethod
+    def build_topology(cls, actor_wg_world_size, rollout_world_size, metadata): ...
+
+    @abc.abstractmethod
+    def init_process_group(self, **kwargs): ...
+
+    @abc.abstractmethod
+    def finalize(self): ...
+
+    @abc.abstractmethod
+    async def send_weights(self, weights, global_steps=None): ...
+
+    @abc.abstractmethod
+    async def receive_weights(self, global_steps=None): ...
+
+
+def _verl():
+    _module("verl")
+    _module("verl.checkpoint_engine", CheckpointEngine=CheckpointEngine, CheckpointEngineRegistry=CheckpointEngineRegistry)
+    _module("verl.checkpoint_engine.base", CheckpointEngine=CheckpointEngine,
+            CheckpointEngineRegistry=CheckpointEngineRegistry)
+
+
+def install():
+    if not REAL:
+        _torch()
+        _vllm()
+        _verl()
