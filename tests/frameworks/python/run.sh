@@ -56,6 +56,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
   check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
+  check "verl's checkpoint engine over stubs, an actor killed" "$python" -X faulthandler "$here/test_verl.py"
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else

@@ -125,6 +125,10 @@ class Weights(unittest.TestCase):
         numpy.testing.assert_array_equal(came["b"].numpy(), b)
         numpy.testing.assert_array_equal(came["parts"].numpy(), parts)
         numpy.testing.assert_array_equal(observer.fetch(7)["w"].numpy(), w)
+        described = observer.describe(7)
+        self.assertEqual((described.number, described.label), (7, "seven"))
+        self.assertEqual({name: (layout.dtype, layout.shape) for name, layout in described.items()},
+                         {"w": ("float32", (6, 4)), "b": ("int64", (5,)), "parts": ("uint8", (4, 4))})
 
     def test_a_cast(self):
         owner = self.owner()
