@@ -55,6 +55,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
+  check "the interfaces of vLLM and verl, as stubs" "$python" "$here/interfaces.py"
   check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
   check "verl's checkpoint engine over stubs, an actor killed" "$python" -X faulthandler "$here/test_verl.py"
   if command -v valgrind >/dev/null; then
