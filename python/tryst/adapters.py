@@ -3,8 +3,11 @@ import contextlib
 import os
 import socket
 import threading
+import time
 
 import tryst
+
+_HEARS_S = 5.0
 
 
 def start(job, host, token=None, join=None, settings=(), task=0):
@@ -71,10 +74,18 @@ class Follower:
                 self._changed.notify_all()
 
     def _staged(self, number):
-        try:
-            return self._stage(number)
-        except Exception as error:
-            self.trouble = error
+        until = time.monotonic() + _HEARS_S
+        while True:
+            try:
+                return self._stage(number)
+            except tryst.NotFound as error:  # An owner may not have heard yet that the version is sealed.
+                self.trouble = error
+                if time.monotonic() > until:
+                    return None
+                time.sleep(0.05)
+            except Exception as error:
+                self.trouble = error
+                return None
 
     def _answer(self):
         with contextlib.suppress(tryst.FailedPrecondition):

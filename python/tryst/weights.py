@@ -427,6 +427,11 @@ class Member(_End):
         described = json.loads(self._weights.describe(version, timeout, cancellation))
         return version, *self._items(described, items)
 
+    def _describe(self, wanted, timeout, cancellation):
+        described = json.loads(self._weights.describe(self._find(wanted, timeout, cancellation), timeout, cancellation))
+        layouts = [Layout(one["name"], _DTYPES.get(one["dtype"], one["dtype"]), one["shape"]) for one in described["tensors"]]
+        return Fetched(described["number"], described["label"], {layout.name: layout for layout in layouts})
+
     def _fetch(self, wanted, items, timeout, cancellation):
         version, made, fetched = self._prepared(wanted, items, timeout, cancellation)
         self._weights.fetch(version, made, timeout, cancellation)
@@ -448,6 +453,13 @@ class Member(_End):
 
     async def afetch(self, wanted, items=None, timeout=60.0):
         return await self._await(self._fetch, wanted, items, timeout)
+
+    def describe(self, wanted, timeout=60.0):
+        """What fetch() of the same would give, as Layouts of types and shapes alone."""
+        return self._wait(self._describe, wanted, timeout)
+
+    async def adescribe(self, wanted, timeout=60.0):
+        return await self._await(self._describe, wanted, timeout)
 
     def stage(self, number, items=None, timeout=60.0):
         """fetch() of the version that the event "prepare" has named, as the set's log has sealed it; then vote()."""

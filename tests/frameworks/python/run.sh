@@ -64,6 +64,8 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
   check "weights between four processes" "$python" "$root/bench/weights.py" --quick
   check "what has changed of weights" "$python" "$root/bench/weights_delta.py" --quick
+  check "the interfaces of vLLM and verl, as stubs" "$python" "$here/interfaces.py"
+  check "verl's checkpoint engine over stubs, an actor killed" "$python" -X faulthandler "$here/test_verl.py"
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check
   else

@@ -1,6 +1,6 @@
 """Stand-ins for torch, vLLM and verl: what the adapters use of them, with the names and signatures of interfaces.txt.
 
-install() puts them where imports find them, unless ADAPTERS=real asks for the packages themselves.
+install() puts them where imports find them. With ADAPTERS=real it is torch, vLLM and verl's base.py themselves.
 """
 import abc
 import contextlib
@@ -297,8 +297,31 @@ def _verl():
             CheckpointEngineRegistry=CheckpointEngineRegistry)
 
 
+def _around_verl():
+    """verl's own base.py alone: what else it imports, as hydra and its workers, is not needed for its engines."""
+    found = importlib.machinery.PathFinder.find_spec("verl").submodule_search_locations[0]
+    _module("verl").__path__ = [found]
+    _module("verl.checkpoint_engine").__path__ = [f"{found}/checkpoint_engine"]
+
+    def anything(*_, **__):
+        return lambda function: function
+
+    for name, names in {
+            "single_controller": "", "single_controller.base": "Worker", "single_controller.base.decorator": "Dispatch register",
+            "single_controller.ray": "RayClassWithInitArgs RayWorkerGroup", "utils": "",
+            "utils.distributed": "initialize_global_process_group_ray", "utils.import_utils": "import_external_libs",
+            "utils.ray_utils": "auto_await", "workers": "", "workers.config": "CheckpointEngineConfig HFModelConfig RolloutConfig",
+            "workers.rollout": "BaseRollout RolloutReplica get_rollout_class", "workers.rollout.utils": "ensure_async_iterator",
+    }.items():
+        _module(f"verl.{name}", **{one: type(one, (), {"ONE_TO_ALL": 0, "DP_COMPUTE": 0}) if one[0].isupper() else anything
+                                   for one in names.split()})
+    sys.modules["verl.utils.ray_utils"].auto_await = lambda function: function
+
+
 def install():
-    if not REAL:
+    if REAL:
+        _around_verl()
+    else:
         _torch()
         _vllm()
         _verl()

@@ -5,19 +5,17 @@ ADAPTERS=real: over vLLM itself.
 """
 import contextlib
 import functools
-import itertools
-import multiprocessing.connection
 import os
 import random
 import secrets
 import signal
 import socket
-import tempfile
 import threading
 import time
 import types
 import unittest
 
+import processes
 import stubs
 
 stubs.install()
@@ -31,67 +29,6 @@ from tryst import adapters
 SHAPES = {"embed": (10, 8), "layer.0.w": (7, 3), "layer.0.b": (5,), "head": (1, 6)}
 CALLS = ("init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update")
 PERMIT, TIMEOUT = 1.0, 90.0  # A limit that only a hang reaches.
-
-
-# ---- A process that does what it hears on a socket ----
-
-def begin(kind, path, log, ready):
-    """In a child that was forked, which is quick, before its parent has a server or a thread."""
-    log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    thing = Worker() if kind == "worker" else Trainer()
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    with multiprocessing.connection.Listener(path, "AF_UNIX") as listener:
-        os.write(ready, b"1")
-        while True:
-            threading.Thread(target=serve, args=(thing, listener.accept()), daemon=True).start()
-
-
-def serve(thing, connection):
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            name, arguments = connection.recv()
-            try:
-                connection.send((True, getattr(thing, name)(*arguments)))
-            except BaseException as error:
-                connection.send((False, f"{type(error).__name__}: {error}"))
-
-
-class Remote:
-    def __init__(self, path):
-        self.path, self.connection = path, None
-
-    def begin(self, name, *arguments):
-        for known in (self.connection, None):  # What was known may be that of a process before.
-            self.connection = known or multiprocessing.connection.Client(self.path, "AF_UNIX")
-            try:
-                return self.connection.send((name, arguments))
-            except OSError:
-                self.connection = None
-        raise RuntimeError(f"{self.path} is gone")
-
-    def end(self):
-        try:
-            if not self.connection.poll(2 * TIMEOUT):
-                raise AssertionError(f"{self.path} does not answer")
-            done, value = self.connection.recv()
-        except (EOFError, ConnectionError):
-            self.connection = None
-            raise RuntimeError(f"{self.path} is gone") from None
-        if not done:
-            raise RuntimeError(value)
-        return value
-
-    def call(self, name, *arguments):
-        self.begin(name, *arguments)
-        return self.end()
-
-    def close(self):
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
 
 
 # ---- A worker, which does what vLLM's does with its engine ----
@@ -210,7 +147,7 @@ class Client:
     """vLLM's protocol over sockets. `kill` has for a call, with "before " or "after ", the process to kill there."""
 
     def __init__(self, paths):
-        self.workers, self.kill = [Remote(path) for path in paths], {}
+        self.workers, self.kill = [processes.Remote(path) for path in paths], {}
 
     def _call(self, name, *arguments):
         self._kill(f"before {name}")
@@ -260,38 +197,12 @@ class Trainer:
 
 # ---- The tests ----
 
-class VLLM(unittest.TestCase):
+class VLLM(processes.Case):
     def setUp(self):
-        self.folder = self.enterContext(tempfile.TemporaryDirectory())
-        self.names, self.children = itertools.count(), {}
+        super().setUp()
         self.token = secrets.token_hex(32)
-        self.workers = [self.start("worker") for _ in range(2)]
+        self.workers = [self.start(Worker) for _ in range(2)]
         self.first = 1
-
-    def start(self, kind, path=None):
-        path = path or f"{self.folder}/{kind}{next(self.names)}"
-        ready, writes = os.pipe()
-        child = multiprocessing.get_context("fork").Process(target=begin, args=(kind, path, f"{self.folder}/log", writes))
-        child.start()
-        os.close(writes)
-        self.addCleanup(child.join, 30)
-        self.addCleanup(child.kill)
-        with open(ready, "rb") as ready:
-            if not ready.read(1):
-                with open(f"{self.folder}/log") as log:
-                    self.fail(log.read()[-3000:])
-        remote = Remote(path)
-        self.children[path] = child
-        self.addCleanup(remote.close)
-        return remote
-
-    def pid(self, remote):
-        return self.children[remote.path].pid
-
-    def kill(self, remote):
-        self.children[remote.path].kill()
-        self.children[remote.path].join(30)
-        remote.close()
 
     def stop(self, trainers):
         for trainer in trainers:
@@ -301,7 +212,7 @@ class VLLM(unittest.TestCase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        trainers = [self.start("trainer") for _ in range(2)]
+        trainers = [self.start(Trainer) for _ in range(2)]
         paths = [worker.path for worker in self.workers]
         for rank, trainer in enumerate(trainers):
             trainer.begin("open", rank, 2, address, paths, kind, first, self.token)
@@ -361,7 +272,7 @@ class VLLM(unittest.TestCase):
                 self.assertIn(values, [[1.0], [2.0]] if has is None else [[float(has)]])
                 # Another one takes its place, and has what is active before there is a new version.
                 self.children[self.workers[1].path].join(30)
-                self.workers[1] = self.start("worker", self.workers[1].path)
+                self.workers[1] = self.start(Worker, self.workers[1].path)
                 trainers[0].call("welcome")
                 self.assertIsNone(self.send(trainers, 3))
                 for worker in self.workers:

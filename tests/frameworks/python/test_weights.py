@@ -132,6 +132,10 @@ class Weights(unittest.TestCase):
         numpy.testing.assert_array_equal(several["w"][1].numpy(), w[0:2, 1:2])
         self.assertIs(several["w"][0], rows)
         self.assertEqual(several["b"], [])
+        described = observer.describe(7)
+        self.assertEqual((described.number, described.label), (7, "seven"))
+        self.assertEqual({name: (layout.dtype, layout.shape) for name, layout in described.items()},
+                         {"w": ("float32", (6, 4)), "b": ("int64", (5,)), "parts": ("uint8", (4, 4))})
 
     def test_only_changes_come(self):
         owner = self.owner()
