@@ -510,9 +510,14 @@ TEST(Server, CallsBetweenPeers) {
   auto trace = worker->calls()->TraceKey(ps->worker(), {"waited_for"}, timeout);
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_TRUE(trace->records.empty());  // Nobody has asked for tracing.
-  EXPECT_EQ(worker->calls()->Stats(ps->worker(), timeout)->at("waiting_sends"), 1);
-  EXPECT_NE(worker->calls()->Explain(ps->worker(), "", false, timeout)->find("protocol grpc"),
-            std::string::npos);
+  const auto stats = worker->calls()->Stats(ps->worker(), timeout);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->at("waiting_sends"), 1);
+  EXPECT_EQ(stats->at("connections_refused"), 0);
+  const auto explained = worker->calls()->Explain(ps->worker(), "", false, timeout);
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_EQ(explained->find(ps->worker()), 0u) << *explained;
+  EXPECT_NE(explained->find("protocol grpc"), std::string::npos) << *explained;
 
   ASSERT_TRUE(
       worker->calls()->AbortStep(ps->worker(), 7, absl::DataLossError("bad rows"), timeout).ok());
@@ -520,6 +525,29 @@ TEST(Server, CallsBetweenPeers) {
   EXPECT_TRUE(worker->calls()->CleanupStep(ps->worker(), 7, timeout).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(
       worker->calls()->AbortStep(ps->worker(), 8, absl::OkStatus(), timeout)));
+}
+
+TEST(Server, ATraceHasNoMoreThanItIsAskedFor) {
+  ServerConfig config = Config("ps", 0, "grpc");
+  config.trace_sample_every = 1;
+  auto ps = Start(config);
+  config = Config("worker", 0, "grpc");
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  for (const char* edge : {"a", "b", "c"}) {
+    const TensorKey key = Key(*ps, worker->worker(), edge);
+    ASSERT_TRUE(Send(ps.get(), 1, key, Int(1)).ok());
+    ASSERT_TRUE(Recv(worker.get(), 1, key).ok());
+  }
+  const auto records = [&](size_t most) {
+    const auto trace = worker->calls()->TraceKey(ps->worker(), {"", -1, most}, absl::Seconds(5));
+    EXPECT_TRUE(trace.ok()) << trace.status();
+    return trace.ok() ? trace->records.size() : 0;
+  };
+  EXPECT_GE(records(0), 3u) << "0 asks for all that a trace has";
+  EXPECT_EQ(records(2), 2u);
+  const std::string explained = worker->Explain(ps->worker());
+  EXPECT_NE(explained.find("measured: 3 done, 0 failed"), std::string::npos) << explained;
 }
 
 TEST(Server, SamplesAreForMembersAndComeWhole) {
@@ -614,7 +642,9 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
     done.Notify();
   });
   std::thread joiner([&] { ps->Join(); });
+  testing::internal::CaptureStderr();
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("keeps the memory"), std::string::npos);
   joiner.join();
   ASSERT_TRUE(done.HasBeenNotified());
   EXPECT_TRUE(absl::IsAborted(status)) << status;
@@ -769,6 +799,14 @@ TEST(Server, TwoServersDoNotShareAPort) {
   EXPECT_TRUE(absl::IsUnavailable((*second)->Start()));
 }
 
+TEST(Server, ALimitThatIsNoneIsRefusedAtTheStart) {
+  ServerConfig config = Config("ps", 0, "grpc");
+  config.max_held_bytes = UINT64_MAX;
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(absl::IsInvalidArgument((*server)->Start()));
+}
+
 absl::Status BuildStatus(const ServerConfig& config) {
   return ServerBuilder().SetEnvironment({}).Build(config).status();
 }
@@ -804,6 +842,25 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
   config = Config("ps", 0, "grpc");
   config.resolver = "zookeeper";
   EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  for (const char* listen : {"127.0.0.1:many", "127.0.0.1:65536"}) {
+    config = Config("ps", 0, "grpc");
+    config.listen = listen;
+    EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config))) << listen;
+  }
+  config = Config("ps", 0, "grpc");
+  config.open_cluster = false;
+  config.cluster_spec = "worker=127.0.0.1:1";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config))) << "it does not name this worker";
+}
+
+TEST(ServerBuilder, AnMpiJobNamesItsWorkers) {
+  ServerConfig config = Config("", 0, "grpc");
+  config.resolver = "mpi";
+  config.cluster_spec = "ps=1,worker=1";
+  const auto server =
+      ServerBuilder().SetEnvironment({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).Build(config);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ((*server)->worker(), "/job:worker/replica:0/task:0");
 }
 
 // The embedder brings its own service, executor and device.
@@ -861,12 +918,12 @@ TEST(ServerBuilder, ServicesSayHowLongTheirCallersMayStay) {
 }
 
 grpc::Status CallRaw(const std::string& address, const std::string& method,
-                     grpc::ByteBuffer* response) {
+                     grpc::ByteBuffer* response, const std::string& bytes = "") {
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  grpc::Slice nothing("", 0);
-  grpc::ByteBuffer request(&nothing, 1);
+  const grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1);
   absl::Notification done;
   grpc::Status status;
   stub.UnaryCall(&context, method, grpc::StubOptions(), &request, response, [&](grpc::Status s) {
@@ -884,6 +941,9 @@ TEST(Server, AnswersHealthChecks) {
   grpc::Slice slice;
   ASSERT_TRUE(response.DumpToSingleSlice(&slice).ok());
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()), "\x08\x01");
+  const std::string of_one = "\x0a\x03one";  // HealthCheckRequest{service: "one"}
+  EXPECT_EQ(CallRaw(ps->address(), "/grpc.health.v1.Health/Check", &response, of_one).error_code(),
+            grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(CallRaw(ps->address(), "/tryst.rpc.TransportService/Stats", &response).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }

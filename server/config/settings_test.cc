@@ -52,6 +52,9 @@ TEST(Config, NamesWhatIsWrongAndWhere) {
   EXPECT_NE(
       Load({"--config", path}).status().message().find("bad.conf:2: there is no setting 'tusk'"),
       std::string::npos);
+  std::ofstream(path) << "job = ps\ntask = many\n";
+  EXPECT_EQ(Load({"--config", path}).status().message(),
+            path + ":2: task is 'many', and should be number");
   EXPECT_EQ(Load({"--tusk=3"}).status().message(), "there is no flag --tusk");
   EXPECT_EQ(Load({"--task=many"}).status().message(), "--task is 'many', and should be number");
   EXPECT_EQ(Load({"--task=-1"}).status().message(), "--task is '-1', and should be number");
@@ -152,6 +155,12 @@ TEST(OpenNics, TheSoftNicEncryptsByDefault) {
   EXPECT_EQ(path({"--insecure"}), "rdma/soft");
 }
 
+TEST(OpenNics, TheSoftNicIsReachedByAHostsName) {
+  NicPlace place{"localhost", "localhost", {}, nullptr, ""};
+  const auto paths = OpenNics(*Load({"--insecure", "--nic=soft"}), place);
+  EXPECT_TRUE(paths.ok()) << paths.status();
+}
+
 TEST(Config, EverySettingIsPrintedAsItIsRead) {
   const ServerConfig defaults;
   for (const ConfigRow& row : ConfigRows()) {
@@ -175,6 +184,16 @@ TEST(Config, LimitsMustAddUp) {
   config.shm = "auto";
   config.memory_bytes = uint64_t{4} << 30;
   EXPECT_TRUE(CheckLimits(config).ok());
+  config.shm_bytes = 16 << 20;
+  EXPECT_TRUE(CheckLimits(config).ok()) << CheckLimits(config);
+  --config.shm_bytes;
+  EXPECT_NE(CheckLimits(config).message().find("shm_bytes must be at least 16 MiB"),
+            std::string::npos);
+  const std::string no_cap = "max_held_bytes has no cap";
+  config.max_held_bytes = 1;
+  EXPECT_EQ(PrintLimits(config).find(no_cap), std::string::npos);
+  config.max_held_bytes = 0;
+  EXPECT_NE(PrintLimits(config).find(no_cap), std::string::npos);
   config = ServerConfig();
   config.cluster = "a/b";  // A '/' would make names in certificates ambiguous.
   EXPECT_FALSE(CheckLimits(config).ok());
@@ -235,6 +254,11 @@ TEST(Cluster, FromSlurm) {
   EXPECT_FALSE(ClusterFromSlurm(environment, "ps=2", 5000).ok());
   EXPECT_FALSE(ClusterFromSlurm(environment, "ps=*,worker=1", 5000).ok());
   EXPECT_FALSE(ClusterFromSlurm({}, "ps=1", 5000).ok());
+  Environment odd = environment;
+  for (const char* rank : {"first", "-1", "6"}) {
+    odd["SLURM_PROCID"] = rank;
+    EXPECT_FALSE(ClusterFromSlurm(odd, "ps=2,worker=*", 5000).ok()) << rank;
+  }
 }
 
 TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
@@ -410,6 +434,20 @@ TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {
   EXPECT_FALSE(AllowList::Parse("/job:a=b").ok());
 }
 
+TEST(AllowListTest, ATakeThatIsRefusedEndsAtOnce) {
+  GuardedSource guard(*AllowList::Parse("/job:worker=/job:ps"));
+  const auto take = [&guard](const std::string& consumer) {
+    const TensorKey key =
+        *TensorKey::Parse(absl::StrCat("/job:ps/replica:0/task:0/device:CPU:0;0000000000000001;",
+                                       consumer, "/replica:0/task:0/device:CPU:0;e;0:0"));
+    absl::Status ended = absl::UnknownError("it goes on");
+    guard.Take(1, key, RecvArgs(), [&ended](Received&& received) { ended = received.status; });
+    return ended.code();
+  };
+  EXPECT_EQ(take("/job:eval"), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(take("/job:worker"), absl::StatusCode::kUnavailable) << "nothing serves yet";
+}
+
 TEST(MembershipTest, WorkersComeMoveAndGo) {
   std::vector<std::string> connected;
   const auto connect = [&](const std::string&, const std::string& address) {
@@ -445,6 +483,30 @@ TEST(MembershipTest, WorkersComeMoveAndGo) {
   EXPECT_TRUE(absl::IsUnavailable(open.ChannelTo(ps).status()));
   EXPECT_FALSE(open.Admits("no worker"));
   EXPECT_TRUE(absl::IsInvalidArgument(open.Announce({"no worker", "x:1", 1})));
+}
+
+TEST(MembershipTest, TellsWhatHasChanged) {
+  Membership members(true, nullptr);
+  const std::string ps = "/job:ps/replica:0/task:0";
+  const auto last = [&members] { return members.Changes().back().what; };
+  ASSERT_TRUE(members.Announce({ps, "a:1", 7}).ok());
+  EXPECT_EQ(last(), "joined: incarnation 0000000000000007, at a:1");
+  ASSERT_TRUE(members.Announce({ps, "", 7}).ok());
+  EXPECT_EQ(members.Changes().size(), 1u) << "it is where it was";
+  ASSERT_TRUE(members.Announce({ps, "b:1", 7}).ok());
+  EXPECT_EQ(last(), "is at b:1");
+  ASSERT_TRUE(members.Announce({ps, "b:1", 8}).ok());
+  EXPECT_EQ(last(), "restarted: incarnation 0000000000000007 became 0000000000000008, at b:1");
+}
+
+TEST(MembershipTest, AnOpenClusterHasABound) {
+  Membership members(true, nullptr);
+  const auto name = [](int task) { return absl::StrCat("/job:w/replica:0/task:", task); };
+  constexpr int kMost = 16384;
+  for (int task = 0; task < kMost; ++task) members.Set(name(task), "a:1");
+  EXPECT_TRUE(absl::IsResourceExhausted(members.Announce({name(kMost), "b:1", 1})));
+  members.Remove(name(0));
+  EXPECT_TRUE(members.Announce({name(kMost), "b:1", 1}).ok());
 }
 
 TEST(MembershipTest, ChannelsThatNobodyAsksForAreDropped) {
@@ -500,6 +562,7 @@ TEST(Npy, RoundTripsAndRefusesGarbage) {
   EXPECT_FALSE(with("False", "True "));
   EXPECT_FALSE(with("<i2", ">i2"));
   EXPECT_FALSE(with("(2, 3", "(2,-3"));
+  EXPECT_FALSE(with("(2, 3, )", "(2, 3, x"));
   EXPECT_FALSE(with("(2, 3, )", "(9999999"));
   EXPECT_FALSE(PrintNpy(*Tensor::FromStrings({"x"}, TensorShape({1}))).ok());
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "server/etcd/member_record.h"
 #include "server/etcd/pretended_etcd.h"
@@ -24,9 +25,14 @@ class EtcdMembersTest : public testing::Test {
   EtcdMembersTest()
       : members_(false, [](const std::string&, const std::string&) { return nullptr; }) {}
 
-  std::unique_ptr<EtcdMembers> Register(absl::Duration lease, std::vector<std::string> endpoints) {
+  std::unique_ptr<EtcdMembers> Register(absl::Duration lease, std::vector<std::string> endpoints,
+                                        const std::string& password = "") {
     EtcdMembers::Options options;
     options.access.endpoints = std::move(endpoints);
+    if (!password.empty()) {
+      options.access.user = "tryst";
+      options.access.password = password;
+    }
     options.cluster = "train";
     options.self = self_;
     options.lease = lease;
@@ -77,6 +83,45 @@ TEST_F(EtcdMembersTest, WhoseLeaseIsLostRegistersAnew) {
   EXPECT_TRUE(Await([&] { return worker->Look().leases == 2; }));
   EXPECT_EQ(worker->Look().sessions, 1u) << worker->Text();
   EXPECT_FALSE(worker->Look().superseded);
+}
+
+// Every worker of the cluster would be told of it.
+TEST_F(EtcdMembersTest, AKeyThatIsThereIsNotWrittenAgain) {
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; }));
+  EXPECT_EQ(etcd_.writes(key_), 1u);
+  EXPECT_TRUE(Await([&] {
+    const EtcdMembers::View view = worker->Look();
+    if (view.sessions == 1) etcd_.EndWatches();  // Its watch may begin a little later.
+    return view.sessions > 1 && view.trouble.empty();
+  })) << worker->Text();
+  EXPECT_EQ(worker->Look().leases, 1u);
+  EXPECT_EQ(etcd_.writes(key_), 1u);
+}
+
+TEST_F(EtcdMembersTest, WhoGetsNoLeaseIsNotListedAndAsksNowAndThen) {
+  etcd_.RefuseLeases();
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_TRUE(Await([&] { return absl::StrContains(worker->Look().trouble, "refuses a lease"); }))
+      << worker->Text();
+  EXPECT_LT(worker->Look().age_s, 0) << "it has heard of no member";
+  EXPECT_LT(worker->Look().sessions, 15u)
+      << "a server that is in trouble is not asked all the time";
+  EXPECT_EQ(etcd_.Get(key_), "");
+}
+
+TEST_F(EtcdMembersTest, WithAPasswordEtcdTellsEverything) {
+  etcd_.RequireLogin();
+  auto worker = Register(absl::Seconds(60), {etcd_.address()}, "secret");
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();
+  etcd_.Put(MemberKey("train", kPs), MemberValue({kPs, "node3:2222", 7}));
+  EXPECT_TRUE(Await([&] { return worker->Look().members == 2; })) << worker->Text();
+  EXPECT_EQ(worker->Look().sessions, 1u) << worker->Text();
+  auto wrong = Register(absl::Seconds(60), {etcd_.address()}, "guessed");
+  EXPECT_TRUE(Await([&] {
+    return absl::StrContains(wrong->Look().trouble, "invalid user ID or password");
+  })) << wrong->Text();
 }
 
 // It has lost its lease, and in between another process has taken its name.

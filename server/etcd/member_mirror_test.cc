@@ -91,6 +91,15 @@ TEST_F(MirrorTest, WhoComesMovesAndGoes) {
   EXPECT_EQ(Known(kPs).worker, "");
 }
 
+TEST_F(MirrorTest, WhatIsNoMembersKeyTakesNobodyAway) {
+  Put({kPs, "node1:1", 11});
+  etcdserverpb::Event event;
+  event.set_type(etcdserverpb::Event::DELETE);
+  event.mutable_kv()->set_key("/other");
+  mirror_.OnEvent(event, now_ns_);
+  EXPECT_EQ(Known(kPs).incarnation, 11U);
+}
+
 TEST_F(MirrorTest, AllAtOnceTakesThoseAwayThatAreNotThere) {
   Put({kPs, "node1:1", 11});
   etcdserverpb::RangeResponse all;

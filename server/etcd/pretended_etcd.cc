@@ -12,10 +12,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
+constexpr char kToken[] = "of a login";
+
 int64_t SteadyNs() { return steady_clock::now().time_since_epoch().count(); }
 
 grpc::Status NoSuchLease() {
   return grpc::Status(grpc::StatusCode::NOT_FOUND, "etcdserver: requested lease not found");
+}
+
+grpc::Status NotLoggedIn() {
+  return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "etcdserver: invalid auth token");
 }
 
 }  // namespace
@@ -24,21 +30,23 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
  public:
   explicit Keys(PretendedEtcd* etcd) : etcd_(etcd) {}
 
-  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
+  grpc::Status Range(grpc::ServerContext* context, const etcdserverpb::RangeRequest* request,
                      etcdserverpb::RangeResponse* response) override {
     MutexLock lock(&etcd_->mu_);
+    if (!etcd_->Admits(*context)) return NotLoggedIn();
     if (!etcd_->answers_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
     RangeHere(*request, response);
     return grpc::Status::OK;
   }
-  grpc::Status Put(grpc::ServerContext*, const etcdserverpb::PutRequest* request,
+  grpc::Status Put(grpc::ServerContext* context, const etcdserverpb::PutRequest* request,
                    etcdserverpb::PutResponse*) override {
     MutexLock lock(&etcd_->mu_);
-    return PutHere(*request);
+    return etcd_->Admits(*context) ? PutHere(*request) : NotLoggedIn();
   }
-  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
+  grpc::Status Txn(grpc::ServerContext* context, const etcdserverpb::TxnRequest* request,
                    etcdserverpb::TxnResponse* response) override {
     MutexLock lock(&etcd_->mu_);
+    if (!etcd_->Admits(*context)) return NotLoggedIn();
     if (!etcd_->answers_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
     bool all = true;
     for (const etcdserverpb::Compare& compare : request->compare()) all &= Holds(compare);
@@ -98,6 +106,7 @@ class PretendedEtcd::Leases final : public etcdserverpb::Lease::Service {
   grpc::Status LeaseGrant(grpc::ServerContext*, const etcdserverpb::LeaseGrantRequest* request,
                           etcdserverpb::LeaseGrantResponse* response) override {
     MutexLock lock(&etcd_->mu_);
+    if (etcd_->refuses_leases_) return grpc::Status::OK;
     response->set_id(etcd_->next_lease_++);
     response->set_ttl(request->ttl());
     etcd_->leases_[response->id()] = {request->ttl(), SteadyNs() + request->ttl() * 1'000'000'000};
@@ -150,13 +159,22 @@ class PretendedEtcd::Watches final : public etcdserverpb::Watch::Service {
     etcdserverpb::WatchResponse response;
     response.set_created(true);
     auto next = static_cast<size_t>(watched.start_revision() - 2);
+    uint64_t ended_before = 0;
+    {
+      MutexLock lock(&etcd_->mu_);
+      if (!etcd_->Admits(*context)) return NotLoggedIn();
+      ended_before = etcd_->watches_ended_;
+    }
     while (stream->Write(response)) {
       response.Clear();
       MutexLock lock(&etcd_->mu_);
-      while (next >= etcd_->events_.size() && !etcd_->stopping_ && !context->IsCancelled()) {
+      const auto is_over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(etcd_->mu_) {
+        return etcd_->stopping_ || context->IsCancelled() || etcd_->watches_ended_ != ended_before;
+      };
+      while (next >= etcd_->events_.size() && !is_over()) {
         etcd_->changed_.WaitUntil(&etcd_->mu_, steady_clock::now() + std::chrono::milliseconds(50));
       }
-      if (etcd_->stopping_ || context->IsCancelled()) break;
+      if (is_over()) break;
       for (; next < etcd_->events_.size(); ++next) {
         const etcdserverpb::Event& event = etcd_->events_[next];
         const std::string& key = event.kv().key();
@@ -171,15 +189,30 @@ class PretendedEtcd::Watches final : public etcdserverpb::Watch::Service {
   PretendedEtcd* const etcd_;
 };
 
+class PretendedEtcd::Logins final : public etcdserverpb::Auth::Service {
+ public:
+  grpc::Status Authenticate(grpc::ServerContext*, const etcdserverpb::AuthenticateRequest* request,
+                            etcdserverpb::AuthenticateResponse* response) override {
+    if (request->name() != "tryst" || request->password() != "secret") {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                          "etcdserver: authentication failed, invalid user ID or password");
+    }
+    response->set_token(kToken);
+    return grpc::Status::OK;
+  }
+};
+
 PretendedEtcd::PretendedEtcd()
     : keys_service_(std::make_unique<Keys>(this)),
       leases_service_(std::make_unique<Leases>(this)),
-      watches_service_(std::make_unique<Watches>(this)) {
+      watches_service_(std::make_unique<Watches>(this)),
+      logins_service_(std::make_unique<Logins>()) {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(keys_service_.get());
   builder.RegisterService(leases_service_.get());
   builder.RegisterService(watches_service_.get());
+  builder.RegisterService(logins_service_.get());
   server_ = builder.BuildAndStart();
   TRYST_CHECK(server_ != nullptr && port_ != 0);
   expirer_ = std::thread([this] { ExpireLeases(); });
@@ -244,6 +277,34 @@ void PretendedEtcd::SetAnswers(bool answers) {
 void PretendedEtcd::LoseNextAnswer() {
   MutexLock lock(&mu_);
   lose_answer_ = true;
+}
+
+void PretendedEtcd::RefuseLeases() {
+  MutexLock lock(&mu_);
+  refuses_leases_ = true;
+}
+
+void PretendedEtcd::RequireLogin() {
+  MutexLock lock(&mu_);
+  requires_login_ = true;
+}
+
+void PretendedEtcd::EndWatches() {
+  MutexLock lock(&mu_);
+  ++watches_ended_;
+  changed_.NotifyAll();
+}
+
+uint64_t PretendedEtcd::writes(const std::string& key) const {
+  MutexLock lock(&mu_);
+  uint64_t writes = 0;
+  for (const etcdserverpb::Event& event : events_) writes += event.kv().key() == key;
+  return writes;
+}
+
+bool PretendedEtcd::Admits(const grpc::ServerContext& context) const {
+  const auto token = context.client_metadata().find("token");
+  return !requires_login_ || (token != context.client_metadata().end() && token->second == kToken);
 }
 
 void PretendedEtcd::LoseLease(int64_t lease) {

@@ -36,11 +36,16 @@ class PretendedEtcd {
   void Erase(const std::string& key);  // Watches are not told.
   void SetAnswers(bool answers);       // False: reads and transactions fail.
   void LoseNextAnswer();               // Does the next transaction, and says that it failed.
+  void RefuseLeases();                 // Answers from now on with no lease.
+  void RequireLogin();                 // Keys are for the user tryst, whose password is secret.
+  void EndWatches();                   // Those that are under way.
+  uint64_t writes(const std::string& key) const;  // How often it was put or deleted.
 
  private:
   class Keys;
   class Leases;
   class Watches;
+  class Logins;
   struct Lease {
     int64_t ttl_s = 0;
     int64_t until_ns = 0;
@@ -48,6 +53,7 @@ class PretendedEtcd {
 
   void Set(const std::string& key, const std::string& value, int64_t lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Admits(const grpc::ServerContext& context) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void End(int64_t lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Note(etcdserverpb::Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireLeases();  // Until it stops.
@@ -64,10 +70,14 @@ class PretendedEtcd {
   uint64_t expired_ ABSL_GUARDED_BY(mu_) = 0;
   bool answers_ ABSL_GUARDED_BY(mu_) = true;
   bool lose_answer_ ABSL_GUARDED_BY(mu_) = false;
+  bool refuses_leases_ ABSL_GUARDED_BY(mu_) = false;
+  bool requires_login_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t watches_ended_ ABSL_GUARDED_BY(mu_) = 0;
 
   std::unique_ptr<Keys> keys_service_;
   std::unique_ptr<Leases> leases_service_;
   std::unique_ptr<Watches> watches_service_;
+  std::unique_ptr<Logins> logins_service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread expirer_;

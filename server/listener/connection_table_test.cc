@@ -36,6 +36,31 @@ TEST(ConnectionTable, TheOldestStrangerOfAnAddressMakesWay) {
   EXPECT_EQ(table.counts().crowded_out, 1u);
 }
 
+TEST(ConnectionTable, OneOfTwoStrangersOfAnAddressLeavesOne) {
+  ConnectionTable table(Small());
+  std::vector<Id> end;
+  ASSERT_NE(table.Add("10.0.0.1:1", 0, &end), 0u);
+  const Id second = table.Add("10.0.0.1:2", 1, &end);
+  table.Authenticated("10.0.0.1:1");
+  ASSERT_NE(table.Add("10.0.0.1:3", 2, &end), 0u);
+  EXPECT_TRUE(end.empty());
+  ASSERT_NE(table.Add("10.0.0.1:4", 3, &end), 0u);
+  EXPECT_EQ(end, std::vector<Id>{second});
+}
+
+// The kernel gives a port anew as soon as its connection is closed, which we may hear of later.
+TEST(ConnectionTable, AnAddressIsTheNewConnectionsAlthoughTheOldOneLeavesLater) {
+  ConnectionTable table(Small());
+  std::vector<Id> end;
+  const Id old = table.Add("10.0.0.1:1", 0, &end);
+  const Id fresh = table.Add("10.0.0.1:1", 1, &end);
+  table.Remove(old);
+  EXPECT_TRUE(table.Saw(old, 2000, 0, 2)) << "it is not there";
+  table.Authenticated("10.0.0.1:1");
+  EXPECT_FALSE(table.is_stranger(fresh));
+  EXPECT_EQ(table.counts().authenticated, 1u);
+}
+
 TEST(ConnectionTable, MembersAreNeverCrowdedOut) {
   ConnectionTable table(Small());
   std::vector<Id> end;

@@ -307,10 +307,9 @@ void Listener::Resume(const std::vector<Id>& ids) {
 // gRPC sees the end of the stream and closes its descriptor.
 void Listener::End(const std::vector<Id>& ids) {
   for (Id id : ids) {
-    const auto found = sockets_.find(id);
-    if (found == sockets_.end()) continue;
-    CutOff(found->second.get());
-    Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLRDHUP, id);
+    const int fd = sockets_.at(id).get();
+    CutOff(fd);
+    Watch(epoll_.get(), EPOLL_CTL_MOD, fd, EPOLLRDHUP, id);
   }
 }
 

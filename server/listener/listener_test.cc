@@ -110,6 +110,18 @@ TEST_F(ListenerTest, EndsThoseWhoDoNotSayWhoTheyAre) {
   EXPECT_TRUE(Soon([&] { return listener_->counts().open == 1; }));
 }
 
+TEST_F(ListenerTest, AQuietOneUsesNoProcessor) {
+  Start(ConnectionLimits());
+  const auto used = [] {
+    rusage usage = {};
+    getrusage(RUSAGE_SELF, &usage);
+    return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
+  };
+  const absl::Duration before = used();
+  absl::SleepFor(absl::Seconds(1));
+  EXPECT_LT(used() - before, absl::Milliseconds(20));
+}
+
 TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
   Start(ConnectionLimits());
   const OwnedFd quiet = Dial(listener_->port());
@@ -242,6 +254,7 @@ TEST(ListeningSockets, PeersHaveOneSpelling) {
   EXPECT_EQ(AddressTextOfPeer("ipv6:%5B::1%5D:80"), "[::1]:80");
   EXPECT_EQ(AddressTextOfPeer("ipv6:[::1]:80"), "[::1]:80");
   EXPECT_EQ(AddressTextOfPeer("ipv6:%5Bfe80::1%253%5D:80"), "[fe80::1]:80");
+  EXPECT_EQ(AddressTextOfPeer("ipv4:127.0.0.1%253:80"), "127.0.0.1%3:80");
   EXPECT_EQ(AddressTextOfPeer("nonsense"), "");
   EXPECT_EQ(HostPart("[::1]:80"), "[::1]");
 }

@@ -148,9 +148,7 @@ std::string AddressTextOfPeer(absl::string_view peer) {
       absl::StrReplaceAll(peer.substr(scheme + 1), {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   const size_t zone = text.find('%');  // "[fe80::1%3]:80"
   const size_t bracket = text.find(']');
-  if (zone != std::string::npos && bracket != std::string::npos && zone < bracket) {
-    text.erase(zone, bracket - zone);
-  }
+  if (bracket != std::string::npos && zone < bracket) text.erase(zone, bracket - zone);
   return text;
 }
 

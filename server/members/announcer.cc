@@ -151,7 +151,6 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       closing_ = true;
       pauses.swap(pauses_);
     }
-    members_->OnGreet(nullptr);
     for (Alarms::Token token : pauses) alarms_->Cancel(token);
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
     for (const Member& member : members_->Members()) {

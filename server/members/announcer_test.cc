@@ -81,6 +81,17 @@ TEST_F(AnnouncerTest, CallsAFewOfThousandsOfDeadMembersAtOnce) {
   EXPECT_EQ(calls_.made.size(), made);
 }
 
+TEST_F(AnnouncerTest, SaysGoodbyeToWhoIsUpAlone) {
+  const std::string up = "/job:up/replica:0/task:0";
+  ASSERT_TRUE(members_.Announce({up, "127.0.0.1:3", 5}).ok());
+  ASSERT_TRUE(members_.Announce({"/job:ps/replica:0/task:0", "127.0.0.1:2", 7}).ok());
+  calls_.answers_at_once = true;
+  announcer_.Leave(absl::Seconds(20));
+  EXPECT_EQ(calls_.made, std::vector<std::string>{up});
+  members_.Greet(up, HeartbeatWord::kStillHere);
+  EXPECT_EQ(calls_.made.size(), 1u) << "it has left";
+}
+
 TEST_F(AnnouncerTest, CallsThatEndAtOnceEndOneAfterTheOther) {
   calls_.answers_at_once = true;
   announcer_.Start();

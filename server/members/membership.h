@@ -47,7 +47,7 @@ class Membership final : public PeerDirectory {
   // Another member tells of a worker. It is believed only about workers that are not known yet.
   // True: it was new.
   bool Hear(const Member& member);
-  // Has a worker told our word, by what OnGreet() set. An Announcer sets that, and takes it away.
+  // Has a worker told our word, by what an Announcer sets by OnGreet().
   void Greet(const std::string& worker, HeartbeatWord word);
   using GreetFn = std::function<void(const std::string& worker, HeartbeatWord word)>;
   void OnGreet(GreetFn greet);

@@ -25,7 +25,7 @@ class Repeating::State : public std::enable_shared_from_this<State> {
   void Soon() {
     auto self = weak_from_this();
     MutexLock lock(&mu_);
-    if (closing_ || token_ == Alarms::kNoToken || !alarms_->Cancel(token_)) return;
+    if (closing_ || !alarms_->Cancel(token_)) return;
     token_ = alarms_->Set(Deadline::After(alarms_->clock(), absl::ZeroDuration()), [self] {
       if (auto state = self.lock()) state->Run();
     });

@@ -96,8 +96,7 @@ absl::Status Security::Check(const SecurityOptions& options, absl::string_view a
             "mutual TLS needs all of certificate_file, key_file and ca_file: set all three");
       }
     }
-    const absl::Status read = ReadCertificates(PathsOf(options)).status();
-    if (!read.ok()) return read;
+    return ReadCertificates(PathsOf(options)).status();
   }
   if (!options.token.empty() && options.token.size() < 16) {
     return absl::InvalidArgumentError(

@@ -2,7 +2,9 @@
 #include "server/security/security.h"
 
 #include <grpcpp/create_channel.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -14,6 +16,7 @@
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/security/certificate_files.h"
 #include "server/security/test_certificates.h"
 #include "server/server.h"
 
@@ -172,10 +175,32 @@ TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   }
   authority.Write(folder, uri, /*lasts_s=*/-3600);
   EXPECT_TRUE(absl::StrContains(why(config), "has expired"));
+  authority.Write(folder, uri, /*lasts_s=*/86400, /*begins_s=*/3600);
+  EXPECT_TRUE(absl::StrContains(why(config), "is not valid yet"));
   authority.Write(folder, uri);
   authority.Write(Folder("senseless_other"), uri);
   config.key_file = Folder("senseless_other") + "/key.pem";
   EXPECT_TRUE(absl::StrContains(why(config), "does not hold the private key that belongs to"));
+}
+
+// Then gRPC reads the files themselves.
+TEST(Tls, WithoutDescriptorsForCopiesTheFilesAreWatched) {
+  const TestAuthority authority;
+  const std::string folder = Folder("few");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  EXPECT_TRUE(CertificateFiles(paths, absl::Hours(1)).watches_copies());
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const int next = dup(0);
+  ASSERT_GE(next, 0);
+  close(next);
+  const rlimit two = {static_cast<rlim_t>(next) + 2, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &two), 0);
+  const CertificateFiles files_themselves(paths, absl::Hours(1));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_FALSE(files_themselves.watches_copies());
+  EXPECT_EQ(files_themselves.watched().key, paths.key);
 }
 
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {

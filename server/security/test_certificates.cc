@@ -50,12 +50,13 @@ struct TestAuthority::Pair {
   X509* certificate = nullptr;
 
   // Without an issuer it signs itself.
-  Pair(const std::string& name, const Pair* issuer, const std::string& uri, int64_t lasts_s = 86400)
+  Pair(const std::string& name, const Pair* issuer, const std::string& uri, int64_t lasts_s = 86400,
+       int64_t begins_s = -7200)
       : key(EVP_EC_gen("P-256")), certificate(X509_new()) {
     const Pair* signer = issuer == nullptr ? this : issuer;
     X509_set_version(certificate, 2);
     ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate), issuer == nullptr ? 1 : 2);
-    X509_gmtime_adj(X509_getm_notBefore(certificate), -7200);
+    X509_gmtime_adj(X509_getm_notBefore(certificate), begins_s);
     X509_gmtime_adj(X509_getm_notAfter(certificate), lasts_s);
     X509_set_pubkey(certificate, key);
     X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), "CN", MBSTRING_ASC,
@@ -64,7 +65,8 @@ struct TestAuthority::Pair {
     if (issuer == nullptr) {
       AddExtension(certificate, certificate, NID_basic_constraints, "critical,CA:TRUE");
     } else {
-      AddExtension(certificate, issuer->certificate, NID_subject_alt_name, "URI:" + uri);
+      AddExtension(certificate, issuer->certificate, NID_subject_alt_name,
+                   "DNS:worker.example,URI:" + uri);
     }
     TRYST_CHECK(X509_sign(certificate, signer->key, EVP_sha256()) != 0);
   }
@@ -85,9 +87,9 @@ struct TestAuthority::Pair {
 TestAuthority::TestAuthority() : ca_(std::make_unique<Pair>("tryst test authority", nullptr, "")) {}
 TestAuthority::~TestAuthority() = default;
 
-void TestAuthority::Write(const std::string& folder, const std::string& uri,
-                          int64_t lasts_s) const {
-  const Pair pair("tryst test worker", ca_.get(), uri, lasts_s);
+void TestAuthority::Write(const std::string& folder, const std::string& uri, int64_t lasts_s,
+                          int64_t begins_s) const {
+  const Pair pair("tryst test worker", ca_.get(), uri, lasts_s, begins_s);
   WriteFile(folder + "/ca.pem", ca_->CertificatePem());
   WriteFile(folder + "/cert.pem", pair.CertificatePem());
   WriteFile(folder + "/key.pem", pair.KeyPem());

@@ -14,9 +14,9 @@ class TestAuthority {
   ~TestAuthority();
 
   // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, and replaces each in one
-  // step. The certificate names `uri` and is valid for `lasts_s` seconds from now; below 0 it has
-  // expired.
-  void Write(const std::string& folder, const std::string& uri, int64_t lasts_s = 86400) const;
+  // step. The certificate names `uri` and is valid from `begins_s` to `lasts_s` seconds from now.
+  void Write(const std::string& folder, const std::string& uri, int64_t lasts_s = 86400,
+             int64_t begins_s = -7200) const;
 
  private:
   struct Pair;

@@ -54,6 +54,12 @@ TEST_F(SamplesTest, OtherBytesAreTold) {
   memset(tensor.mutable_data(), 0, 8);
   EXPECT_FALSE(IsSample(tensor, 8));
   EXPECT_FALSE(IsSample(Tensor(), 8));
+  EXPECT_FALSE(LooksLikeSample(tensor, 8)) << "its first byte is right, and its last is not";
+}
+
+TEST_F(SamplesTest, AStepThatIsOverHasNone) {
+  steps_->AbortStep(kLastSampleStep, absl::InternalError("over"));
+  EXPECT_EQ(Send(kLastSampleStep, 8, 1), absl::StatusCode::kInternal);
 }
 
 TEST_F(SamplesTest, LimitsHold) {

@@ -167,8 +167,7 @@ class StatusPageImpl final : public StatusPage {
 
  private:
   static int SocketOf(MHD_Connection* connection) {
-    const auto* fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return fd == nullptr ? -1 : fd->connect_fd;
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   }
   static void OnConnection(void* self, MHD_Connection* connection, void**,
                            MHD_ConnectionNotificationCode code) {

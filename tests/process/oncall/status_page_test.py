@@ -110,7 +110,8 @@ class StatusPage(unittest.TestCase):
 
         for path in ("/", "/metrics", "/paths.json", "/waiting.json", "/trace.json", "/nothing"):
             for proof in (None, "Bearer a token of the lap", "Bearer ", "Bearer a token of the lab!",
-                          basic("a token of the lab"), basic("me:"), "Basic %%%", "a token of the lab"):
+                          basic("a token of the lab"), basic("me:"), "Basic %%%", "a token of the lab",
+                          basic("me:a token of the lab").replace("Basic", "Digest")):
                 status, challenge, body = ask(proof, path)
                 self.assertEqual((status, challenge), (401, 'Basic realm="tryst"'), (path, proof))
                 self.assertNotIn("job:guarded", body)
@@ -160,6 +161,16 @@ class StatusPage(unittest.TestCase):
         self.assertNotIn("unsafe", policy)
         self.assertIn("script-src 'sha256-", policy)
         self.assertIn("style-src 'sha256-", policy)
+
+    def test_an_ipv6_address(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("this host has no IPv6")
+        puppet = Puppet("six", "--status_listen=[::1]:0")
+        self.addCleanup(puppet.stop)
+        self.assertEqual(puppet.status[:6], "[::1]:")
+        self.assertEqual(get(puppet.status, "/metrics")[0], 200)
 
     def test_who_drips_keeps_nobody_out(self):
         host, port = self.ps.status.rsplit(":", 1)
@@ -222,6 +233,7 @@ class StatusPage(unittest.TestCase):
         self.assertEqual(samples["tryst_fetches_total{}"], 40)
         kept = len(json.loads(get(self.worker.status, "/trace.json")[1])["traceEvents"])
         self.assertLess(kept, 40 * 4)  # Traces are sampled; counters are not.
+        self.assertGreater(samples["tryst_trace_passed_over_total{}"], 0)
 
     def test_documents(self):
         self.transfer(1, "e")
