@@ -25,10 +25,11 @@ struct KindName {
   size_t words;  // After the name.
 };
 constexpr KindName kKindNames[] = {
-    {WeightAsk::Kind::kReady, "ready", 1}, {WeightAsk::Kind::kSealed, "sealed", 1},
-    {WeightAsk::Kind::kNewer, "newer", 1}, {WeightAsk::Kind::kLayouts, "layouts", 1},
-    {WeightAsk::Kind::kList, "list", 1},   {WeightAsk::Kind::kPart, "part", 4},
-    {WeightAsk::Kind::kNews, "news", 1},   {WeightAsk::Kind::kQuestion, "question", 1},
+    {WeightAsk::Kind::kReady, "ready", 1},       {WeightAsk::Kind::kSealed, "sealed", 1},
+    {WeightAsk::Kind::kVersion, "version", 1},   {WeightAsk::Kind::kNewer, "newer", 1},
+    {WeightAsk::Kind::kLayouts, "layouts", 1},   {WeightAsk::Kind::kList, "list", 1},
+    {WeightAsk::Kind::kPart, "part", 4},         {WeightAsk::Kind::kNews, "news", 1},
+    {WeightAsk::Kind::kQuestion, "question", 1},
 };
 
 // Digits alone, where SimpleAtoi() would take a sign and spaces.
@@ -70,6 +71,7 @@ bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
   switch (ask->kind) {
     case WeightAsk::Kind::kReady:
     case WeightAsk::Kind::kSealed:
+    case WeightAsk::Kind::kVersion:
     case WeightAsk::Kind::kNewer:
       return ReadDecimal(words[1], &ask->number);
     case WeightAsk::Kind::kLayouts:
@@ -118,6 +120,7 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
   switch (ask.kind) {
     case WeightAsk::Kind::kReady:
     case WeightAsk::Kind::kSealed:
+    case WeightAsk::Kind::kVersion:
     case WeightAsk::Kind::kNewer:
       absl::StrAppend(&edge, ask.number);
       break;

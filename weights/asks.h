@@ -13,7 +13,9 @@
 
 // What members and owners ask an owner, as the edge of a key: "|weights|SET|" and one of
 //   ready|NUMBER                has this owner published all of the version? Its digests
-//   sealed|NUMBER               the version, when the first owner has put it together
+//   sealed|NUMBER               the version, when the first owner has put it together: other owners
+//                               ask for that
+//   version|NUMBER              the version, when the log has sealed it
 //   newer|NUMBER                the newest sealed version, when it is above the number
 //   layouts|DIGEST              what was declared
 //   list|NUMBER.BIRTH           the owner's list of digests
@@ -29,7 +31,7 @@
 namespace tryst {
 
 struct WeightAsk {
-  enum class Kind { kReady, kSealed, kNewer, kLayouts, kList, kPart, kQuestion, kNews };
+  enum class Kind { kReady, kSealed, kVersion, kNewer, kLayouts, kList, kPart, kQuestion, kNews };
   Kind kind = Kind::kNewer;
   uint64_t number = 0;
   uint64_t birth = 0;        // kList, kPart.

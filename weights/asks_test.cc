@@ -37,8 +37,8 @@ TEST(AsksTest, WhatIsAskedComesBack) {
   ask.kind = WeightAsk::Kind::kList;
   EXPECT_EQ(EdgeOf("s", ask), "|weights|s|list|105.00000000000000f3");
   EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->birth, 0xf3u);
-  for (const auto kind :
-       {WeightAsk::Kind::kReady, WeightAsk::Kind::kSealed, WeightAsk::Kind::kNewer}) {
+  for (const auto kind : {WeightAsk::Kind::kReady, WeightAsk::Kind::kSealed,
+                          WeightAsk::Kind::kVersion, WeightAsk::Kind::kNewer}) {
     ask.kind = kind;
     ask.number = UINT64_MAX;
     EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->kind, kind);

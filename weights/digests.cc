@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "weights/boxes.h"
+#include "weights/wide_digest.h"
 
 namespace tryst {
 namespace {
@@ -48,6 +49,14 @@ Digest Finish(std::string text, absl::Span<const Digest> digests) {
 std::string Digest::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
 
 Digest DigestOf(const void* bytes, size_t size) {
+  static const WideDigestFn wide = WideDigest();
+  if (wide == nullptr) return DigestPortable(bytes, size);
+  Digest digest;
+  wide(bytes, size, &digest.low, &digest.high);
+  return digest;
+}
+
+Digest DigestPortable(const void* bytes, size_t size) {
   const XXH128_hash_t hash = XXH3_128bits(bytes, size);
   return {hash.low64, hash.high64};
 }

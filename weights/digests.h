@@ -30,6 +30,8 @@ struct Digest {
 };
 
 Digest DigestOf(const void* bytes, size_t size);
+// Makes the same on every processor.
+Digest DigestPortable(const void* bytes, size_t size);
 inline Digest DigestOf(absl::string_view bytes) { return DigestOf(bytes.data(), bytes.size()); }
 
 // The bytes of a box, dense, are digested in blocks of this size; the last may be shorter.

@@ -15,6 +15,17 @@ TEST(DigestsTest, KnownDigests) {
   EXPECT_EQ(DigestOf("").ToString(), "99aa06d3014798d86001c324468d497f");
 }
 
+TEST(DigestsTest, EveryProcessorMakesTheSame) {
+  std::string bytes;
+  for (int i = 0; i < 70'000; ++i) bytes.push_back(static_cast<char>(i * 2654435761u >> 13));
+  for (size_t size = 0; size < 2'000; ++size) {
+    for (const size_t begin : {0, 1}) {
+      ASSERT_EQ(DigestOf(&bytes[begin], size), DigestPortable(&bytes[begin], size)) << size;
+    }
+  }
+  EXPECT_EQ(DigestOf(bytes), DigestPortable(bytes.data(), bytes.size()));
+}
+
 TEST(DigestsTest, BlocksOfABox) {
   std::string bytes(3 * kDigestBlockBytes + 5, 'x');
   const std::vector<Digest> blocks = BlockDigests(bytes.data(), bytes.size());

@@ -101,7 +101,8 @@ int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* 
 
 // This owner's own news go to its link.
 void OwnerGroup::Tell(std::vector<Answer> news) {
-  const auto others = std::partition(news.begin(), news.end(), [this](const Answer& answer) {
+  // What is told last has all of what was told before, so the order stays.
+  const auto others = std::stable_partition(news.begin(), news.end(), [this](const Answer& answer) {
     return answer.incarnation != incarnation_;
   });
   for (auto own = others; own != news.end(); ++own) link_->Hear(std::move(*own));

@@ -361,7 +361,7 @@ absl::StatusOr<SealedVersion> WeightMember::Active(const Patience& patience) {
 
 absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience& patience) {
   WeightAsk ask;
-  ask.kind = WeightAsk::Kind::kSealed;
+  ask.kind = WeightAsk::Kind::kVersion;
   ask.number = number;
   const WeightCalls::Call call{owners_[0], ask};
   const auto answer = std::move(calls_.Ask({call}, patience)[0]);

@@ -645,20 +645,24 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
   const auto found = versions_.find(ask.number);
   switch (ask.kind) {
     case WeightAsk::Kind::kReady:
-    case WeightAsk::Kind::kSealed: {
+    case WeightAsk::Kind::kSealed:
+    case WeightAsk::Kind::kVersion: {
       const auto dropped = dropped_.find(ask.number);
       if (found != versions_.end()) {
         const Version& version = found->second;
-        if (version.agreed && ask.kind == WeightAsk::Kind::kSealed) {
-          *answer = BytesTensor(EncodeSealed(version.as));
-          return true;
+        if (ask.kind != WeightAsk::Kind::kReady) {
+          // Until it is sealed other owners may not know its birth.
+          const bool is_there =
+              ask.kind == WeightAsk::Kind::kVersion ? version.sealed : version.agreed;
+          if (is_there) *answer = BytesTensor(EncodeSealed(version.as));
+          return is_there;
         }
-        if (ask.kind == WeightAsk::Kind::kReady && version.sealed) {
+        if (version.sealed) {
           *answer = absl::AlreadyExistsError(absl::StrCat(
               "version ", ask.number, " is sealed: take a number above ", highest_sealed_));
           return true;
         }
-        if (ask.kind == WeightAsk::Kind::kSealed || !version.ready) return false;
+        if (!version.ready) return false;
         std::vector<Digest> digests = {layouts_digest_};
         digests.insert(digests.end(), version.digests.begin(), version.digests.end());
         *answer = BytesTensor(EncodeDigests(digests));

@@ -475,6 +475,30 @@ TEST_F(WeightOwnerTest, WhoWaitsHearsThatTheOwnerLeaves) {
   EXPECT_EQ(sealed.code(), absl::StatusCode::kAborted) << sealed;
 }
 
+TEST_F(WeightOwnerTest, WhatIsFoundByItsNumberIsAtAllOwners) {
+  TensorLayout layout = Replicated();
+  layout.owners = {0, 1};
+  layout.mesh = {2};
+  layout.placements = {{0}};
+  ASSERT_TRUE(first_->Declare({layout}).ok());
+  ASSERT_TRUE(second_->Declare({layout}).ok());
+  for (uint64_t number = 1; number <= 40; ++number) {
+    const Tensor half = *Tensor::Allocate(DType::kInt32, {2});
+    static_cast<int32_t*>(half.mutable_data())[0] = static_cast<int32_t>(number);
+    ASSERT_TRUE(first_->Publish(number, "w", {{0}, {2}}, half, Dense({2})).ok());
+    ASSERT_TRUE(second_->Publish(number, "w", {{2}, {2}}, half, Dense({2})).ok());
+    std::thread seals([&] { EXPECT_TRUE(SealBoth(number).second.ok()); });
+    const auto version = member_->Find(number, kLong);
+    EXPECT_TRUE(version.ok()) << version.status();
+    const auto into = *Tensor::Allocate(DType::kInt32, {2});
+    const absl::Status fetched =
+        member_->Fetch(*version, {{"w", {{2}, {2}}, into, Dense({2})}}, kLong);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+    EXPECT_EQ(into.data_as<int32_t>()[0], static_cast<int32_t>(number));
+    seals.join();
+  }
+}
+
 TEST_F(WeightOwnerTest, OfWhatAMemberHasOnlyChangesCome) {
   constexpr int64_t kRows = 512, kColumns = 300;
   TensorLayout layout;
