@@ -549,6 +549,16 @@ std::string WeightLeader::WhyNoTerm(int64_t now_ns) const {
   return "";
 }
 
+std::optional<uint32_t> WeightLeader::LostOwner(int64_t now_ns) const {
+  const std::vector<uint64_t>& owners = log_.state().owners;
+  const std::vector<const Peer*> alive = Owners(now_ns);
+  for (uint32_t rank = 0; rank < owners.size(); ++rank) {
+    const bool replaced = rank < alive.size() && alive[rank] != nullptr;
+    if (!replaced && Lost(owners[rank], now_ns - 2 * options_.times.silent_ns)) return rank;
+  }
+  return std::nullopt;
+}
+
 std::vector<uint64_t> WeightLeader::Awaited() const {
   const bool holds = activation_ == Activation::kHolding && mode_ == ActivateMode::kBarrier;
   std::vector<uint64_t> out;

@@ -63,6 +63,9 @@ class WeightLeader {
   // active.
   std::vector<uint64_t> Awaited() const;
   size_t behind() const;  // Members that do not serve the active version.
+  // The rank of an owner of the term that has been silent three times as long as makes it lost, and
+  // whose place nobody has taken.
+  std::optional<uint32_t> LostOwner(int64_t now_ns) const;
 
  private:
   enum class Phase : uint8_t {

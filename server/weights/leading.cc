@@ -120,6 +120,11 @@ std::string Leading::Explain() const {
   return leader_.Explain(clock_.NowNs());
 }
 
+std::optional<uint32_t> Leading::LostOwner() const {
+  MutexLock lock(&mu_);
+  return leader_.LostOwner(clock_.NowNs());
+}
+
 void Leading::View(WeightView* view) const {
   constexpr size_t kMostAwaited = 16;
   MutexLock lock(&mu_);

@@ -47,7 +47,8 @@ class Leading final : private Decider {
   // asks.
   absl::StatusOr<Answer> OnQuestion(const Question& question);
   std::string Explain() const;
-  void View(WeightView* view) const;  // Its members, and whom it waits for.
+  std::optional<uint32_t> LostOwner() const;  // Its rank.
+  void View(WeightView* view) const;          // Its members, and whom it waits for.
 
  private:
   void Append(uint64_t call, uint64_t length, uint64_t lease, const LogEntry& entry) override;

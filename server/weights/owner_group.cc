@@ -187,6 +187,8 @@ std::string OwnerGroup::Explain() const {
   return note.empty() ? text : absl::StrCat(text, "; ", note);
 }
 
+std::optional<uint32_t> OwnerGroup::LostOwner() const { return leading_->LostOwner(); }
+
 std::string OwnerGroup::Note() const {
   if (leading_ != nullptr) return leading_->Explain();
   const absl::Status trouble = link_->trouble();

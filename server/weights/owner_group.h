@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class OwnerGroup {
   // Others ask it. kFailedPrecondition: this is not the first owner, or it does not lead now.
   absl::StatusOr<Answer> OnQuestion(const Question& question);
   bool leads() const { return leading_ != nullptr; }
+  std::optional<uint32_t> LostOwner() const;  // Its rank. REQUIRES: leads().
   std::string Explain() const;
   void View(WeightView* view) const;  // All but the versions and bytes that the owner holds.
 

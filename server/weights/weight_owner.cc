@@ -108,6 +108,8 @@ class WeightOwner::State final : public Answerer,
   // Takes out those that can be answered now.
   std::vector<Ended> TakeAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void EndAll(std::vector<Ended> ended);
+  // The first owner asks the others for their digests, until an owner is lost.
+  std::vector<absl::StatusOr<Tensor>> AskIfReady(uint64_t number, const Patience& patience);
   absl::StatusOr<SealedVersion> PutTogether(uint64_t number, const std::string& label,
                                             uint64_t attempt, const Patience& patience);
   absl::StatusOr<SealedVersion> AskForSealed(uint64_t number, const Patience& patience);
@@ -424,19 +426,42 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
   return status;
 }
 
+std::vector<absl::StatusOr<Tensor>> WeightOwner::State::AskIfReady(uint64_t number,
+                                                                   const Patience& patience) {
+  WeightAsk ask;
+  ask.kind = WeightAsk::Kind::kReady;
+  ask.number = number;
+  std::vector<absl::StatusOr<Tensor>> answers(options_.owners.size() - 1,
+                                              absl::UnavailableError("it was not asked"));
+  for (;;) {
+    std::vector<WeightCalls::Call> calls;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const absl::Status& status = answers[i].status();
+      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) continue;
+      calls.push_back({options_.owners[1 + i], ask});
+      places.push_back(i);
+    }
+    if (calls.empty()) return answers;
+    auto came = calls_.AskUntilThere(
+        calls, Patience(std::min(patience.left(), absl::Nanoseconds(options_.times.silent_ns)),
+                        patience.cancellation));
+    for (size_t i = 0; i < came.size(); ++i) answers[places[i]] = std::move(came[i]);
+    if (patience.cancelled() || patience.left() == absl::ZeroDuration()) return answers;
+    // One that has answered before it was lost drops the version, too: the log says so.
+    const uint32_t lost = group_->LostOwner().value_or(0);
+    if (lost == 0 || answers[lost - 1].ok()) continue;
+    answers[lost - 1] = absl::UnavailableError("nothing is heard of it: see whether it still runs");
+    return answers;
+  }
+}
+
 absl::StatusOr<SealedVersion> WeightOwner::State::PutTogether(uint64_t number,
                                                               const std::string& label,
                                                               uint64_t attempt,
                                                               const Patience& patience) {
   const uint32_t owners = options_.owners.size();
-  std::vector<WeightCalls::Call> calls;
-  WeightAsk ask;
-  ask.kind = WeightAsk::Kind::kReady;
-  ask.number = number;
-  for (uint32_t owner = 1; owner < owners; ++owner) {
-    calls.push_back({options_.owners[owner], ask});
-  }
-  const auto answers = calls_.AskUntilThere(calls, patience);
+  const auto answers = AskIfReady(number, patience);
   std::vector<TensorLayout> layouts;
   std::vector<std::vector<Digest>> lists(owners);
   SealedVersion sealed;

@@ -180,6 +180,20 @@ TEST_F(WeightOwnerTest, AnOwnerThatDoesNotComeDropsTheVersion) {
   EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 6);
 }
 
+TEST_F(WeightOwnerTest, AnOwnerThatHasGoneDropsTheVersionLongBeforeThePatienceIsOver) {
+  Declare();
+  PublishAndSeal(5);
+  second_.reset();
+  ASSERT_TRUE(Publish(first_.get(), 6, Ints(6)).ok());
+  const absl::Time begun = absl::Now();
+  const auto alone = first_->Seal(6, "", absl::Minutes(5));
+  EXPECT_LT(absl::Now() - begun, absl::Minutes(1));
+  EXPECT_EQ(alone.status().code(), absl::StatusCode::kAborted) << alone.status();
+  EXPECT_NE(alone.status().message().find("nothing is heard of it"), absl::string_view::npos)
+      << alone.status();
+  EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 5);
+}
+
 // A drop and another attempt come while a large box is being copied for the first.
 TEST_F(WeightOwnerTest, WhatWasPublishedBeforeADropIsNotInTheNextAttempt) {
   TensorLayout large = Replicated(), small = Replicated();
