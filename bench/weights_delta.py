@@ -40,9 +40,9 @@ def main():
     cases = [("lr 1e-7", 1e-7, count), ("lr 1e-6", 1e-6, count), ("lr 1e-5", 1e-5, count),
              ("lr 1e-5, half frozen", 1e-5, count // 2), ("nothing", 0, 0)]
     rows, failed = {}, []
-    with tryst.Server(job="trainer", **SETTINGS).start() as trainer:
+    with tryst.Server(job="trainer", **SETTINGS) as trainer:
         place = f"{trainer.worker}@{trainer.address}"
-        with tryst.Server(job="engine", join=place, **SETTINGS).start() as engine, \
+        with tryst.Server(job="engine", join=place, **SETTINGS) as engine, \
                 trainer.weights("w", role="owner", owners=1) as owner, \
                 engine.weights("w", role="observer", owners=[trainer.worker]) as member:
             owner.declare([Layout("w", "bfloat16", (count,))])
