@@ -23,22 +23,22 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 # INPUTS: folders or files (a prefix of the path), or //TARGETS, which stand for every source that they are made from.
 # In the arguments, @SEED is another number in each run, @FIRST is asan or tsan, turned by the day.
 lanes='
-plain      | always | 22 | -      | .                                                                         | test
+plain      | always | 38 | -      | .                                                                         | test
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
-guest      | 0      |  9 | x86_64 | //channel/... //verbs/... //server/... tests/hardware tools run           | test --guest
+guest      | 0      | 11 | x86_64 | //channel/... //verbs/... //server/... tests/hardware tools run           | test --guest
 previous   | 0      | 12 | -      | //tests/release/versions:peer tests/release/versions                      | test --previous
 engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender tests/frameworks/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED
-python     | 3      |  3 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray examples/weights | test --python --with=ray
+python     | 3      |  7 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray examples/weights | test --python --with=ray
 release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
 attack     | 4      |  4 | -      | //tests/attack:attack //tests/process/e2e:load_worker                     | attack --minutes 2 --seed=@SEED
 fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/process/oncall tests/release/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/process/oncall/...
-locks      | 6      | 12 | -      | //... run tools                                                           | lint --locks
-tensorflow | 6      |  4 | x86_64 pypi | //python/... python plugins/tensorflow tests/frameworks/tensorflow examples/tensorflow | test --tensorflow
+locks      | 6      | 24 | -      | //... run tools                                                           | lint --locks
+tensorflow | 6      |  6 | x86_64 pypi | //python/... python plugins/tensorflow tests/frameworks/tensorflow examples/tensorflow | test --tensorflow
 '
 
 owed_file=out/ci/owed  # What the last run here had no time for.
