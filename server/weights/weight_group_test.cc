@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "rendezvous/rendezvous.h"
 #include "server/etcd/pretended_etcd.h"
+#include "server/status/weight_views.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
 
@@ -163,6 +164,14 @@ TEST_F(WeightGroupTest, AVersionBecomesActiveByABarrier) {
   }
   EXPECT_TRUE(Stage(late.get(), 5).ok());
   EXPECT_TRUE(late->Vote(5, absl::OkStatus()).ok());
+  WeightView leader;
+  for (int i = 0; i < 1000 && leader.members < 2; ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    leader = owner_server_->weight_views()->List().at(0);
+  }
+  EXPECT_EQ(leader.members, 2u);
+  EXPECT_EQ(leader.behind, 1u) << "it has not switched";
+  EXPECT_EQ(leader.awaited, std::vector<uint64_t>{late->View().incarnation});
 }
 
 TEST_F(WeightGroupTest, AVoteOfNoDropsTheVersionForAll) {
@@ -251,6 +260,7 @@ TEST_F(WeightGroupTest, WithoutALeaderThePermitRunsOut) {
   owner_.reset();
   EXPECT_TRUE(Serves(*member, 0));
   Expect(member.get(), Kind::kHeadless, 5);
+  EXPECT_EQ(member->View().permits_lost, 1u);
   // The log was in the owner's memory, so its next life knows of no version.
   owner_ = *WeightOwner::Open(owner_server_.get(), options_);
   Declare();
