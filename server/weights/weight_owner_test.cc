@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "base/mutex.h"
 #include "rendezvous/answerer.h"
+#include "server/status/weight_views.h"
 #include "server/weights/weight_member.h"
 #include "weights/boxes.h"
 #include "weights/digests.h"
@@ -583,7 +584,13 @@ TEST_F(WeightOwnerTest, OfWhatAMemberHasOnlyChangesCome) {
   // Where all has changed the delta would be no shorter.
   change(1);
   publish(7);
+  const auto sent = [this] {
+    return first_server_->weight_views()->List().at(0).bytes +
+           second_server_->weight_views()->List().at(0).bytes;
+  };
+  const uint64_t before = sent();
   EXPECT_EQ(fetch(7, 6), kAll);
+  EXPECT_EQ(sent() - before, kAll) << "and nothing was sent in vain";
 }
 
 TEST_F(WeightOwnerTest, WhatAMemberMayNotAsk) {
