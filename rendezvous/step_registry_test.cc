@@ -105,6 +105,8 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   EXPECT_EQ(registry->counters().steps, 0);
   auto step = *registry->StartStep(7);
   registry->GiveBack(7, OutKey("|set|a"), *again);
+  EXPECT_EQ(registry->counters().waiting_sends, 0);
+  EXPECT_EQ(registry->counters().given_back, 0);
   EXPECT_EQ(Take(7, OutKey("|set|a"))->number(), 3);
   // Nothing is sent under such a name.
   const absl::Status refused = SendNumber(step.get(), OutKey("|set|b"), 9);
