@@ -1,5 +1,7 @@
 #include "server/cli/ask_workers.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <cstdio>
 #include <set>
 #include <utility>
@@ -42,6 +44,26 @@ int Print(const absl::StatusOr<std::string>& text, bool json) {
   if (!text.ok()) return Fail(text.status());
   Show(*text, json);
   return kExitDone;
+}
+
+absl::StatusOr<google::protobuf::Struct> ExplainedBy(PeerCalls* calls, const std::string& worker,
+                                                     absl::Duration timeout) {
+  const auto text = calls->Explain(worker, "", true, timeout);
+  if (!text.ok()) return text.status();
+  google::protobuf::Struct document;
+  if (google::protobuf::util::JsonStringToMessage(*text, &document).ok()) return document;
+  return absl::DataLossError(absl::StrCat(
+      worker, " answered with something that is not JSON: is it a Tryst worker of this release?"));
+}
+
+double NumberIn(const google::protobuf::Struct& object, const char* name) {
+  const auto field = object.fields().find(name);
+  return field == object.fields().end() ? 0 : field->second.number_value();
+}
+
+std::string TextIn(const google::protobuf::Struct& object, const char* name) {
+  const auto field = object.fields().find(name);
+  return field == object.fields().end() ? "" : Printable(field->second.string_value());
 }
 
 absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {

@@ -1,6 +1,8 @@
 #ifndef TRYST_SERVER_CLI_ASK_WORKERS_H_
 #define TRYST_SERVER_CLI_ASK_WORKERS_H_
 
+#include <google/protobuf/struct.pb.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -39,6 +41,13 @@ struct Asked {
   }
   std::vector<std::string> rest;  // The words of the command line that name no worker.
 };
+
+// What a worker explains of all its paths (Insight::PathsJson()). kDataLoss: that is no JSON.
+absl::StatusOr<google::protobuf::Struct> ExplainedBy(PeerCalls* calls, const std::string& worker,
+                                                     absl::Duration timeout);
+// Fields of it; 0 and "" where there is none. The text is fit for a terminal.
+double NumberIn(const google::protobuf::Struct& object, const char* name);
+std::string TextIn(const google::protobuf::Struct& object, const char* name);
 
 // The workers among the words; without any, all that the settings name. With `and_theirs`, also the
 // members that these know, at most 256 in all. kInvalidArgument: no worker is named.

@@ -1,5 +1,4 @@
 #include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,15 +20,6 @@ namespace tryst {
 namespace {
 
 using google::protobuf::Struct;
-
-double Number(const Struct& object, const char* name) {
-  const auto field = object.fields().find(name);
-  return field == object.fields().end() ? 0 : field->second.number_value();
-}
-std::string Text(const Struct& object, const char* name) {
-  const auto field = object.fields().find(name);
-  return field == object.fields().end() ? "" : Printable(field->second.string_value());
-}
 
 struct PathLook {
   double done = 0;
@@ -54,19 +44,13 @@ class Looker {
   // The rows of one worker, with rates since the last query. kUnavailable: it does not answer.
   absl::StatusOr<std::vector<Row>> Look(PeerCalls* calls, const std::string& worker,
                                         absl::Duration timeout) {
-    const auto text = calls->Explain(worker, "", true, timeout);
-    if (!text.ok()) return text.status();
-    Struct document;
-    if (!google::protobuf::util::JsonStringToMessage(*text, &document).ok()) {
-      return absl::DataLossError(absl::StrCat(
-          worker,
-          " answered with something that is not JSON: is it a Tryst worker of this release?"));
-    }
-    const double now_s = Number(document, "steady_ns") / 1e9;
+    const absl::StatusOr<Struct> document = ExplainedBy(calls, worker, timeout);
+    if (!document.ok()) return document.status();
+    const double now_s = NumberIn(*document, "steady_ns") / 1e9;
     const double past_s = now_s - std::exchange(looked_s_[worker], now_s);
     std::vector<Row> rows;
-    const auto paths = document.fields().find("paths");
-    if (paths == document.fields().end()) return rows;
+    const auto paths = document->fields().find("paths");
+    if (paths == document->fields().end()) return rows;
     for (const auto& value : paths->second.list_value().values()) {
       rows.push_back(RowOf(worker, value.struct_value(), past_s));
     }
@@ -77,16 +61,16 @@ class Looker {
   Row RowOf(const std::string& worker, const Struct& path, double past_s) {
     Row row;
     row.worker = worker;
-    row.role = Text(path, "role");
-    row.peer = Text(path, "peer");
-    row.path = Text(path, "path");
-    row.health = Text(path, "health");
-    row.state = Text(path, "state");
+    row.role = TextIn(path, "role");
+    row.peer = TextIn(path, "peer");
+    row.path = TextIn(path, "path");
+    row.health = TextIn(path, "health");
+    row.state = TextIn(path, "state");
     row.in_use = path.fields().count("in_use") > 0 && path.fields().at("in_use").bool_value();
-    row.under_way = Number(path, "under_way");
-    row.p99_ms = Number(path, "p99_ms");
-    row.failed = Number(path, "failed");
-    PathLook now{Number(path, "done"), row.failed, Number(path, "bytes"), {}};
+    row.under_way = NumberIn(path, "under_way");
+    row.p99_ms = NumberIn(path, "p99_ms");
+    row.failed = NumberIn(path, "failed");
+    PathLook now{NumberIn(path, "done"), row.failed, NumberIn(path, "bytes"), {}};
     const auto waited = path.fields().find("waited_ms");
     if (waited != path.fields().end()) {
       for (const auto& [what, ms] : waited->second.struct_value().fields()) {

@@ -24,14 +24,8 @@ using google::protobuf::Struct;
 struct End {
   std::string worker;
   Struct view;
-  std::string Text(const char* name) const {
-    const auto field = view.fields().find(name);
-    return field == view.fields().end() ? "" : Printable(field->second.string_value());
-  }
-  double Number(const char* name) const {
-    const auto field = view.fields().find(name);
-    return field == view.fields().end() ? 0 : field->second.number_value();
-  }
+  std::string Text(const char* name) const { return TextIn(view, name); }
+  double Number(const char* name) const { return NumberIn(view, name); }
   bool Is(const char* name) const {
     const auto field = view.fields().find(name);
     return field != view.fields().end() && field->second.bool_value();
@@ -135,19 +129,14 @@ int RunWeights(const CommandLine& line) {
   std::string json;
   for (size_t i = 0; i < asked->workers.size(); ++i) {
     const std::string& worker = asked->workers[i];
-    const auto text =
-        asked->client->calls()->Explain(worker, "", true, asked->Patience(i, line.timeout));
-    Struct document;
-    if (!text.ok() || !google::protobuf::util::JsonStringToMessage(*text, &document).ok()) {
-      exit = Fail(text.ok() ? absl::DataLossError(
-                                  absl::StrCat(worker,
-                                               " answered with something that is not JSON: is it a "
-                                               "Tryst worker of this release?"))
-                            : text.status());
+    const absl::StatusOr<Struct> document =
+        ExplainedBy(asked->client->calls(), worker, asked->Patience(i, line.timeout));
+    if (!document.ok()) {
+      exit = Fail(document.status());
       continue;
     }
-    const auto weights = document.fields().find("weights");
-    if (weights == document.fields().end()) {
+    const auto weights = document->fields().find("weights");
+    if (weights == document->fields().end()) {
       exit = Fail(absl::UnimplementedError(absl::StrCat(
           worker, " runs a release that does not show its sets of weights: upgrade that worker")));
       continue;
