@@ -19,6 +19,7 @@
 #include "bench/instant_nic.h"
 #include "bench/turned_pair.h"
 #include "rendezvous/tensor_key.h"
+#include "server/process/grpc_locks.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 
@@ -63,11 +64,14 @@ void PullByTurns(bool nic, Order order, int pulls) {
   CountToHere();
 }
 
-// A worker that moves tensors by gRPC alone. Its poller sleeps, because spinning would be counted.
-std::unique_ptr<Server> StartServer(const std::string& job, const std::string& ps_address) {
+// A worker that moves tensors by gRPC alone: by a stream, or a call for each. Its poller sleeps,
+// because spinning would be counted.
+std::unique_ptr<Server> StartServer(const std::string& job, const std::string& ps_address,
+                                    bool by_stream) {
   ServerConfig config;
   config.job = job;
   config.protocol = "grpc";
+  config.nic = by_stream ? "grpc" : "calls";
   config.insecure = true;
   config.listen = "127.0.0.1:0";
   ClusterSpec cluster;
@@ -84,9 +88,9 @@ std::unique_ptr<Server> StartServer(const std::string& job, const std::string& p
   return server;
 }
 
-void PullByGrpc(int pulls) {
-  const std::unique_ptr<Server> ps = StartServer("ps", "127.0.0.1:0");
-  const std::unique_ptr<Server> worker = StartServer("worker", ps->address());
+void PullByGrpc(int pulls, bool by_stream) {
+  const std::unique_ptr<Server> ps = StartServer("ps", "127.0.0.1:0", by_stream);
+  const std::unique_ptr<Server> worker = StartServer("worker", ps->address(), by_stream);
   const TensorKey key =
       TensorKeyPrefix::Make(absl::StrCat(ps->worker(), "/device:CPU:0"), ps->incarnation(),
                             absl::StrCat(worker->worker(), "/device:CPU:0"), "w")
@@ -109,8 +113,8 @@ void PullByGrpc(int pulls) {
 }
 
 int Run(const std::string& what, int pulls) {
-  if (what == "grpc") {
-    PullByGrpc(pulls);
+  if (what == "grpc" || what == "grpc_stream") {
+    PullByGrpc(pulls, what == "grpc_stream");
     return 0;
   }
   for (const std::string path : {"shm", "rdma"}) {
@@ -130,6 +134,7 @@ int Run(const std::string& what, int pulls) {
 }  // namespace tryst
 
 int main(int argc, char** argv) {
+  tryst::StopLookingForDeadlocks();
   if (argc != 3 || atoi(argv[2]) <= 0) {
     fprintf(stderr, "usage: see the head of bench/instructions.cc\n");
     return 2;

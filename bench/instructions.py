@@ -34,6 +34,7 @@ PATHS = collections.OrderedDict([
     ("rdma", Path("tryst_rdma", 640, TURNED)), ("rdma_early", Path("tryst_rdma_early", 640, TURNED)),
     ("rdma_many", Path("tryst_rdma_many", 640, TURNED)),
     ("grpc", Path("tryst_grpc", 200, BY_GRPC)),
+    ("grpc_stream", Path("tryst_grpc_stream", 200, BY_GRPC[:1])),
 ])
 STAGES = ("send", "ask", "answer", "deliver", "rest", "pull")
 
@@ -67,7 +68,7 @@ def stages(functions, pulls, patterns):
 def table(counted):
     print("| instructions | %s |\n| --- |%s" % (" | ".join(STAGES), " ---: |" * len(STAGES)))
     for system, each in counted.items():
-        print("| %s | %s |" % (system, " | ".join("%.0f" % each[stage] for stage in STAGES)))
+        print("| %s | %s |" % (system, " | ".join("%.0f" % each.get(stage, 0) for stage in STAGES)))
 
 
 def lines(counted):
@@ -87,7 +88,7 @@ def grown(new, history):
 
 def judged(line):
     """A stage alone may grow by what another loses; threads of gRPC's own divide their work by time."""
-    return line["figure"] == "instructions_pull" and line["system"] != "tryst_grpc"
+    return line["figure"] == "instructions_pull" and not line["system"].startswith("tryst_grpc")
 
 
 def print_files(program):

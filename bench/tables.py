@@ -14,7 +14,7 @@ README_ROWS = [
     ("UCX over shared memory", "ucx_shm"),
     ("software NIC over TCP", "tryst_soft"),
     ("UCX over TCP", "ucx_tcp"),
-    ("gRPC path", "tryst_grpc"),
+    ("gRPC, a call each", "tryst_grpc"),
     ("gRPC, tuned", "grpc_tuned_tcp"),
 ]
 README_COLUMNS = [
@@ -100,7 +100,7 @@ def instructions(history):
             last[line["system"], line["figure"][len("instructions_"):]] = line
     head("instructions, 8 B", STAGES)
     for system in dict.fromkeys(system for system, _ in last):
-        values = [last[system, stage]["value"] for stage in STAGES]
+        values = [last.get((system, stage), {"value": 0})["value"] for stage in STAGES]
         print("| %s | %s |" % (system, " | ".join("{:,.0f}".format(v) if v else "" for v in values)))
     print("\n%s." % origin(max(last.values(), key=lambda line: line["at"])))
 

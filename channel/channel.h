@@ -77,6 +77,11 @@ class Channel {
   virtual void Probe() {}
   // The network has improved: ends the pause before the next attempt to connect.
   virtual void RetryNow() {}
+  // Whether the peer may hold a tensor for a fetch of this step and key that has ended early: it
+  // has not heard of the end yet. Over another path the next fetch of the key could get a later
+  // tensor.
+  virtual bool OwesEnd(int64_t /*step_id*/, const TensorKey& /*key*/) const { return false; }
+  virtual bool OwesAnyEnd() const { return false; }
   // Whether this path is the one in use. On any other path no standing receives are made.
   virtual void AskAhead(bool /*in_use*/) {}
 };

@@ -19,7 +19,8 @@ std::vector<TransportFactory> Register(std::vector<NicPath> nics, TransportFacto
         });
   }
   for (NicPath& path : nics) {
-    auto nic = std::make_shared<SharedNic>(std::move(path), options.landing_bytes);
+    const uint64_t landing_bytes = options.landing_bytes / path.landing_divisor;
+    auto nic = std::make_shared<SharedNic>(std::move(path), landing_bytes);
     transports.push_back([nic, rdma = RdmaOptions(options)](const TransportContext& context) {
       return std::make_unique<RdmaTransport>(context, nic, rdma);
     });

@@ -6,6 +6,6 @@ program=$1
 grep -q 'over rdma/soft: connected' "$TEST_TMPDIR/out"
 [[ $(grep -c 'all equal' "$TEST_TMPDIR/out") == 3 ]]
 "$program" --protocol=grpc | tee "$TEST_TMPDIR/out"
-grep -q 'over grpc: in use' "$TEST_TMPDIR/out"
+grep -q 'over grpc/stream: connected' "$TEST_TMPDIR/out"
 [[ $(grep -c 'all equal' "$TEST_TMPDIR/out") == 3 ]]
 if "$program" --no-such-setting; then exit 1; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """wheel.py EXTENSION LIBRARY TERMS FOLDER: makes the wheel of the package `tryst` in FOLDER and prints its path.
 
-LIBRARY is libtryst.so.1, which programs beside Python's load, as the bridge of `tryst.tensorflow` does; the sources of that
+LIBRARY is libtryst.so.1, which EXTENSION calls, as does the bridge of `tryst.tensorflow`; the sources of that
 are in the wheel, too, for it is built where it is used. TERMS has the licences of what is linked into both. Always the same bytes of the same input. Needs Python and binutils alone;
 CROSS, in the environment, is put before their names, as in aarch64-linux-gnu-.
 """
@@ -27,12 +27,12 @@ def tag(library):
 
 
 def check(library):
-    """Ends the program if the loader would miss something: what is newer than GLIBC, or neither glibc's nor Python's."""
+    """Ends the program if the loader would miss something: what is newer than GLIBC, or neither glibc's nor Python's nor LIBRARY's."""
     symbols = subprocess.run([CROSS + "readelf", "--dyn-syms", "-W", library], check=True, capture_output=True, text=True).stdout
     for symbol in re.findall(r" GLOBAL +DEFAULT +UND (\S+)", symbols):
         name, _, version = symbol.partition("@GLIBC_")
-        if tuple(map(int, version.split("."))) > GLIBC if version else not name.startswith(("Py", "_Py")):
-            sys.exit(f"wheel.py: {library.name} needs {symbol}, which glibc {GLIBC[0]}.{GLIBC[1]} and Python have not")
+        if tuple(map(int, version.split("."))) > GLIBC if version else not name.startswith(("Py", "_Py")) and "@TRYST_" not in symbol:
+            sys.exit(f"wheel.py: {library.name} needs {symbol}, which glibc {GLIBC[0]}.{GLIBC[1]}, Python and libtryst.so.1 have not")
 
 
 def stripped(library):

@@ -50,6 +50,15 @@ TEST(ThreadPoolExecutor, IsIdleWhenTheLastHasReturned) {
   plug.out = true;
   EXPECT_TRUE(executor.WaitIdle(steady_clock::now() + std::chrono::minutes(1)));
   EXPECT_TRUE(second);
+  Plug last;  // It runs alone.
+  executor.Run([&] { last.Hold(); });
+  while (!last.in) std::this_thread::yield();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    last.out = true;
+  });
+  EXPECT_TRUE(executor.WaitIdle(steady_clock::now() + std::chrono::minutes(1)));
+  later.join();
 }
 
 // Traffic that never ends and brings the executor no work.
@@ -68,8 +77,10 @@ TEST(ThreadPoolExecutor, WorkMayWaitForLaterWorkWhileAllThreadsTurnSources) {
   executor.SetSources({&sources[0], &sources[1]});
   // A thread looks at the sources when it wakes.
   for (int i = 0; i < 100; ++i) {
-    while (!sources[0].turned || !sources[1].turned)
-      executor.Run([] { std::this_thread::yield(); });
+    while (!sources[0].turned || !sources[1].turned) {
+      executor.Run([] {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     std::atomic<bool> second{false};
     std::atomic<bool> first{false};
     executor.Run([&] {
@@ -150,7 +161,11 @@ TEST(ThreadPoolExecutor, WorkMayWaitForTheNextThatItsSourceBrought) {
   bringing.executor = &executor;
   executor.SetSources({&bringing, &busy});
   for (int i = 0; i < 20; ++i) {
-    while (!bringing.turned || !busy.turned) executor.Run([] { std::this_thread::yield(); });
+    // A thread that is woken looks at the sources, if it finds nothing more to run.
+    while (!bringing.turned || !busy.turned) {
+      executor.Run([] {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     const auto until = steady_clock::now() + std::chrono::seconds(20);
     std::atomic<bool> came{false};
     std::atomic<int> ran{0};
@@ -208,6 +223,31 @@ TEST(ThreadPoolExecutor, AThreadTurnsFirstWhatHasBroughtItWork) {
   EXPECT_NE(order[1], order[0]);
   EXPECT_EQ(order[2], order[1]);
   EXPECT_EQ(order[3], order[1]);
+}
+
+// More sources than threads: whoever leaves one must not begin the next, which nobody ends.
+TEST(ThreadPoolExecutor, NoSourceIsBegunOnceAllAreTakenAway) {
+  using std::chrono::steady_clock;
+  struct Patient : WorkSource {
+    void TurnUntil(const std::atomic<bool>& wanted) override {
+      turned = true;
+      const auto until = steady_clock::now() + std::chrono::seconds(20);
+      while (!wanted && steady_clock::now() < until) std::this_thread::yield();
+      turned = false;
+    }
+    std::atomic<bool> turned{false};
+  };
+  Patient sources[3];
+  ThreadPoolExecutor executor(2, 16);
+  executor.SetSources({&sources[0], &sources[1], &sources[2]});
+  // A thread looks at the sources when it wakes, and both are to have one.
+  while (sources[0].turned + sources[1].turned + sources[2].turned < 2) {
+    executor.Run([] {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto began = steady_clock::now();
+  executor.SetSources({});
+  EXPECT_LT(steady_clock::now() - began, std::chrono::seconds(10));
 }
 
 }  // namespace

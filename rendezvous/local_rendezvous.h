@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/alarms.h"
+#include "rendezvous/allocator.h"
 #include "rendezvous/counters.h"
 #include "rendezvous/held_bytes.h"
 #include "rendezvous/rendezvous.h"
@@ -42,6 +43,9 @@ class LocalRendezvous final : public Rendezvous {
     // stream although its key names the CPU at both ends, as they do in keys of programs
     // that do not care.
     bool has_devices = false;
+    // For RoutingRendezvous: where selected bytes are gathered. Null: in memory of the heap. It
+    // outlives every tensor of it.
+    Allocator* gathers_into = nullptr;
     // Tests: called wherever another thread may get in between two lock rounds, with no
     // lock held, with the name of the place and the number of the item.
     std::function<void(const char* place, uint64_t item)> between_locks;

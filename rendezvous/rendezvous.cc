@@ -30,6 +30,18 @@ void FailReceive(absl::Status status, Executor* executor, DoneFn done) {
   EndReceive(executor, {std::move(status)}, std::move(done));
 }
 
+absl::Status Rendezvous::SendSelected(const TensorKey& /*key*/, const SendArgs& /*args*/,
+                                      const Tensor& /*tensor*/, const Selection& /*selection*/) {
+  return absl::UnimplementedError("selections are for steps of a StepRegistry");
+}
+
+void Rendezvous::RecvSelectedAsync(const TensorKey& /*key*/, const RecvArgs& args,
+                                   const Selection& /*landing*/, DoneFn done) {
+  if (!done) done = [](Received&&) {};
+  FailReceive(absl::UnimplementedError("selections are for steps of a StepRegistry"), args.executor,
+              std::move(done));
+}
+
 DoneFn Rendezvous::FromFiveArguments(const RecvArgs& args, FiveArgumentDoneFn done) {
   if (!done) return nullptr;
   return [args = ArgsOfBoth{args}, done = std::move(done)](Received&& received) mutable {

@@ -27,6 +27,8 @@ struct AllocatorAttributes {
   int32_t scope_id = 0;
 };
 
+struct Selection;  // rendezvous/selection.h
+
 // What a caller knows of a device tensor's surroundings: its device and its stream.
 class DeviceContext {
  public:
@@ -205,6 +207,20 @@ class Rendezvous {
   // A thread that waits for a peer's tensor may itself run what brings tensors from that peer, and
   // so a `done` of others that runs in place. Hold no lock around Recv that such a `done` takes.
   absl::StatusOr<Received> Recv(const TensorKey& key, const RecvArgs& args, absl::Duration timeout);
+  // Send() of selected bytes of `tensor`, in their order: it comes as a row of kUint8. They are
+  // copied in here, into memory that is shared with this host's workers where there is any, and so
+  // `tensor` is the caller's again when the call returns. kWhole is as Send(), without a copy. Also
+  // kInvalidArgument: the selection does not fit (selection.h); strings; memory of a device.
+  [[nodiscard]] virtual absl::Status SendSelected(const TensorKey& key, const SendArgs& args,
+                                                  const Tensor& tensor, const Selection& selection);
+  // RecvAsync() of a tensor whose bytes fill `landing` of args.destination, in its order, and leave
+  // the rest of that as it is. Its type and shape do not count. They are copied right before
+  // `done`, where that runs: give an executor if they are many. A receive that fails has written
+  // nothing, and afterwards nothing is written. Also kInvalidArgument: the selection does not fit
+  // or has bytes twice, or has more or fewer bytes than the tensor, which then is there for the
+  // next RecvSelectedAsync() of its key.
+  virtual void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args,
+                                 const Selection& landing, DoneFn done);
   // The poller that brings this key's tensor, for a caller of RecvAsync that waits by a Waiter of
   // its own and may turn it. Null: there is none.
   virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {

@@ -10,6 +10,7 @@
 #include "rendezvous/answerer.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
+#include "rendezvous/kept_tensors.h"
 #include "rendezvous/match_core.h"
 #include "rendezvous/packed_tensor.h"
 
@@ -73,6 +74,7 @@ RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
       alarms_(alarms),
       fetcher_(fetcher),
       has_devices_(options.has_devices),
+      gathers_into_(options.gathers_into),
       table_(new MatchCore(options, alarms, std::move(process))) {}
 
 RoutingRendezvous::~RoutingRendezvous() {

@@ -16,6 +16,7 @@
 
 namespace tryst {
 
+class KeptTensors;
 class MatchCore;
 
 // One step on one worker. Tensors that this worker produces meet in the local table; those of other
@@ -41,6 +42,10 @@ class RoutingRendezvous final : public Rendezvous,
   using Rendezvous::RecvAsync;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
                      ManyDoneFn done) override;
+  absl::Status SendSelected(const TensorKey& key, const SendArgs& args, const Tensor& tensor,
+                            const Selection& selection) override;
+  void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args, const Selection& landing,
+                         DoneFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
@@ -77,6 +82,7 @@ class RoutingRendezvous final : public Rendezvous,
                           absl::Span<const TensorKey> keys);
   std::shared_ptr<RoutingRendezvous> EndFetching(Fetching* fetching);
   void AbortFetchesIfAborted();
+  KeptTensors* Kept();  // It stays as long as this.
 
   // Constant after construction.
   const std::string worker_;
@@ -84,6 +90,7 @@ class RoutingRendezvous final : public Rendezvous,
   Alarms* const alarms_;
   TensorFetcher* const fetcher_;
   const bool has_devices_;
+  Allocator* const gathers_into_;
 
   MatchCore* const table_;
   mutable Mutex mu_;
@@ -91,6 +98,8 @@ class RoutingRendezvous final : public Rendezvous,
   Fetching* free_ ABSL_GUARDED_BY(mu_) = nullptr;
   int64_t fetches_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t fetching_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // Fetched, and not of the size that was selected. Null: none ever was.
+  std::unique_ptr<KeptTensors> kept_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

@@ -375,6 +375,27 @@ TEST_F(HandoverTest, DeviceMemoryUnderTheCpusNameWaitsForItsStream) {
 }
 
 TEST_F(HandoverTest, FailuresReachTheReceiver) {
+  struct Failed final : DeviceContext {
+    absl::StatusOr<Tensor> Allocate(DType, const TensorShape&,
+                                    const AllocatorAttributes&) override {
+      return absl::InternalError("nothing is to be allocated");
+    }
+    void StartCopy(const Tensor&, const Tensor&,
+                   absl::AnyInvocable<void(absl::Status) &&>) override {
+      ADD_FAILURE() << "the receiver's device copies";
+    }
+    void WhenSent(const DeviceContext*, absl::AnyInvocable<void(absl::Status) &&> fn) override {
+      std::move(fn)(absl::InternalError("stream"));
+    }
+  };
+  SendArgs of_another;
+  of_another.device_context = std::make_shared<Failed>();
+  const TensorKey between =
+      KeyBetween(Device(kWorker0, "GPU"), absl::StrCat(kWorker0, "/device:GPU:1"), "between");
+  ASSERT_TRUE(step->Send(between, of_another, PretendDevice::OnDevice(Number(9)), false).ok());
+  const auto not_made = Receive(step.get(), between, on_gpu);
+  EXPECT_EQ(not_made->status.message(), "stream");
+  EXPECT_FALSE(not_made->tensor.valid());
   ASSERT_TRUE(
       step->Send(Key("GPU", "CPU"), of_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
   const auto failed = Receive(step.get(), Key("GPU", "CPU"));

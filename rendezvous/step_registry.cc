@@ -257,6 +257,12 @@ void StepRegistry::SetAnswerer(const std::string& prefix, std::shared_ptr<Answer
   if (answerers_[prefix] == nullptr) answerers_.erase(prefix);
 }
 
+bool StepRegistry::AddAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer) {
+  TRYST_CHECK(prefix.size() > 1 && prefix.front() == '|' && prefix.back() == '|');
+  MutexLock lock(&mu_);
+  return answerers_.emplace(prefix, std::move(answerer)).second;
+}
+
 void StepRegistry::RemoveAnswerer(const std::string& prefix, const Answerer* answerer) {
   std::shared_ptr<Answerer> gone;  // It goes when the lock has gone.
   MutexLock lock(&mu_);

@@ -79,6 +79,8 @@ class StepRegistry final : public TensorSource {
   // `answerer` from now on, whatever their step; null: by nobody (kUnavailable). An answer that is
   // under way may still use the former one. Of several that fit the first in order is taken.
   void SetAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer);
+  // As SetAnswerer(); false, and nothing has happened: somebody answers them already.
+  bool AddAnswerer(const std::string& prefix, std::shared_ptr<Answerer> answerer);
   // By nobody from now on, if by `answerer` until now.
   void RemoveAnswerer(const std::string& prefix, const Answerer* answerer);
 

@@ -21,7 +21,8 @@ class RoutingRendezvous;
 // the key and follows two rules (docs/decisions/0026-order-with-cancels.md):
 //   1. After it cancels a take, it waits for the outcome before it goes on. When StartCancel has
 //      returned, either `done` has run, or a send that met the take is about to run it on its
-//      thread without waiting for anything. So the wait is brief.
+//      thread without waiting for anything. So the wait is brief, unless a device copies what the
+//      take has met (HostSource).
 //   2. It has one take of a key under way at a time. It gives back what that take brought, if it
 //      is not wanted, before it takes the key again.
 class TensorSource {

@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/thread_owner.h"
-#include "channel/grpc/fetch_wire.h"
+#include "channel/compat/fetch_wire.h"
 #include "server/config/pollers.h"
 #include "server/process/grpc_log.h"
 #include "server/process/lean_heap.h"
@@ -39,6 +39,8 @@ constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
 constexpr size_t kGrpcBytes = 256 << 20;  // The most that gRPC's own buffers may take.
 constexpr std::chrono::milliseconds kHandshake(10'000);
 constexpr std::chrono::milliseconds kIdle(300'000);
+// How long the last words to peers over gRPC may take to leave.
+constexpr absl::Duration kLastWords = absl::Milliseconds(100);
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
@@ -170,6 +172,7 @@ std::string ServerCore::status_address() const {
 
 absl::Status ServerCore::Open() {
   BoundGrpcLog();
+  KeepLargeBlocks();
   absl::Status opened = Make();
   if (!opened.ok()) return opened;
   opened = Listen();
@@ -281,8 +284,12 @@ absl::Status ServerCore::OpenDataPlane() {
   parts.signer = &signer_;
   parts.alarms = &alarms_;
   parts.source = &source_;
-  parts.authorize = [this](const grpc::ServerContextBase& context, absl::string_view request) {
-    return Authenticate(context, kFetchMethod, request);
+  parts.authorize = [this](const grpc::ServerContextBase& context, absl::string_view method,
+                           absl::string_view request) {
+    return Authenticate(context, method, request);
+  };
+  parts.heard = [this](const grpc::ServerContextBase& context) {
+    listener_->Authenticated(context.peer());
   };
   parts.has_tls = security_.is_tls();
   auto opened = DataPlane::Open(std::move(parts));
@@ -301,6 +308,7 @@ absl::Status ServerCore::MakeSteps() {
     options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
                                  incarnation_);
   }
+  options.step.gathers_into = data_plane_->allocator();
   options.step.has_devices = data_plane_->has_devices() || options.incarnations.size() > 1;
   auto steps = StepRegistry::Make(options, &alarms_, data_plane_->fetcher());
   if (!steps.ok()) return steps.status();
@@ -369,8 +377,8 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   if (controls && !parts_.control.empty()) {
     absl::Status allowed = parts_.control.Check(caller->worker);
     if (!allowed.ok()) return allowed;
-  } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
-              method == kSamplesMethod) &&
+  } else if ((controls || method == kFetchMethod || method == kConverseMethod ||
+              method == kHelloMethod || method == kSamplesMethod) &&
              !members_.Admits(caller->worker)) {
     // It may have registered a moment ago, so it is told to ask again.
     if (members_.expects_more()) {
@@ -444,6 +452,8 @@ absl::Status ServerCore::Listen() {
   health_.Start(queue_);
   service_->Start(queue_);
   data_plane_->calls()->Start(queue_, service_->next_fetch());
+  if (data_plane_->pipes() != nullptr)
+    data_plane_->pipes()->Start(queue_, service_->next_converse());
   listener_->Start([acceptor = acceptor_.get()](int listener_fd, int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.listener_fd = listener_fd;
@@ -468,15 +478,7 @@ void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
 }
 
 void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
-  // An embedder's device may still copy what a fetch wanted, and the end of the copy comes to us.
-  const FetchServer* const calls = data_plane_->calls();
-  while (calls->counts().copying > 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  absl::Status drained = data_plane_->Stop(until);
-  if (drained.ok() && calls->counts().copying > 0) {
-    drained = absl::DeadlineExceededError("a GPU still copies tensors for other workers");
-  }
+  const absl::Status drained = data_plane_->Stop(until);
   drained_ = drained.ok();
   if (drained_) return;
   TRYST_LOG(Error)
@@ -487,10 +489,13 @@ void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
 
 void ServerCore::StopListening() {
   if (listener_ != nullptr) listener_->Stop();
+  GrpcPipes* const pipes = data_plane_->pipes();
+  if (pipes != nullptr) pipes->Shutdown(kLastWords);
   if (grpc_ == nullptr) return;
   grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   grpc_->Wait();
   data_plane_->calls()->Join();
+  if (pipes != nullptr) pipes->Join();
   service_->Join();
   health_.Join();
   grpc_.reset();

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "channel/compat/grpc_channel_options.h"
 #include "channel/device/device_proxy.h"
-#include "channel/grpc/grpc_channel_options.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
 #include "channel/transports.h"

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -23,10 +24,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "base/mutex.h"
 #include "channel/signing/caller.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
+#include "rendezvous/cancellation.h"
 #include "server/config/pollers.h"
 #include "server/data_plane/open_nics.h"
 #include "server/services/samples.h"
@@ -35,17 +38,18 @@
 namespace tryst {
 namespace {
 
-// "shm" stands for grpc+verbs with shared memory before the soft NIC.
+// "shm" stands for grpc+verbs with shared memory before the soft NIC, "stream" for a stream of
+// gRPC to each peer, "grpc" for a call of it for each fetch.
 ServerConfig Config(const std::string& job, int task, const std::string& protocol) {
   ServerConfig config;
   config.cluster = "lab";
   config.job = job;
   config.task = task;
-  config.protocol = protocol == "shm" ? "grpc+verbs" : protocol;
+  config.protocol = protocol == "shm" || protocol == "stream" ? "grpc+verbs" : protocol;
   config.insecure = true;
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
-  config.nic = "soft";
+  config.nic = protocol == "stream" ? "grpc" : protocol == "grpc" ? "calls" : "soft";
   config.shm = protocol == "shm" ? "on" : "off";
   config.patience = absl::Seconds(10);
   config.stop_deadline = absl::Seconds(5);
@@ -90,10 +94,13 @@ absl::Status Send(Server* producer, int64_t step, const TensorKey& key, Tensor t
 }
 
 class EveryWay : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, EveryWay, testing::Values("grpc", "grpc+verbs", "shm"),
+INSTANTIATE_TEST_SUITE_P(, EveryWay, testing::Values("grpc", "grpc+verbs", "shm", "stream"),
                          [](const auto& info) {
                            const std::string way = info.param;
-                           return way == "grpc" ? "Grpc" : way == "shm" ? "Shm" : "GrpcAndVerbs";
+                           return way == "stream" ? "Stream"
+                                  : way == "grpc" ? "Grpc"
+                                  : way == "shm"  ? "Shm"
+                                                  : "GrpcAndVerbs";
                          });
 
 TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
@@ -117,11 +124,26 @@ TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
     worker->steps()->CleanupStep(step);
   }
   const auto stats = worker->Stats();
-  if (std::string(GetParam()) == "grpc+verbs") {
+  const std::string way = GetParam();
+  if (way == "grpc+verbs" || way == "stream") {
     EXPECT_EQ(stats.at("rdma_fetches"), 5) << worker->Explain("");
-    EXPECT_NE(worker->Explain(ps->worker()).find("rdma/soft"), std::string::npos);
+    EXPECT_NE(
+        worker->Explain(ps->worker()).find(way == "stream" ? "over grpc/stream" : "rdma/soft"),
+        std::string::npos);
   } else {
     EXPECT_EQ(stats.count("rdma_fetches"), std::string(GetParam()) == "shm" ? 1u : 0u);
+  }
+  // Each five of four bytes; the producer counts what it answers by calls.
+  const bool by_calls = way == "grpc";
+  auto of_calls = ps->Stats();
+  for (int i = 0; by_calls && i < 1000 && of_calls.at("grpc_tensors") < 5; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));  // The last counts when its answer has gone.
+    of_calls = ps->Stats();
+  }
+  EXPECT_EQ(of_calls.at("grpc_tensors"), by_calls ? 5 : 0);
+  EXPECT_EQ(of_calls.at("grpc_bytes"), by_calls ? 20 : 0);
+  if (!by_calls) {
+    EXPECT_EQ(stats.at(way == "shm" ? "shm_fetched_bytes" : "rdma_fetched_bytes"), 20);
   }
   const bool shares = std::string(GetParam()) == "shm";
   if (shares) {
@@ -523,6 +545,7 @@ TEST(Server, CallsBetweenPeers) {
       worker->calls()->AbortStep(ps->worker(), 7, absl::DataLossError("bad rows"), timeout).ok());
   EXPECT_TRUE(absl::IsDataLoss(step->Send(key, {}, Int(1), false)));
   EXPECT_TRUE(worker->calls()->CleanupStep(ps->worker(), 7, timeout).ok());
+  EXPECT_EQ(ps->steps()->FindStep(7), nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(
       worker->calls()->AbortStep(ps->worker(), 8, absl::OkStatus(), timeout)));
 }
@@ -677,45 +700,160 @@ class SlowDevice final : public DeviceContext {
   }
   void StartCopy(const Tensor& from, const Tensor& into,
                  absl::AnyInvocable<void(absl::Status) &&> done) override {
+    MutexLock lock(&mu_);
     memcpy(into.mutable_data(), from.data(), from.bytes());
-    done_ = std::move(done);
-    begun.Notify();
+    copies_.push_back(std::move(done));
+    begun_.NotifyAll();
   }
-  void EndCopy() { std::move(done_)(absl::OkStatus()); }
-
-  absl::Notification begun;
+  // Waits until a copy is under way.
+  bool AwaitCopy() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    MutexLock lock(&mu_);
+    while (copies_.empty() && !begun_.WaitUntil(&mu_, until)) {
+    }
+    return !copies_.empty();
+  }
+  void EndCopy() {
+    absl::AnyInvocable<void(absl::Status) &&> done;
+    {
+      MutexLock lock(&mu_);
+      done = std::move(copies_.front());
+      copies_.pop_front();
+    }
+    std::move(done)(absl::OkStatus());
+  }
 
  private:
-  absl::AnyInvocable<void(absl::Status) &&> done_;
+  Mutex mu_;
+  CondVar begun_;
+  std::deque<absl::AnyInvocable<void(absl::Status) &&>> copies_ ABSL_GUARDED_BY(mu_);
 };
 
 // Servers of which one fetches from the other what a device copies to the host for it.
 struct CopyForAPeer {
-  CopyForAPeer() {
-    ps = Start(Config("ps", 0, "grpc"));
-    ServerConfig config = Config("worker", 0, "grpc");
+  explicit CopyForAPeer(const std::string& way) {
+    ps = Start(Config("ps", 0, way));
+    ServerConfig config = Config("worker", 0, way);
     config.join = Seed(*ps);
     worker = Start(config);
-    const TensorKey key = Key(*ps, worker->worker(), "edge");
+    key = Key(*ps, worker->worker(), "edge");
+    Send();
+    got = Fetch(&cancellation);
+    EXPECT_TRUE(device->AwaitCopy()) << worker->Explain("");
+  }
+
+  // Each sends the number after the last one, from 1 on, in the device's memory.
+  void Send() {
     SendArgs args;
     args.device_context = device;
     MemorySpace space;
     space.kind = MemorySpace::Kind::kDevice;
-    auto tensor = Tensor::Adopt(&value, DType::kInt32, TensorShape({1}), space, [] {});
+    values.push_back(static_cast<int32_t>(values.size()) + 1);
+    auto tensor = Tensor::Adopt(&values.back(), DType::kInt32, TensorShape({1}), space, [] {});
     EXPECT_TRUE(tensor.ok()) << tensor.status();
     EXPECT_TRUE((*ps->steps()->StartStep(1))->Send(key, args, *tensor, false).ok());
-    (*worker->steps()->StartStep(1))->RecvAsync(key, {}, [](Received&&) {});
-    EXPECT_TRUE(device->begun.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  }
+  struct Result {
+    absl::Notification ended;
+    Received received;
+    int32_t Value() {
+      EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      return received.status.ok() ? *received.tensor.data_as<int32_t>() : 0;
+    }
+  };
+  std::shared_ptr<Result> Fetch(Cancellation* cancellation = nullptr) {
+    auto result = std::make_shared<Result>();
+    RecvArgs args;
+    args.cancellation = cancellation;
+    (*worker->steps()->StartStep(1))->RecvAsync(key, args, [result](Received&& received) {
+      result->received = std::move(received);
+      result->ended.Notify();
+    });
+    return result;
   }
 
-  int32_t value = 7;
+  std::deque<int32_t> values;
+  Cancellation cancellation;  // It ends `got`.
   std::shared_ptr<SlowDevice> device = std::make_shared<SlowDevice>();
   std::unique_ptr<Server> ps;
   std::unique_ptr<Server> worker;
+  TensorKey key;
+  std::shared_ptr<Result> got;
 };
 
-TEST(Server, StopWaitsForADeviceThatCopiesForAPeer) {
-  CopyForAPeer pair;
+TEST_P(EveryWay, WhatADeviceHasIsCopiedForPeers) {
+  CopyForAPeer pair(GetParam());
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(pair.got->ended.HasBeenNotified());
+  pair.device->EndCopy();
+  EXPECT_EQ(pair.got->Value(), 1);
+}
+
+TEST_P(EveryWay, WhatIsGivenUpDuringTheCopyStaysFirstInItsLine) {
+  CopyForAPeer pair(GetParam());
+  pair.Send();
+  pair.cancellation.StartCancel();
+  EXPECT_TRUE(pair.got->ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_TRUE(absl::IsCancelled(pair.got->received.status)) << pair.got->received.status;
+  pair.device->EndCopy();
+  for (int32_t value : {1, 2}) {
+    const auto result = pair.Fetch();
+    ASSERT_TRUE(pair.device->AwaitCopy());  // It copies what was sent, not a copy.
+    pair.device->EndCopy();
+    EXPECT_EQ(result->Value(), value);
+  }
+}
+
+// One server fetches from the other into memory of a device, with a destination there or without.
+TEST_P(EveryWay, MemoryOfADeviceIsFilledByACopyThatNothingCutsShort) {
+  auto ps = Start(Config("ps", 0, GetParam()));
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  const auto device = std::make_shared<SlowDevice>();
+  const TensorKey key =
+      *TensorKey::Parse(absl::StrFormat("%s/device:CPU:0;%016x;%s/device:GPU:0;edge;0:0",
+                                        ps->worker(), ps->incarnation(), worker->worker()));
+  int32_t there = 0;
+  MemorySpace space;
+  space.kind = MemorySpace::Kind::kDevice;
+  for (bool has_destination : {false, true}) {
+    ASSERT_TRUE(Send(ps.get(), 1, key, Int(7)).ok());
+    RecvArgs args;
+    Cancellation cancellation;
+    args.cancellation = &cancellation;
+    args.device_context = device;
+    if (has_destination) {
+      args.destination = *Tensor::Adopt(&there, DType::kInt32, TensorShape({1}), space, [] {});
+    }
+    absl::Notification ended;
+    Received got;
+    (*worker->steps()->StartStep(1))->RecvAsync(key, args, [&](Received&& received) {
+      got = std::move(received);
+      ended.Notify();
+    });
+    ASSERT_TRUE(device->AwaitCopy()) << worker->Explain("");
+    cancellation.StartCancel();
+    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_FALSE(ended.HasBeenNotified());
+    std::thread ends([&] {
+      absl::SleepFor(absl::Milliseconds(100));
+      device->EndCopy();
+    });
+    const absl::Status stopped =
+        has_destination ? worker->Stop(absl::Seconds(10)) : absl::OkStatus();
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    ASSERT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    ends.join();
+    ASSERT_TRUE(got.status.ok()) << got.status;
+    EXPECT_EQ(*got.tensor.data_as<int32_t>(), 7);
+  }
+  EXPECT_EQ(there, 7);
+}
+
+TEST_P(EveryWay, StopWaitsForADeviceThatCopiesForAPeer) {
+  CopyForAPeer pair(GetParam());
   std::atomic<bool> ended{false};
   std::thread ends([&] {
     absl::SleepFor(absl::Milliseconds(300));
@@ -728,11 +866,11 @@ TEST(Server, StopWaitsForADeviceThatCopiesForAPeer) {
   ends.join();
 }
 
-TEST(Server, IsKeptForADeviceThatCopiesForAPeerForLong) {
+TEST_P(EveryWay, IsKeptForADeviceThatCopiesForAPeerForLong) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "it leaks on purpose";
 #endif
-  CopyForAPeer pair;
+  CopyForAPeer pair(GetParam());
   EXPECT_TRUE(absl::IsDeadlineExceeded(pair.ps->Stop(absl::Milliseconds(100))));
   pair.ps.reset();
   pair.device->EndCopy();  // It comes to what the server was made of.
@@ -799,6 +937,17 @@ TEST(Server, TwoServersDoNotShareAPort) {
   EXPECT_TRUE(absl::IsUnavailable((*second)->Start()));
 }
 
+TEST(Server, WhoseStatusPageHasNoPlaceDoesNotStart) {
+  ServerConfig config = Config("ps", 0, "grpc");
+  config.status_listen = "127.0.0.1:0";
+  auto first = Start(config);
+  config.task = 1;
+  config.status_listen = first->status_address();
+  auto second = ServerBuilder().SetEnvironment({}).Build(config);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(absl::IsUnavailable((*second)->Start()));
+}
+
 TEST(Server, ALimitThatIsNoneIsRefusedAtTheStart) {
   ServerConfig config = Config("ps", 0, "grpc");
   config.max_held_bytes = UINT64_MAX;
@@ -842,6 +991,13 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
   config = Config("ps", 0, "grpc");
   config.resolver = "zookeeper";
   EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  config.resolver = "etcd:127.0.0.1:1";
+  config.etcd_certificate_file = "certificate.pem";
+  for (const char* key : {"", "key.pem"}) {
+    config.etcd_key_file = key;
+    EXPECT_EQ(BuildStatus(config).message(),
+              "etcd_certificate_file needs etcd_key_file and etcd_ca_file beside it");
+  }
   for (const char* listen : {"127.0.0.1:many", "127.0.0.1:65536"}) {
     config = Config("ps", 0, "grpc");
     config.listen = listen;

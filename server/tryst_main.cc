@@ -20,6 +20,7 @@
 #include "server/doctor/doctor_command.h"
 #include "server/page/job_page.h"
 #include "server/peer_client.h"
+#include "server/process/grpc_locks.h"
 #include "server/process/grpc_log.h"
 #include "server/process/lean_heap.h"
 #include "server/process/stop_signals.h"
@@ -197,6 +198,7 @@ int Bench(const CommandLine& line) {
 
 int Main(const std::vector<std::string>& args) {
   SetGrpcLog(GrpcLog::kNowhere);
+  StopLookingForDeadlocks();
   const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
   if (!line.ok()) {
     (void)Fail(line.status());

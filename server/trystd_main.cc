@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/log_record.h"
 #include "base/printable.h"
+#include "server/process/grpc_locks.h"
 #include "server/process/grpc_log.h"
 #include "server/process/lean_heap.h"
 #include "server/process/stop_signals.h"
@@ -32,6 +33,7 @@ int Main(const std::vector<std::string>& args) {
   signal(SIGPIPE, SIG_IGN);
   const LeanHeap heap;
   SetGrpcLog(GrpcLog::kAsOurs);
+  StopLookingForDeadlocks();
   std::vector<std::string> rest;
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);
   if (!config.ok()) return Fail(config.status());

@@ -23,7 +23,7 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 # INPUTS: folders or files (a prefix of the path), or //TARGETS, which stand for every source that they are made from.
 # In the arguments, @SEED is another number in each run, @FIRST is asan or tsan, turned by the day.
 lanes='
-plain      | always | 38 | -      | .                                                                         | test
+plain      | always | 45 | -      | .                                                                         | test
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
 guest      | 0      | 11 | x86_64 | //channel/... //verbs/... //server/... tests/hardware tools run           | test --guest
 previous   | 0      | 12 | -      | //tests/release/versions:peer tests/release/versions                      | test --previous
@@ -37,7 +37,7 @@ bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst ben
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
 attack     | 4      |  4 | -      | //tests/attack:attack //tests/process/e2e:load_worker                     | attack --minutes 2 --seed=@SEED
 fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/process/oncall tests/release/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/process/oncall/...
-locks      | 6      | 24 | -      | //... run tools                                                           | lint --locks
+locks      | 6      | 26 | -      | //... run tools                                                           | lint --locks
 tensorflow | 6      |  6 | x86_64 pypi | //python/... python plugins/tensorflow tests/frameworks/tensorflow examples/tensorflow | test --tensorflow
 '
 

@@ -107,6 +107,9 @@ struct SendWork {
   // The bytes are copied during PostSend(); local keys are not used.
   bool inline_data = false;
   absl::Span<const Entry> entries;  // Needed only until PostSend() returns.
+  // What the bytes belong to: for QueuePairOptions::keep, as long as the bytes must be there. Null:
+  // nobody can keep them.
+  const void* owner = nullptr;
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;  // Ignored if no byte is moved.
   uint32_t immediate = 0;   // In host order on both sides; the NIC converts.
@@ -180,6 +183,9 @@ enum class QueuePairState : uint8_t {
   kDrained,  // Broken, and every work has come back: no byte can land through it any more.
 };
 
+// Keeps what a work's bytes belong to, which then neither goes nor changes.
+using KeepOwner = std::shared_ptr<const void> (*)(const void* owner);
+
 struct QueuePairOptions {
   CompletionQueue* completions = nullptr;  // A queue of the Nic that makes the queue pair.
   uint32_t send_depth = 128;
@@ -196,6 +202,11 @@ struct QueuePairOptions {
   // the process, and acknowledge only as often as needed to keep room. Set it on both sides of a
   // connection, or on neither.
   bool ends_when_left = false;
+  // This end should make the connection where either end could: it can reach the other for sure.
+  bool dials = false;
+  // For NICs in software that hand bytes on and cannot take them back: they copy what they cannot
+  // keep. May be null.
+  KeepOwner keep = nullptr;
 };
 
 // A reliable connection: what is posted arrives once and in order, or the queue pair breaks. It may

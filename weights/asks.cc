@@ -28,7 +28,7 @@ constexpr KindName kKindNames[] = {
     {WeightAsk::Kind::kReady, "ready", 1},       {WeightAsk::Kind::kSealed, "sealed", 1},
     {WeightAsk::Kind::kVersion, "version", 1},   {WeightAsk::Kind::kNewer, "newer", 1},
     {WeightAsk::Kind::kLayouts, "layouts", 1},   {WeightAsk::Kind::kList, "list", 1},
-    {WeightAsk::Kind::kPart, "part", 4},         {WeightAsk::Kind::kNews, "news", 1},
+    {WeightAsk::Kind::kPart, "part", 6},         {WeightAsk::Kind::kNews, "news", 1},
     {WeightAsk::Kind::kQuestion, "question", 1},
 };
 
@@ -42,6 +42,11 @@ bool ReadDecimal(absl::string_view text, T* number) {
 bool ReadHex(absl::string_view text, uint64_t* number) {
   return text.size() == 16 && std::all_of(text.begin(), text.end(), absl::ascii_isxdigit) &&
          absl::SimpleHexAtoi(text, number);
+}
+
+bool ReadFlag(absl::string_view text, bool* flag) {
+  *flag = text == "1";
+  return *flag || text == "0";
 }
 
 // "105.00f3...": a number and a birth.
@@ -81,7 +86,8 @@ bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
       return ReadVersion(words[1], ask);
     case WeightAsk::Kind::kPart:
       return ReadVersion(words[1], ask) && ReadDecimal(words[2], &ask->tensor) &&
-             ReadBox(words[3], &ask->box) && ReadDecimal(words[4], &ask->base);
+             ReadBox(words[3], &ask->box) && ReadDecimal(words[4], &ask->base) &&
+             ReadFlag(words[5], &ask->may_be_sent_on) && ReadHex(words[6], &ask->holder);
     case WeightAsk::Kind::kNews:
       return ReadHex(words[1], &ask->incarnation);
     case WeightAsk::Kind::kQuestion:
@@ -143,7 +149,8 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
   for (int i = 0; i < ask.box.rank(); ++i) {
     absl::StrAppend(&edge, i == 0 ? "" : ",", ask.box.begin[i], "+", ask.box.extent[i]);
   }
-  absl::StrAppend(&edge, "|", ask.base);
+  absl::StrAppend(&edge, "|", ask.base, ask.may_be_sent_on ? "|1|" : "|0|",
+                  absl::Hex(ask.holder, absl::kZeroPad16));
   return edge;
 }
 

@@ -19,9 +19,12 @@
 //   newer|NUMBER                the newest sealed version, when it is above the number
 //   layouts|DIGEST              what was declared
 //   list|NUMBER.BIRTH           the owner's list of digests
-//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...|BASE   bytes of one of its boxes, and their digest
-//                               unless it is all of the box; or of the bytes what makes them of
-//                               those of version BASE, where that is shorter
+//   part|NUMBER.BIRTH|TENSOR|BEGIN+EXTENT,...|BASE|MAY_BE_SENT_ON|HOLDER   bytes of one of its
+//                               boxes, and their digest unless it is all of the box; or of the
+//                               bytes what makes them of those of version BASE, where that is
+//                               shorter; or whom to ask for them (weights/chain.h). HOLDER is the
+//                               asker's incarnation, if it will have them for others, or 0.
+//                               Holders are asked the same, and answer without a digest.
 // and the first of them, which keeps the log:
 //   question|QUESTION           EncodeAnswer() to an EncodeQuestion(), at once
 //   news|INCARNATION            EncodeAnswer() when there is something to tell without a question;
@@ -34,13 +37,15 @@ struct WeightAsk {
   enum class Kind { kReady, kSealed, kVersion, kNewer, kLayouts, kList, kPart, kQuestion, kNews };
   Kind kind = Kind::kNewer;
   uint64_t number = 0;
-  uint64_t birth = 0;        // kList, kPart.
-  std::string digest;        // kLayouts, as Digest::ToString().
-  uint32_t tensor = 0;       // kPart.
-  Box box;                   // kPart; whether it is within a tensor is not known yet.
-  uint64_t base = 0;         // kPart; 0: none.
-  std::string question;      // kQuestion, as EncodeQuestion() has it.
-  uint64_t incarnation = 0;  // kNews.
+  uint64_t birth = 0;           // kList, kPart.
+  std::string digest;           // kLayouts, as Digest::ToString().
+  uint32_t tensor = 0;          // kPart.
+  Box box;                      // kPart; whether it is within a tensor is not known yet.
+  uint64_t base = 0;            // kPart; 0: none.
+  bool may_be_sent_on = false;  // kPart.
+  uint64_t holder = 0;          // kPart.
+  std::string question;         // kQuestion, as EncodeQuestion() has it.
+  uint64_t incarnation = 0;     // kNews.
 };
 
 // Letters, digits, '_', '-', '.' and '/', up to 128 of them. kInvalidArgument.

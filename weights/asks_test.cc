@@ -20,7 +20,8 @@ WeightAsk Part() {
 
 TEST(AsksTest, WhatIsAskedComesBack) {
   WeightAsk ask = Part();
-  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|0");
+  EXPECT_EQ(EdgeOf("a/b", ask),
+            "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|0|0|0000000000000000");
   auto read = ParseEdge("a/b", EdgeOf("a/b", ask));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->number, 105u);
@@ -28,9 +29,17 @@ TEST(AsksTest, WhatIsAskedComesBack) {
   EXPECT_EQ(read->tensor, 7u);
   EXPECT_EQ(read->box, ask.box);
   EXPECT_EQ(read->base, 0u);
+  EXPECT_FALSE(read->may_be_sent_on);
+  EXPECT_EQ(read->holder, 0u);
   ask.base = 104;
-  EXPECT_EQ(EdgeOf("a/b", ask), "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|104");
-  EXPECT_EQ(ParseEdge("a/b", EdgeOf("a/b", ask))->base, 104u);
+  ask.may_be_sent_on = true;
+  ask.holder = 0xa7;
+  EXPECT_EQ(EdgeOf("a/b", ask),
+            "|weights|a/b|part|105.00000000000000f3|7|0+4,8+16|104|1|00000000000000a7");
+  read = ParseEdge("a/b", EdgeOf("a/b", ask));
+  EXPECT_EQ(read->base, 104u);
+  EXPECT_TRUE(read->may_be_sent_on);
+  EXPECT_EQ(read->holder, 0xa7u);
   ask.box.begin.clear();
   ask.box.extent.clear();
   EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->box, Box());
@@ -58,7 +67,7 @@ TEST(AsksTest, WhatIsAskedComesBack) {
 }
 
 TEST(AsksTest, OtherEdgesAreRefused) {
-  const std::string part = "part|105.00000000000000f3|7|";
+  const std::string part = "part|105.00000000000000f3|7|", rest = "|0|0|0000000000000000";
   for (const std::string edge : {"",
                                  "ready",
                                  "ready|",
@@ -76,9 +85,13 @@ TEST(AsksTest, OtherEdgesAreRefused) {
                                  "part|1.00000000000000f3|7",
                                  "part|1.00000000000000f3|7|0+1",
                                  "part|1.00000000000000f3|7|0+1|",
-                                 "part|1.00000000000000f3|7|0+1|x",
-                                 "part|1.00000000000000f3|7|0+1|0|0",
-                                 "part|1.00000000000000f3|4294967296||0",
+                                 "part|1.00000000000000f3|7|0+1|0",
+                                 "part|1.00000000000000f3|7|0+1|x|0|0000000000000000",
+                                 "part|1.00000000000000f3|7|0+1|0|2|0000000000000000",
+                                 "part|1.00000000000000f3|7|0+1|0||0000000000000000",
+                                 "part|1.00000000000000f3|7|0+1|0|0|0",
+                                 "part|1.00000000000000f3|7|0+1|0|0|0000000000000000|0",
+                                 "part|1.00000000000000f3|4294967296||0|0|0000000000000000",
                                  "news|",
                                  "news|1",
                                  "news|00000000000000ag",
@@ -90,10 +103,10 @@ TEST(AsksTest, OtherEdgesAreRefused) {
   }
   for (const std::string box : {"1", "1+", "+1", "-1+2", "1+-2", "1+2,", "1+9223372036854775808",
                                 "1+2+3", "1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1,1+1"}) {
-    EXPECT_FALSE(ParseEdge("s", absl::StrCat("|weights|s|", part, box, "|0")).ok()) << box;
+    EXPECT_FALSE(ParseEdge("s", absl::StrCat("|weights|s|", part, box, rest)).ok()) << box;
   }
-  EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2|0")).ok());
-  EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2|0")).ok());
+  EXPECT_TRUE(ParseEdge("s", absl::StrCat("|weights|s|", part, "1+2", rest)).ok());
+  EXPECT_FALSE(ParseEdge("t", absl::StrCat("|weights|s|", part, "1+2", rest)).ok());
   const std::string longest(2 * kMaxQuestionBytes, '0');
   EXPECT_TRUE(ParseEdge("s", "|weights|s|question|" + longest).ok());
   EXPECT_FALSE(ParseEdge("s", "|weights|s|question|" + longest + "00").ok());

@@ -138,6 +138,14 @@ Strides Dense(const Extents& extent) {
   return dense;
 }
 
+bool LiesDense(const Extents& extent, const Strides& lies) {
+  const Strides dense = Dense(extent);
+  for (size_t i = 0; i < extent.size(); ++i) {
+    if (extent[i] > 1 && lies.steps[i] != dense.steps[i]) return false;
+  }
+  return true;
+}
+
 Strides PartOf(const Box& box, const Strides& lies, const Box& part) {
   TRYST_CHECK(Contains(box, part));
   Strides its = lies;

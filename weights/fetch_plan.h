@@ -23,6 +23,8 @@ struct Strides {
 };
 // A box that lies dense, in row-major order, at the beginning of its memory.
 Strides Dense(const Extents& extent);
+// Whether it lies dense, wherever it begins.
+bool LiesDense(const Extents& extent, const Strides& lies);
 // `part` of a box that lies so. REQUIRES: Contains(box, part).
 Strides PartOf(const Box& box, const Strides& lies, const Box& part);
 

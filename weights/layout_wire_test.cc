@@ -179,7 +179,11 @@ TEST(LayoutWireTest, WhatIsWrongIsSaid) {
       {[](M* m) { m->set_box_extents(0, 2); }, "element [2] of [4] is in no owner's box"},
       {[](M* m) { m->set_box_extents(0, 4); }, "element [3] of [4] is in 2 boxes"},
   };
-  ASSERT_TRUE(DecodeLayouts(Message().SerializeAsString()).ok());
+  const std::string good = Message().SerializeAsString();
+  ASSERT_TRUE(DecodeLayouts(good).ok());
+  EXPECT_EQ(DecodeLayouts(good + std::string("\xf8\x01\x00", 3)).status().message(),
+            "the declaration of layouts is malformed: it is no message that can be parsed")
+      << "a field that no release has";
   int number = 0;
   for (const auto& [spoil, said] : cases) {
     rpc::WeightLayouts message = Message();
@@ -189,6 +193,37 @@ TEST(LayoutWireTest, WhatIsWrongIsSaid) {
     EXPECT_NE(declared.status().message().find(said), absl::string_view::npos)
         << number << ": " << declared.status();
     ++number;
+  }
+}
+
+// The product is 5 * 2^64 + 384: in 64 bits as many as the owners.
+TEST(LayoutWireTest, AMeshWhosePositionsDoNotFitANumberIsRefused) {
+  TensorLayout layout;
+  layout.name = "w";
+  layout.dtype = DType::kFloat;
+  layout.shape = {4};
+  layout.mesh = {2939, 2942, 3412, 3427, 2479, 368};
+  layout.placements.assign(6, {Placement::kReplicate});
+  for (uint32_t owner = 0; owner < 384; ++owner) layout.owners.push_back(owner);
+  EXPECT_EQ(CheckLayout(layout, 384).message(),
+            "layout of tensor \"w\": its mesh has 8646538 positions and it names 384 owners: make "
+            "both numbers equal");
+}
+
+TEST(LayoutWireTest, BoxesStandAlone) {
+  TensorLayout boxed;
+  boxed.name = "w";
+  boxed.dtype = DType::kFloat;
+  boxed.shape = {4};
+  boxed.boxes = {{0, Box::Whole(boxed.shape)}};
+  ASSERT_TRUE(CheckLayout(boxed, 1).ok());
+  TensorLayout with_mesh = boxed, with_placements = boxed, with_owners = boxed;
+  with_mesh.mesh = {1};
+  with_placements.placements = {{0}};
+  with_owners.owners = {0};
+  for (const TensorLayout& layout : {with_mesh, with_placements, with_owners}) {
+    EXPECT_EQ(CheckLayout(layout, 1).message(),
+              "layout of tensor \"w\": it has both a mesh and explicit boxes: give one of the two");
   }
 }
 

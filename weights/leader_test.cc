@@ -165,6 +165,30 @@ TEST_F(LeaderTest, WhatAnOwnerHasReadyIsSealedAtOnce) {
   EXPECT_TRUE(IsOpen(4)) << "it has as many ready as before, and another one";
 }
 
+TEST_F(LeaderTest, AnOwnerThatNamesANumberTwiceSpeaksForItselfAlone) {
+  LogEntry owners;
+  owners.kind = EntryKind::kOwners;
+  owners.term = 1;
+  owners.incarnations = {kOwner, kOwner + 1};
+  Put(owners);
+  now_ns_ += 1000 * kMs;
+  Lead();
+  const auto says = [&](uint32_t rank, size_t times) {
+    Question question = Ask(kOwner + rank);
+    question.owner = true;
+    question.owners = 2;
+    question.rank = rank;
+    question.term = 1;
+    question.ready.assign(times, {1, 3, {}});
+    Hear(question);
+  };
+  says(0, 0);
+  says(1, 2);
+  EXPECT_FALSE(IsOpen(3));
+  says(0, 1);
+  EXPECT_TRUE(IsOpen(3));
+}
+
 TEST_F(LeaderTest, WhatCannotBeJudgedYetIsSealedLater) {
   Write();
   now_ns_ += 1000 * kMs;

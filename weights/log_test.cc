@@ -209,6 +209,15 @@ TEST(WeightLogTest, AStateKeepsToTheRulesOfEntries) {
   wrong = state;
   wrong.active.version.birth = 0;
   EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok());
+  wrong = state;
+  wrong.active = {};
+  wrong.floor = kMaxOpenVersions + 1;
+  for (uint64_t number = 1; number <= kMaxOpenVersions; ++number) {
+    wrong.open.push_back(Sealed(number, 2));
+  }
+  EXPECT_TRUE(DecodeState(EncodeState(wrong)).ok());
+  wrong.open.push_back(Sealed(kMaxOpenVersions + 1, 2));
+  EXPECT_FALSE(DecodeState(EncodeState(wrong)).ok()) << "more than may be open";
 }
 
 // What a stranger sends may be anything; what is taken keeps to the bounds.

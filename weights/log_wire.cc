@@ -170,8 +170,7 @@ absl::StatusOr<LogState> DecodeState(absl::string_view bytes) {
       !Unpack(message.owners(), kMaxOwners, &state.owners) ||
       !Unpack(message.replaced(), kMaxReplaced, &state.replaced) ||
       !Unpack(message.layout(), &state.layout) ||
-      !Unpack(message.members(), kMaxGroup, &state.members) ||
-      message.sealed_size() > static_cast<int>(kMaxOpenVersions) + 1) {
+      !Unpack(message.members(), kMaxGroup, &state.members)) {
     return absl::InvalidArgumentError(
         "the state of a log of weights is malformed: a column is too long");
   }

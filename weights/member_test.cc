@@ -135,6 +135,28 @@ TEST_F(MemberTest, AnAnswerToAnotherQuestionGivesItsOwnTimeOrNone) {
   EXPECT_EQ(Served(), 0) << "it is for a former life";
 }
 
+// Where its questions follow each other quickly, each of the places in which it notes when it asked
+// has a time that would do.
+TEST_F(MemberTest, AnAnswerBeforeItsQuestionGivesNone) {
+  Begin();
+  for (int i = 0; i < 8; ++i) {
+    Answer more = Reply();
+    ++more.length;  // There is more to ask for.
+    const uint64_t before = asked_.question;
+    member_.OnAnswer(more, clock_.now_ns);
+    ASSERT_EQ(asked_.question, before + 1);
+  }
+  permit_.End();
+  Answer early = Reply();
+  early.permit = true;
+  early.question = asked_.question + 1;
+  member_.OnAnswer(early, clock_.now_ns);
+  EXPECT_EQ(Served(), 0);
+  early.question = asked_.question;
+  member_.OnAnswer(early, clock_.now_ns);
+  EXPECT_EQ(Served(), 1);
+}
+
 TEST_F(MemberTest, WhoHoldsTakesNoPermitUntilItIsDecided) {
   Begin();
   member_.OnAnswer(Prepare(false), clock_.now_ns);

@@ -216,7 +216,6 @@ void GroupOwner::EndSeal(uint64_t number, absl::StatusOr<LogEntry> result) {
 void GroupOwner::EndActivate(absl::Status status) {
   Done done = std::move(activated_);
   activated_ = nullptr;
-  wish_ = {};
   done(std::move(status));
 }
 

@@ -67,6 +67,10 @@ struct Answer {
   uint64_t settled = 0;  // Every member serves the active version, and this is its number.
 };
 
+// Takes out the answers that are for one, in their order, which the others keep: what is told last
+// has all of what was told before.
+std::vector<Answer> TakeFor(uint64_t incarnation, std::vector<Answer>* answers);
+
 // As they travel. The longest answer has a state and as many of the longest entries as fit in one.
 inline constexpr size_t kMaxQuestionBytes = 512;
 inline constexpr size_t kMaxAnswerBytes =

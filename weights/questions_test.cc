@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "proto/weights_log.pb.h"
 #include "weights/stage_table.h"
@@ -72,6 +73,27 @@ TEST(QuestionsTest, AnAnswerArrivesAsItWas) {
   EXPECT_EQ(came->prepare, sent.prepare);
   EXPECT_TRUE(came->hold && came->permit);
   EXPECT_EQ(came->settled, 10u);
+}
+
+TEST(QuestionsTest, WhatIsForOneKeepsItsOrder) {
+  std::vector<Answer> answers;
+  for (uint64_t i = 0; i < 40; ++i) {
+    Answer answer;
+    answer.incarnation = 1 + i * 7 % 3;
+    answer.length = i;
+    answers.push_back(answer);
+  }
+  const std::vector<Answer> own = TakeFor(2, &answers);
+  EXPECT_EQ(own.size(), 13u);
+  EXPECT_EQ(answers.size(), 27u);
+  for (const std::vector<Answer>& all : {own, answers}) {
+    for (size_t i = 1; i < all.size(); ++i) {
+      EXPECT_EQ(all[i].incarnation == 2, all.size() == own.size());
+      EXPECT_GT(all[i].length, all[i - 1].length);
+    }
+  }
+  EXPECT_TRUE(TakeFor(9, &answers).empty());
+  EXPECT_EQ(answers.size(), 27u);
 }
 
 TEST(QuestionsTest, WhatIsOutOfBoundsIsRefused) {

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -147,6 +149,15 @@ absl::StatusOr<Answer> DecodeAnswer(absl::string_view bytes) {
   answer.permit = message.permit();
   answer.settled = message.settled();
   return answer;
+}
+
+std::vector<Answer> TakeFor(uint64_t incarnation, std::vector<Answer>* answers) {
+  const auto own = std::stable_partition(
+      answers->begin(), answers->end(),
+      [incarnation](const Answer& answer) { return answer.incarnation != incarnation; });
+  std::vector<Answer> taken(std::make_move_iterator(own), std::make_move_iterator(answers->end()));
+  answers->erase(own, answers->end());
+  return taken;
 }
 
 }  // namespace tryst

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "bench/peers/harness.h"
 #include "grpc.grpc.pb.h"
 
@@ -294,6 +295,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && tryst::Has(argv[1], "bytes")) {
     // A receive buffer is freed and allocated again at once, so malloc must keep its memory.
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // As trystd has it.
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
   }

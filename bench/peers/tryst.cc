@@ -1,6 +1,6 @@
 // Tryst as its users use it: a server in each process, Send, and RecvAsync into the caller's
-// memory. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
-// memory and are read where they are. -executor: callbacks run on the server's threads, not
+// memory. soft, grpc, stream (of gRPC), shm-copy: the path; shm-ref: the producer's tensors lie in
+// shared memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
 // of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN: the
 // server has N of them; -helpers0: nobody helps its pollers; -c: by the C interface's tryst_recv,
@@ -26,6 +26,7 @@
 #include "server/c/tryst_v1.h"
 #include "server/data_plane/open_nics.h"
 #include "server/members/membership.h"
+#include "server/process/grpc_locks.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 
@@ -334,7 +335,7 @@ class Process {
     config.job = is_child_ ? "producer" : "consumer";
     config.task = is_child_ ? getpid() : 0;
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
-    config.nic = "soft";
+    config.nic = Has(variant, "stream") ? "grpc" : Has(variant, "grpc") ? "calls" : "soft";
     if (Has(variant, "pollers")) config.pollers = absl::StrCat(NumberAfter(variant, "pollers"));
     config.shm = Has(variant, "shm") ? "on" : "off";
     if (Has(variant, "ofi:")) {
@@ -382,6 +383,7 @@ class Process {
 }  // namespace tryst
 
 int main(int argc, char** argv) {
+  tryst::StopLookingForDeadlocks();
   const bool incast = argc > 2 && std::string(argv[2]) == "incast";
   auto* process = new tryst::Process(argc == 7, incast);  // Never deleted: the harness exits.
   tryst::Library library;

@@ -80,8 +80,11 @@ class Arena::Block final : public Storage {
 
 Arena::Arena(const ArenaOptions& options) : options_(options), next_id_(options.seed) {}
 
+// Blocks that are lent own the arena. Who allocates has a pointer of its own, since what is kept
+// for peers owns such blocks, and would else stay for ever.
 std::shared_ptr<Arena> Arena::Make(const ArenaOptions& options) {
-  return std::shared_ptr<Arena>(new Arena(options));
+  const std::shared_ptr<Arena> owned(new Arena(options));
+  return std::shared_ptr<Arena>(owned.get(), [owned](Arena* arena) { arena->StopKeeping(); });
 }
 
 Arena::~Arena() {
@@ -318,6 +321,14 @@ ArenaCounters Arena::counters() const {
 void Arena::KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> over) {
   MutexLock lock(&kept_mu_);
   kept_.push_back({std::move(holder), std::move(over)});
+}
+
+void Arena::StopKeeping() {
+  std::vector<Kept> kept;  // Destroyed without the lock, as in DropKept().
+  {
+    MutexLock lock(&kept_mu_);
+    kept.swap(kept_);
+  }
 }
 
 void Arena::DropKept() {

@@ -49,6 +49,8 @@ struct ArenaCounters {
 // back to the system. Lives until its last block has come back.
 class Arena final : public Allocator, public std::enable_shared_from_this<Arena> {
  public:
+  // Who has what this returns may allocate. When nobody has it any more nothing is lent again, so
+  // nothing is kept for peers (KeepWhile) either: they have mapped the memory themselves.
   static std::shared_ptr<Arena> Make(const ArenaOptions& options);
   ~Arena() override;
 
@@ -80,8 +82,9 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   void SetPeerWatcher(std::shared_ptr<SegmentWatcher> watcher) { watcher_ = std::move(watcher); }
   const std::shared_ptr<SegmentWatcher>& peer_watcher() const { return watcher_; }
 
-  // Keeps `holder` until the arena ends, or until `over`, asked when room is needed, says that it
-  // need not be kept: for a peer that still reads our memory after its channel has ended.
+  // Keeps `holder` until nobody allocates here any more, or until `over`, asked when room is
+  // needed, says that it need not be kept: for a peer that still reads our memory after its channel
+  // has ended.
   void KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> over);
 
  private:
@@ -103,6 +106,7 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   bool MakeWay(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropEmptySegments(uint64_t until_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropKept();
+  void StopKeeping();
 
   const ArenaOptions options_;
   std::shared_ptr<SegmentWatcher> watcher_;

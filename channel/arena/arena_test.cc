@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
@@ -109,6 +110,20 @@ TEST(ArenaTest, OutlivesItsOwnerForWhatIsLent) {
 }
 
 // One that holds a single tensor has no room to cut.
+// A server has stopped, and a peer has a tensor of it still.
+TEST(ArenaTest, KeepsNothingWhenNobodyAllocatesAnyMore) {
+  auto arena = Arena::Make(ArenaOptions());
+  auto holder = std::make_shared<StorageRef>(*arena->Allocate(4096));
+  const std::weak_ptr<StorageRef> kept = holder;
+  arena->KeepWhile(std::move(holder), [] { return false; });
+  const Tensor lent = *arena->AllocateTensor(DType::kUint8, {4096});
+  arena->Trim();
+  EXPECT_FALSE(kept.expired());
+  arena.reset();
+  EXPECT_TRUE(kept.expired());
+  memset(lent.mutable_data(), 1, 4096);  // What is lent stays.
+}
+
 TEST(ArenaTest, ASmallTensorLiesBesideALargeOne) {
   auto arena = Make(16 << 20);
   const StorageRef large = *arena->Allocate(900'000);

@@ -285,6 +285,13 @@ TEST_P(ChunksAskedForTest, WhatIsMappedGoesWhenEitherEndSaysSo) {
   EXPECT_FALSE(fetch()) << "once";
 }
 
+// The poller is in a callback of its user's, say, that waits for this very thread.
+TEST_P(ChunksAskedForTest, APollerThatDoesNotAnswerIsNotWaitedForForEver) {
+  std::thread caller([&] { EXPECT_EQ(engine_->ReleaseMappings(), 0u); });
+  caller.join();
+  Turns(1);  // It comes too late, and does nothing.
+}
+
 TEST_P(ChunksAskedForTest, WhatDoesNotComeIsStagedAndExplained) {
   Start();
   AnswerManifest(How::kChunks);

@@ -51,18 +51,11 @@ void DeviceFetcher::OnPoller(absl::AnyInvocable<void() &&> fn) {
   poller_->PostFn(std::move(fn));
 }
 
-bool DeviceFetcher::WantsDevice(const TensorKey& key, const RecvArgs& args) {
-  if (args.destination.valid()) return !args.destination.space().host_readable();
-  return args.device_context != nullptr && !args.alloc_attrs.on_host && key.dst().type != "CPU";
-}
-
 void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
                           DoneFn&& done) {
-  if (key.empty() || !WantsDevice(key, args)) {
-    return fetcher_->Fetch(step_id, key, args, std::move(done));
-  }
-  if (dynamic_cast<GpuContext*>(args.device_context.get()) == nullptr) {
-    return FetchByHost(step_id, key, args, std::move(done));
+  if (key.empty() || !HostFetcher::WantsDevice(key, args) ||
+      dynamic_cast<GpuContext*>(args.device_context.get()) == nullptr) {
+    return on_host_.Fetch(step_id, key, args, std::move(done));
   }
   poller_->PostFn(
       [this, op = std::make_unique<Op>(this, step_id, key, args, std::move(done))]() mutable {
@@ -79,7 +72,7 @@ void DeviceFetcher::Begin(std::unique_ptr<Op> op) {
 
 // Also ends fetches that wait in line or copy, of which the channel knows nothing.
 void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
-  fetcher_->AbortStep(step_id, status);
+  on_host_.AbortStep(step_id, status);
   poller_->PostFn([this, step_id, status] {
     std::vector<Op*> aborted;  // The newest first, so that the end of one does not start another.
     for (const auto& op : ops_) {
@@ -89,72 +82,12 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
   });
 }
 
-// For a device that is not ours: the tensor comes whole into host memory, and the device's owner
-// copies it from there.
-void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                                DoneFn&& done) {
-  if (args.device_context == nullptr) {
-    poller_->PostFn([done = std::move(done)]() mutable {
-      FailReceive(absl::InvalidArgumentError(
-                      "the receive has a destination in a GPU's memory and no device context "
-                      "by which to copy there: set RecvArgs::device_context"),
-                  nullptr, std::move(done));
-    });
-    return;
-  }
-  RecvArgs host_args = args;
-  host_args.destination = Tensor();
-  host_args.executor = nullptr;
-  fetcher_->Fetch(
-      step_id, key, host_args, [args, done = std::move(done)](Received&& received) mutable {
-        const Tensor& tensor = received.tensor;
-        if (!received.status.ok() || received.is_dead || tensor.dtype() == DType::kString) {
-          return EndReceive(args.executor, std::move(received), std::move(done));
-        }
-        absl::StatusOr<Tensor> into = args.destination;
-        if (!args.destination.valid()) {
-          into = args.device_context->Allocate(tensor.dtype(), tensor.shape(), args.alloc_attrs);
-        }
-        if (!into.ok()) return FailReceive(into.status(), args.executor, std::move(done));
-        args.device_context->StartCopy(
-            tensor, *into,
-            [args, tensor, into = *into, done = std::move(done)](absl::Status copied) mutable {
-              if (!copied.ok()) into = Tensor();
-              EndReceive(args.executor, {std::move(copied), std::move(into)}, std::move(done));
-            });
-      });
-}
-
 void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
                               const RecvArgs& args, ManyDoneFn done) {
-  ArgsOfEach each(args);
-  bool any = false;
-  for (size_t i = 0; i < keys.size() && (i == 0 || !args.destinations.empty()); ++i) {
-    any = any || WantsDevice(keys[i], each.At(i));
-  }
-  if (!any) {
+  if (!HostFetcher::AnyWantsDevice(keys, args)) {
     return fetcher_->FetchMany(step_id, keys, args, std::move(done));
   }
-  struct Many {
-    std::atomic<size_t> left{0};
-    std::vector<Received> results;
-    ManyDoneFn done;
-  };
-  auto many = std::make_shared<Many>();
-  many->results.resize(keys.size());
-  many->left = keys.size();
-  many->done = std::move(done);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    Fetch(step_id, keys[i], each.At(i), [many, i](Received&& received) {
-      many->results[i] = std::move(received);
-      if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-      absl::Status first;
-      for (const Received& each : many->results) {
-        if (first.ok()) first = each.status;
-      }
-      std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
-    });
-  }
+  FetchEach(this, step_id, keys, args, std::move(done));
 }
 
 void DeviceFetcher::FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key,

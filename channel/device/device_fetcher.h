@@ -14,6 +14,7 @@
 #include "channel/device/manifest.h"
 #include "channel/device/proved_ways.h"
 #include "channel/poller/poller.h"
+#include "rendezvous/host_fetcher.h"
 #include "rendezvous/tensor_fetcher.h"
 
 namespace tryst {
@@ -70,6 +71,8 @@ class DeviceFetcher final : public TensorFetcher {
                  ManyDoneFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
+  size_t copying() const { return on_host_.copying(); }  // As of HostFetcher. Thread-safe.
+
   // ---- Poller thread only ----
   // True when nothing of ours is under way any more. `fetcher` must end the fetches that it has.
   bool Drained() const;
@@ -80,8 +83,6 @@ class DeviceFetcher final : public TensorFetcher {
  private:
   class Op;
 
-  static bool WantsDevice(const TensorKey& key, const RecvArgs& args);
-  void FetchByHost(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
   void Begin(std::unique_ptr<Op> op);
   // Fetches something beside the tensor itself, such as a chunk or a probe.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
@@ -101,6 +102,7 @@ class DeviceFetcher final : public TensorFetcher {
 
   Poller* const poller_;
   TensorFetcher* const fetcher_;
+  HostFetcher on_host_{fetcher_};  // For devices that are not ours.
   const DeviceFetcherOptions options_;
   const uint64_t host_ = ThisHost();
   const uint64_t process_ = ThisProcess();

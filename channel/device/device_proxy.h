@@ -38,6 +38,8 @@ class DeviceProxy {
 
   TensorSource* source() { return source_.get(); }
   TensorFetcher* fetcher() { return fetcher_.get(); }
+  // Copies under way by device contexts. Their ends come to parts of this.
+  size_t copying() const { return source_->copying() + fetcher_->copying(); }
   // Null: that GPU is not open.
   DeviceEngine* engine(int ordinal) const;
 

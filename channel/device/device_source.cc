@@ -36,6 +36,7 @@ DeviceSource::DeviceSource(Poller* poller, TensorSource* source, std::vector<Dev
                            DeviceSourceOptions options)
     : poller_(poller),
       source_(source),
+      on_host_(source),
       engines_(std::move(engines)),
       options_(options),
       random_(options.seed),
@@ -73,45 +74,9 @@ void DeviceSource::End(DoneFn done, absl::StatusOr<Tensor> tensor, uint64_t turn
 void DeviceSource::EndEmpty(DoneFn done) { std::move(done)({absl::OkStatus(), Tensor(), true}); }
 
 void DeviceSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) {
-  if (key.empty()) return source_->Take(step_id, key, args, std::move(done));
-  const DeviceAsk ask = ParseDeviceAsk(key);
-  if (ask.kind != DeviceAsk::Kind::kNone) {
-    return TakeForAsker(step_id, key, ask, args, std::move(done));
-  }
-  if (key.src().type == "CPU") {
-    return source_->Take(step_id, key, args, std::move(done));
-  }
-  // An ordinary key wants the tensor in host memory.
-  source_->Take(
-      step_id, key, args, [this, step_id, key, done = std::move(done)](Received&& taken) mutable {
-        const Tensor& tensor = taken.tensor;
-        if (!taken.status.ok() || taken.is_dead || !tensor.valid() ||
-            tensor.space().host_readable()) {
-          return std::move(done)(std::move(taken));
-        }
-        if (taken.send_context == nullptr) {
-          return End(std::move(done),
-                     absl::FailedPreconditionError(
-                         "the program sent a GPU's tensor without a device context, which names "
-                         "the tensor's stream: set SendArgs::device_context"));
-        }
-        // Who fails takes no tensor.
-        const auto fail = [this, step_id, key](DoneFn fn, Received&& taken,
-                                               const absl::Status& why) {
-          source_->GiveBack(step_id, key, std::move(taken));
-          End(std::move(fn), why);
-        };
-        auto host = Tensor::Allocate(tensor.dtype(), tensor.shape());
-        if (!host.ok()) return fail(std::move(done), std::move(taken), host.status());
-        const std::shared_ptr<DeviceContext> context = taken.send_context;
-        const Tensor from = tensor;
-        context->StartCopy(from, *host,
-                           [fail, done = std::move(done), host = *host,
-                            taken = std::move(taken)](const absl::Status& copied) mutable {
-                             if (copied.ok()) return End(std::move(done), host, taken.turn);
-                             fail(std::move(done), std::move(taken), copied);
-                           });
-      });
+  const DeviceAsk ask = key.empty() ? DeviceAsk() : ParseDeviceAsk(key);
+  if (ask.kind == DeviceAsk::Kind::kNone) return on_host_.Take(step_id, key, args, std::move(done));
+  TakeForAsker(step_id, key, ask, args, std::move(done));
 }
 
 // On the poller's thread, behind give-backs: a manifest could otherwise take a tensor that was sent
@@ -161,9 +126,7 @@ void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const Devi
 
 void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Received taken) {
   const DeviceAsk ask = ParseDeviceAsk(key);
-  if (ask.kind == DeviceAsk::Kind::kNone) {
-    return source_->GiveBack(step_id, key, std::move(taken));
-  }
+  if (ask.kind == DeviceAsk::Kind::kNone) return on_host_.GiveBack(step_id, key, std::move(taken));
   auto plain = PlainKey(key, ask);
   if (ask.kind != DeviceAsk::Kind::kManifest || !plain.ok()) return;
   if (taken.is_dead || taken.tensor.dtype() == DType::kString) {

@@ -12,7 +12,7 @@
 #include "channel/device/device_engine.h"
 #include "channel/device/manifest.h"
 #include "channel/poller/poller.h"
-#include "rendezvous/tensor_source.h"
+#include "rendezvous/host_source.h"
 
 namespace tryst {
 
@@ -37,10 +37,10 @@ struct DeviceSourceCounters {
   uint64_t expired = 0;  // Leases that ran out: the consumer died or was cut off.
 };
 
-// The producer's end of the device proxy, through which peers take all tensors of this worker. Host
-// tensors of ordinary keys pass through unchanged. A device tensor with an ordinary key is staged
-// whole. For a key that asks (manifest.h) it is described, and then sent in chunks or read by the
-// consumer itself, while a lease keeps it.
+// The producer's end of the device proxy, through which peers take all tensors of this worker. With
+// an ordinary key they get them in host memory (HostSource). For a key that asks (manifest.h) a
+// tensor is described, and then sent in chunks or read by the consumer itself, while a lease keeps
+// it.
 //
 // Take() and GiveBack() are thread-safe; the rest is for the poller thread only.
 class DeviceSource final : public TensorSource {
@@ -51,9 +51,10 @@ class DeviceSource final : public TensorSource {
   ~DeviceSource() override;  // REQUIRES: closed, and no Take runs.
 
   void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
-  // A staged tensor goes back as it is, in host memory. A chunk is dropped, because whoever has the
-  // manifest has taken the tensor.
+  // A chunk is dropped, because whoever has the manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
+
+  size_t copying() const { return on_host_.copying(); }  // As of HostSource. Thread-safe.
 
   // From now on no tensor is lent; who asks for one is refused, and it stays. Returns how many are
   // lent to peers that read them where they lie.
@@ -137,6 +138,7 @@ class DeviceSource final : public TensorSource {
 
   Poller* const poller_;
   TensorSource* const source_;
+  HostSource on_host_;  // Has the same tensors.
   const std::vector<DeviceEngine*> engines_;
   const DeviceSourceOptions options_;
   const uint64_t host_ = ThisHost();

@@ -199,6 +199,14 @@ TEST_F(GpuNicTest, PeerMemoryIsSecondWithTheDevicePointer) {
   EXPECT_EQ(made[0].access, 0u);
 }
 
+// A read is needed for the flush alone.
+TEST_F(GpuNicTest, ANicWithoutReadReachesAGpuThatNeedsNoFlush) {
+  device_.attributes.max_qp_init_rd_atom = 0;
+  direct_.flush = false;
+  Wrap();
+  EXPECT_EQ(Reach().way, DirectWay::kDmaBuf) << Reach().ToText();
+}
+
 TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
   struct Case {
     const char* name;

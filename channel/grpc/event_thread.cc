@@ -26,7 +26,11 @@ void EventThread::Run() {
   while (queue_->Next(&tag, &ok)) {
     step_.store(++step, std::memory_order_relaxed);
     static_cast<GrpcEvent*>(tag)->OnEvent(ok);
-    for (Poller* poller : pollers_) poller->TurnIfAsleep();
+    // With several pollers nobody here knows whose source it is, and a look costs a system call.
+    const bool arrived = !arrivals_.empty() && pollers_.size() == 1;
+    for (Poller* poller : pollers_) poller->TurnIfAsleep(arrived);
+    for (auto& then : arrivals_) then();
+    arrivals_.clear();
     step_.store(++step, std::memory_order_relaxed);
   }
 }

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "channel/poller/poller.h"
 
 namespace tryst {
@@ -46,6 +48,10 @@ class EventThread {
   // Waits for the operations under way. REQUIRES: no operation is begun any more.
   ~EventThread();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
+  // For an event that has brought a source of a poller something. `then` runs after that poller had
+  // the chance to look, and tells it in the source's own way if that is still needed. The queue's
+  // thread only, while it runs an event.
+  void NoteArrival(absl::AnyInvocable<void()> then) { arrivals_.push_back(std::move(then)); }
   // Goes up when an event begins, to an odd number, and when it ends. Nothing that arrives is read
   // while one runs. Any thread.
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
@@ -56,6 +62,7 @@ class EventThread {
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   const std::vector<Poller*> pollers_;
   std::atomic<uint64_t> step_{0};
+  std::vector<absl::AnyInvocable<void()>> arrivals_;  // The thread's own.
   std::thread thread_;
 };
 

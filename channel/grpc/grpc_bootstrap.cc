@@ -105,6 +105,7 @@ void GrpcBootstrap::OnEnded(Call* call) {
   } else if (call->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     answer = absl::UnavailableError(
         absl::StrCat(call->peer, " did not answer the request to open a connection (hello)"));
+    directory_->NoteNoAnswer(call->peer);
   } else {
     answer = directory_->Explain(
         call->peer, signer_->Heed(call->peer, call->statement, FromGrpc(call->status)));

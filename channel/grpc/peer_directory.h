@@ -33,6 +33,8 @@ class PeerDirectory {
     (void)peer;
     (void)incarnation;
   }
+  // A call to `peer` had no answer in its time, although a connection to it is open.
+  virtual void NoteNoAnswer(absl::string_view peer) { (void)peer; }
 };
 
 }  // namespace tryst

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/turned_clock.h"
 #include "channel/ops/farewell.h"
 #include "channel/poller/poller.h"
@@ -41,6 +42,7 @@ class Link final : public ServeLink {
     session_->OnLinkGone();
   }
   bool drains = false;
+  bool answers = false;
 
   bool Exists() const override { return linked_; }
 
@@ -55,7 +57,9 @@ class Link final : public ServeLink {
     return absl::OkStatus();
   }
   void View(PathView*) const override {}
-  void Answer(ServeOp*) override {}
+  void Answer(ServeOp* op) override {
+    if (answers) session_->slots()->Said(op);
+  }
   void Forget(ServeOp*) override {}
   bool SayWord(bool, uint16_t, uint32_t) override { return true; }
   bool SayHere(absl::Span<const uint64_t>) override { return true; }
@@ -91,9 +95,9 @@ class ConsumersTest : public ::testing::Test {
     poller_.Turn();
     EXPECT_TRUE(consumers_.Drained());
   }
-  Hello From(uint64_t incarnation, uint64_t epoch) {
+  Hello From(uint64_t incarnation, uint64_t epoch, const std::string& worker = kFetcher) {
     Hello hello;
-    hello.worker = kFetcher;
+    hello.worker = worker;
     hello.incarnation = incarnation;
     hello.epoch = epoch;
     hello.path = "test";
@@ -104,7 +108,7 @@ class ConsumersTest : public ::testing::Test {
   }
   static void Request(ServeSession* session) {
     const std::string text = absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;",
-                                          kFetcher, "/device:CPU:0;edge;0:0");
+                                          session->consumer(), "/device:CPU:0;edge;0:0");
     ASSERT_TRUE(session->slots()->OnKey(0, text).ok());
     ServeRequest request;
     request.generation = 1;
@@ -207,6 +211,49 @@ TEST_F(ConsumersTest, AHelloThatWaitsForTheDrainEndsWithAFarewell) {
   EXPECT_FALSE(link->Exists()) << "the hello is over";
 }
 
+TEST_F(ConsumersTest, AHelloThatWaitsIsItsOwnWorkersToReplace) {
+  consumers_.OnHello(From(1, 1), Note());
+  Request(last_);
+  consumers_.OnHello(From(2, 1), Note());
+  ASSERT_EQ(answers_.size(), 1u) << "a take of its former session is under way";
+  consumers_.OnHello(From(7, 1, "/job:c/replica:0/task:1"), Note());
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+  slow_.Meet(met_++);
+  for (int i = 0; i < 2; ++i) Turn();
+  ASSERT_EQ(answers_.size(), 3u);
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+}
+
+// Whoever hears the answer asks for it elsewhere.
+TEST_F(ConsumersTest, WhatGoesBackIsThereWhenAFarewellIsAnswered) {
+  consumers_.OnHello(From(1, 1), Note());
+  Request(last_);
+  slow_.Meet(met_++);
+  Turn();
+  ASSERT_EQ(last_->slots()->at(0)->state, ServeState::kReady);
+  int back = -1;
+  consumers_.OnFarewell(From(1, 2), EncodeFarewell({1, {}}),
+                        [&](absl::StatusOr<Hello>) { back = slow_.back; });
+  EXPECT_EQ(back, 1);
+}
+
+// It was said before the one that waits.
+TEST_F(ConsumersTest, AnOlderHelloDoesNotReplaceOneThatWaits) {
+  consumers_.OnHello(From(1, 1), Note());
+  Link* const link = static_cast<Link*>(last_->link());
+  link->drains = true;
+  consumers_.OnHello(From(1, 3), Note());
+  consumers_.OnHello(From(1, 2), Note());
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(answers_.back().code(), absl::StatusCode::kAborted);
+  link->drains = false;
+  link->Drain();
+  ASSERT_EQ(answers_.size(), 3u);
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+  EXPECT_EQ(last_->epoch(), 3u);
+}
+
 TEST_F(ConsumersTest, WhoComesAgainInTimeIsNotGivenUp) {
   consumers_.OnHello(From(1, 1), Note());
   consumers_.OnHello(From(1, 2), Note());
@@ -215,6 +262,95 @@ TEST_F(ConsumersTest, WhoComesAgainInTimeIsNotGivenUp) {
   clock_.now_ns += 120'000'000'000;
   poller_.Turn();
   EXPECT_FALSE(last_->Abandoned()) << "it has a link";
+}
+
+// Those that have ended count, too, as long as what they took is under way.
+TEST_F(ConsumersTest, NoMoreAreServedOrEndingThanMayBe) {
+  const auto from = [this](int worker) {
+    return From(1, 1, absl::StrCat("/job:c/replica:0/task:", worker));
+  };
+  std::vector<ServeSession*> sessions;
+  for (int i = 0; i < 3; ++i) {
+    consumers_.OnHello(from(i), Note());
+    ASSERT_TRUE(answers_.back().ok()) << answers_.back();
+    Request(last_);
+    sessions.push_back(last_);
+  }
+  consumers_.OnHello(from(3), Note());
+  EXPECT_EQ(answers_.back().code(), absl::StatusCode::kResourceExhausted);
+  for (ServeSession* session : sessions) session->Close(absl::CancelledError("it goes"));
+  consumers_.OnHello(from(3), Note());
+  EXPECT_EQ(answers_.back().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(consumers_.closing(), 3u);
+  while (met_ < 3) slow_.Meet(met_++);
+  Turn();
+  consumers_.OnHello(from(3), Note());
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+}
+
+// A consumer takes 0 for no session at all.
+TEST_F(ConsumersTest, NoSessionHasTheNumberZero) {
+  context_.seed = UINT64_MAX;
+  uint64_t number = 0;
+  Consumers consumers(&context_, 1, [&](const Hello& hello, uint64_t session) {
+    number = session;
+    return MakeSession(&poller_, &slow_, hello, session);
+  });
+  consumers.OnHello(From(1, 1), Note());
+  EXPECT_EQ(number, 1u);
+  consumers.Close(absl::CancelledError("over"));
+}
+
+TEST_F(ConsumersTest, ASessionThatIsClosedAnswersWhoWaitsForIt) {
+  const absl::Status why = absl::CancelledError("it is closed");
+  consumers_.OnHello(From(1, 1), Note());
+  Link* const link = static_cast<Link*>(last_->link());
+  link->drains = true;
+  consumers_.OnHello(From(1, 2), Note());
+  ASSERT_EQ(answers_.size(), 1u) << "the former link drains";
+  last_->Close(why);
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(answers_.back(), why);
+  link->Drain();
+  consumers_.OnHello(From(2, 1), Note());
+  ASSERT_TRUE(answers_.back().ok()) << answers_.back();
+  Request(last_);
+  consumers_.OnFarewell(From(2, 2), EncodeFarewell({1, {}}), Note());
+  ASSERT_EQ(answers_.size(), 3u) << "a take is under way";
+  last_->Close(why);
+  ASSERT_EQ(answers_.size(), 4u);
+  EXPECT_EQ(answers_.back(), why);
+}
+
+TEST_F(ConsumersTest, AViewCountsWhatHasNotEnded) {
+  consumers_.OnHello(From(1, 1), Note());
+  EXPECT_EQ(last_->View().under_way, 0u);
+  Request(last_);
+  EXPECT_EQ(last_->View().under_way, 1u);
+}
+
+// A consumer that stops when it has all breaks its link, too.
+TEST_F(ConsumersTest, OnlyTheLossOfALinkThatIsInUseIsLogged) {
+  static int logged = 0;
+  logged = 0;
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view) { ++logged; });
+  consumers_.OnHello(From(1, 1), Note());
+  Link* const link = static_cast<Link*>(last_->link());
+  link->answers = true;
+  Request(last_);
+  slow_.Meet(met_++);
+  Turn();
+  ASSERT_EQ(last_->slots()->at(0)->state, ServeState::kSent);
+  const absl::Status why = absl::UnavailableError("the cable is out");
+  last_->OnLinkBroken(why);
+  EXPECT_EQ(logged, 0) << "nothing waits for it";
+  last_->OnLinkBroken(absl::DataLossError("nonsense"));
+  EXPECT_EQ(logged, 1);
+  consumers_.OnHello(From(2, 1), Note());
+  Request(last_);
+  last_->OnLinkBroken(why);
+  EXPECT_EQ(logged, 2);
+  SetLogSink(nullptr);
 }
 
 }  // namespace

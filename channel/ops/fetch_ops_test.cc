@@ -216,9 +216,10 @@ class WrittenFetches final : public FetchSession {
   void Noted(absl::Status why) { connector_.why = std::move(why); }
 
   WrittenLink* written() const { return static_cast<WrittenLink*>(link()); }
+  int connected = 0;  // How often it would have said hello.
 
  private:
-  void Connect() override {}
+  void Connect() override { ++connected; }
 };
 
 // How one fetch ended.
@@ -637,6 +638,21 @@ TEST_F(FetchOpsTest, WhatEndsWhileItsQueuePairDrainsIsRememberedOnce) {
   EXPECT_EQ(a->status, MarkDerived(absl::AbortedError("first")));
 }
 
+// Nobody writes it any more, whatever the peer has to say of it over the next link.
+TEST_F(FetchOpsTest, WhatHasEndedLetsGoOfItsMemoryWithTheDrain) {
+  fetches_->Open(1);
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->Break(0);
+  fetches_->written()->may_be_written = true;
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  const int before = fetches_->written()->dropped_memory;
+  fetches_->DrainAsks();
+  poller_.Turn();
+  EXPECT_EQ(fetches_->written()->dropped_memory, before + 1);
+  EXPECT_EQ(a->times, 1);
+}
+
 // A peer that is slow to answer a cancel keeps its slot, not its caller.
 TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
   options_.leave_ns = 5 * kMs;
@@ -855,6 +871,38 @@ TEST_F(FetchOpsTest, ATensorThatComesMeanwhileIsNotParked) {
   EXPECT_THAT(Said(), ElementsAre("park 0 as 1")) << "the other has waited for less";
   Pass(kMs);
   EXPECT_THAT(Said(), ElementsAre("park 1 as 2"));
+}
+
+TEST_F(FetchOpsTest, WhatMayBeParkedOverOneLinkMayNotOverTheNext) {
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  fetches_->Open(1);
+  (void)Fetch("a", args);
+  (void)Fetch("b");
+  (void)Said();
+  Pass(kMs);
+  ASSERT_THAT(Said(), ElementsAre("park 0 as 1"));
+  cancellation.StartCancel();
+  ASSERT_THAT(Said(), ElementsAre("cancel 0.0"));
+  fetches_->Resume();
+  fetches_->Unlink();
+  fetches_->Resume();
+  ASSERT_THAT(Said(), testing::Contains("cancel 0.0"));
+  EXPECT_TRUE(absl::IsDataLoss(fetches_->OnParked(fetches_->At(0))));
+  fetches_->SayGone(0);
+}
+
+TEST_F(FetchOpsTest, WhatIsBeingCopiedCannotBeParked) {
+  fetches_->Open(1);
+  (void)Fetch("a");
+  (void)Fetch("b");
+  (void)Said();
+  Pass(kMs);
+  ASSERT_THAT(Said(), ElementsAre("park 0 as 1"));
+  fetches_->StartCopy(0);
+  EXPECT_TRUE(absl::IsDataLoss(fetches_->OnParked(fetches_->At(0))));
+  EXPECT_EQ(fetches_->counters()->parked, 0u);
 }
 
 TEST_F(FetchOpsTest, NobodyIsParkedForOneThatHasStoppedWaiting) {
@@ -1209,6 +1257,41 @@ TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
     if (!belongs) fetches_->FailAttempt(absl::UnimplementedError("no such path"));
   }
   EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
+  End();
+}
+
+// The path may work again, or the peer may be down and answer no farewell.
+TEST_F(FetchOpsTest, OverAPathThatHasFailedForLongHellosAndFarewellsAlternate) {
+  CountingUser user;
+  options_.user = &user;
+  options_.give_up_ms = 1;
+  End();
+  Make();
+  fetches_->Open(1);
+  fetches_->Resume();
+  (void)Fetch("a");
+  (void)Said();
+  fetches_->Unlink();
+  fetches_->FailAttempt(absl::UnavailableError("cut"));
+  std::string tried;
+  for (int i = 0; i < 1000 && tried.size() < 8; ++i) {
+    Pass(10 * kMs);
+    if (std::exchange(fetches_->connected, 0) > 0) {
+      tried += 'h';
+      fetches_->FailAttempt(absl::UnavailableError("cut"));
+    } else if (!hellos_.answers.empty()) {
+      tried += 'f';
+      std::move(std::exchange(hellos_.answers, {})[0])(absl::UnavailableError("cut"));
+      poller_.Turn();
+    }
+  }
+  EXPECT_NE(tried.find("fhfhfh"), std::string::npos) << tried;
+  EXPECT_EQ(tried.find("ff"), std::string::npos) << tried;
+  // A word over a link that is there again shows that it works.
+  fetches_->OnLinkOpen();
+  fetches_->OnWord();
+  EXPECT_FALSE(fetches_->connector()->Unusable());
+  fetches_->Unlink();
   End();
 }
 
@@ -1647,6 +1730,55 @@ TEST_F(FetchOpsTest, ABurstThatBeginsMeanwhileKeepsItsMemory) {
   EXPECT_EQ(fetches_->asks_made(), 1025u);
   fetches_->SayTensor(1024);
   EXPECT_EQ(next->times, 1);
+}
+
+// However often something is fetched in between.
+TEST_F(FetchOpsTest, TheMemoryOfABurstGoesWhileOneIsFetchedNowAndThen) {
+  fetches_->Open(8192);
+  for (int i = 0; i < 1025; ++i) (void)Fetch(absl::StrCat(i));
+  (void)Said();
+  for (size_t slot = 0; slot < 1025; ++slot) fetches_->SayTensor(slot);
+  const int64_t idle_ns = alarms_.NowNs();
+  PassTo(idle_ns + kIdleForNs / 2);
+  (void)Fetch("one");
+  (void)Said();
+  fetches_->SayTensor(1024);
+  EXPECT_EQ(poller_.NextTimerNs(), idle_ns + kIdleForNs);
+  PassTo(idle_ns + kIdleForNs);
+  EXPECT_EQ(fetches_->made(), 0u);
+}
+
+// Their callers have their answers long before.
+TEST_F(FetchOpsTest, TheMemoryOfWhatWasGivenUpGoesASecondAfterTheLastAnswer) {
+  fetches_->Open(8192);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  for (int i = 0; i < 1025; ++i) (void)Fetch(absl::StrCat(i), args);
+  (void)Said();
+  cancellation.StartCancel();
+  (void)Said();
+  Pass(3 * kIdleForNs);
+  EXPECT_EQ(fetches_->written()->dropped_asks, 0) << "the peer has not answered";
+  for (size_t slot = 0; slot < 1025; ++slot) fetches_->SayGone(slot);
+  Pass(kIdleForNs);
+  EXPECT_EQ(fetches_->written()->dropped_asks, 1);
+  EXPECT_EQ(fetches_->asks_made(), 0u);
+}
+
+// The network is better: whoever pauses tries at once, and nobody else.
+TEST_F(FetchOpsTest, OnlyWhoPausesIsTriedNow) {
+  fetches_->Open(1);
+  (void)Fetch("a");
+  (void)Said();
+  fetches_->RetryNow();
+  EXPECT_EQ(fetches_->connected, 0) << "it is connected";
+  fetches_->Unlink();
+  fetches_->RetryNow();
+  EXPECT_EQ(fetches_->connected, 0) << "nothing is to be tried";
+  fetches_->FailAttempt(absl::UnavailableError("nobody is there"));
+  fetches_->RetryNow();
+  EXPECT_EQ(fetches_->connected, 1);
 }
 
 TEST_F(FetchOpsTest, FewAreKept) {

@@ -450,6 +450,21 @@ void FetchSession::AskAnew(FetchAsk* ask) {
   lines_.queued.PushFront(ask);
 }
 
+bool FetchSession::OwesEnd(int64_t step_id, const TensorKey& key) const {
+  const FetchKey* const known = keys_.Find(key);
+  if (known == nullptr) return false;
+  for (FetchAsk* ask = known->asks.front(); ask != nullptr; ask = known->asks.Behind(ask)) {
+    if (ask->step == step_id && ask->leaves()) return true;
+  }
+  return tickets_.any_unwanted();
+}
+
+bool FetchSession::OwesAnyEnd() const {
+  const auto leaves = [](const FetchAsk* ask) { return ask != nullptr && ask->leaves(); };
+  const auto& asks = slots_.all();
+  return tickets_.any_unwanted() || std::any_of(asks.begin(), asks.end(), leaves);
+}
+
 // ---- Views ----
 
 std::string FetchSession::Explain() const {

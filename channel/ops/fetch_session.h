@@ -39,6 +39,8 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   void RetryNow() override;
   std::string Explain() const override;
   void View(PathView* view) const override;
+  bool OwesEnd(int64_t step_id, const TensorKey& key) const override;
+  bool OwesAnyEnd() const override;
   FetchCounters Counted() const;  // With those of the present link.
 
   // ---- What happens to a link: for FetchLink ----

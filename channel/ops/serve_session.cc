@@ -16,6 +16,7 @@ ServeSlotsOptions Named(ServeSlotsOptions slots, const ServeSessionOptions& opti
   slots.consumer = consumer;
   slots.path = options.path;
   slots.trace = options.trace;
+  slots.watch = options.watch;
   slots.watched = watched;
   slots.on_takes_idle = std::move(on_takes_idle);
   return slots;
@@ -34,7 +35,7 @@ ServeSession::ServeSession(Poller* poller, TensorSource* source, const ServeSess
       consumer_incarnation_(consumer.incarnation),
       session_(session),
       retain_ns_(options.retain_ms * 1'000'000),
-      watch_(slots.watch),
+      watch_(options.watch),
       link_(make(this)),
       state_since_ns_(poller->now_ns()),
       slots_(poller, source, link_.get(),

@@ -29,6 +29,7 @@ struct ServeSessionOptions {
   std::string self;
   uint64_t self_incarnation = 0;
   Trace* trace = nullptr;      // The poller's; may be null.
+  SlotWatch* watch = nullptr;  // Likewise.
   int64_t retain_ms = 60'000;  // How long it waits for a consumer whose link is over.
 };
 

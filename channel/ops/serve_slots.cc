@@ -136,7 +136,6 @@ bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
   Received taken = TakenOf(*op);
   op->tensor = Tensor();
   op->device_context = nullptr;
-  op->encoded.clear();
   op->status = why;
   ++counters_->given_back;
   source_->GiveBack(op->step, op->key, std::move(taken));

@@ -508,6 +508,15 @@ TEST_F(ServeSlotsTest, ViewsSayWhatSlotsWaitFor) {
   ASSERT_EQ(live.size(), 1u);
   EXPECT_EQ(live[0].peer, kFetcher);
   EXPECT_EQ(live[0].step, kStep);
+  // One without a slot is listed beside it, as of the same consumer and path.
+  ASSERT_TRUE(slots_.OnWaits(9, kStep, 1).ok());
+  slots_.ListOps(&ops);
+  const std::vector<LiveOp> both = ops.Take();
+  ASSERT_EQ(both.size(), 2u);
+  for (const LiveOp& op : both) {
+    EXPECT_EQ(op.peer, kFetcher);
+    EXPECT_EQ(op.path, "test");
+  }
 }
 
 // Each row that the code can take by itself was taken above, or is named here.

@@ -59,6 +59,12 @@ std::vector<const ServeSession*> SessionTransport::serving() const {
   return serving;
 }
 
+std::vector<FetchSession*> SessionTransport::fetching() const {
+  std::vector<FetchSession*> fetching;
+  for (const Fetching& one : fetching_) fetching.push_back(one.session);
+  return fetching;
+}
+
 FetchOpsOptions SessionTransport::FetchOptionsOf(const std::string& peer, PathUser* user) {
   FetchOpsOptions options;
   options.path = name();
@@ -70,6 +76,7 @@ FetchOpsOptions SessionTransport::FetchOptionsOf(const std::string& peer, PathUs
   options.retain_ms = session_options_.retain_ms;
   options.patience_ms = session_options_.patience_ms;
   options.max_parked = session_options_.max_waiting;
+  options.watch = session_options_.watch;
   options.user = user;
   if (user != nullptr && user->HasAnother()) options.give_up_ms = session_options_.give_up_ms;
   options.seed = ++seed_;
@@ -83,6 +90,7 @@ ServeSessionOptions SessionTransport::ServeOptions() const {
   options.self_incarnation = context_.incarnation;
   options.trace = context_.trace;
   options.retain_ms = session_options_.retain_ms;
+  options.watch = session_options_.watch;
   return options;
 }
 

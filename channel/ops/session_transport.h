@@ -12,6 +12,7 @@
 #include "channel/ops/consumers.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/serve_session.h"
+#include "channel/ops/slot_watch.h"
 #include "channel/transport.h"
 
 namespace tryst {
@@ -26,6 +27,7 @@ struct SessionOptions {
   // How long a path may fail, while its peer is up and fetches wait, before they move to the next
   // path.
   int64_t give_up_ms = 2000;
+  SlotWatch* watch = nullptr;  // For tests: hears what happens on the slots.
 };
 
 // A transport whose conversations are sessions: it makes the consumer's end (FetchSession) and
@@ -49,6 +51,7 @@ class SessionTransport : public Transport {
   FetchCounters fetch_counters() const;
   ServeCounters serve_counters() const { return consumers_.counters(); }
   std::vector<const ServeSession*> serving() const;  // Those that are not closed.
+  std::vector<FetchSession*> fetching() const;
 
  protected:
   SessionTransport(const TransportContext& context, const SessionOptions& options);

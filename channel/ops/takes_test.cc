@@ -227,6 +227,24 @@ TEST_F(SlowTakesTest, WhatATakeMeetsWhileItIsDroppedGoesBackBeforeTheNextAsks) {
 }
 
 // The next take of the key may come in the same turn.
+// It has asked for nothing yet, and never will.
+TEST_F(SlowTakesTest, WhatWaitsForAnotherOfItsKeyIsDroppedLikeAnyOther) {
+  TakingOp first, second, third;
+  takes_.Start(0, key_, &first);
+  takes_.Drop(&first);
+  takes_.Start(0, key_, &second);
+  takes_.Start(0, key_, &third);
+  takes_.Drop(&second);
+  slow_.Meet(0, One());
+  poller_.Turn();
+  ASSERT_EQ(slow_.asked.size(), 2u) << "the third alone asks";
+  slow_.Meet(1, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_EQ(third.take, nullptr);
+  EXPECT_TRUE(takes_.idle());
+}
+
 TEST_F(SlowTakesTest, WhatIsMetInTheCancelGoesBackAtOnce) {
   slow_.meets_when_cancelled = One();
   TakingOp op;
@@ -392,6 +410,21 @@ TEST_F(SlowTakesTest, WhatIsHereIsToldAsFarAsThereIsRoom) {
   EXPECT_FALSE(takes_.has_here());
   EXPECT_EQ(takes_.DropTickets({1, 2, 3}), 3u);
   EXPECT_EQ(slow_.back.size(), 3u);
+}
+
+TEST_F(SlowTakesTest, ATicketIsANumberOfItsOwn) {
+  TakingOp first, second;
+  takes_.Start(0, key_, &first);
+  takes_.Start(0, key_, &second);
+  EXPECT_FALSE(takes_.Park(&first, 0, 0)) << "0 is no ticket";
+  EXPECT_TRUE(takes_.Park(&first, 7, 0));
+  EXPECT_FALSE(takes_.Park(&second, 7, 0)) << "it is another's";
+  EXPECT_NE(second.take, nullptr) << "it stays in its slot";
+  for (size_t i = 0; i < 2; ++i) slow_.Meet(i, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_EQ(takes_.DropTickets({7}), 1u);
+  EXPECT_TRUE(takes_.idle());
 }
 
 TEST_F(SlowTakesTest, OnlySoManyArePutAside) {

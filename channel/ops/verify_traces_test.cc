@@ -162,6 +162,24 @@ TEST_F(VerifyTracesTest, TheLengthOfATurnIsTheCallersToSay) {
   EXPECT_THAT(VerifyTraces(dumps_, 0).breaches, SizeIs(1));
 }
 
+TEST_F(VerifyTracesTest, AsMuchTooEarlyAsTheClocksMayErrIsClean) {
+  GoodFetch(1, 0);
+  Serve(1, {{WaitsFor::kLocalSend, 15}, {WaitsFor::kWireRoom, 25}, {WaitsFor::kAcceptance, 42}},
+        60);
+  EXPECT_THAT(VerifyTraces(dumps_, 0).breaches, IsEmpty());
+  EXPECT_EQ(VerifyTraces(dumps_, -1).breaches.size(), 1u);
+}
+
+// Those of one turn have one time.
+TEST_F(VerifyTracesTest, WhatWasSentInOneTurnComesInAnyOrder) {
+  for (const uint64_t id : {1, 2}) GoodServe(id, 0);
+  for (const auto& [id, came_ms] : {std::pair<uint64_t, int64_t>{1, 50}, {2, 40}}) {
+    Fetch(id, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kExecutor, came_ms}},
+          came_ms + 1);
+  }
+  EXPECT_THAT(Breaches(), IsEmpty());
+}
+
 TEST_F(VerifyTracesTest, WhateverTheTablesAllowIsClean) {
   // Broken, asked again, found room, came in parts.
   Fetch(1,
@@ -428,6 +446,7 @@ TEST_F(VerifyTracesTest, TheTableLeadsWhereStatesLead) {
   EXPECT_FALSE(MayFollow(W::kLandingRoom, W::kParts));
   EXPECT_FALSE(MayFollow(W::kParts, W::kCopy));
   EXPECT_FALSE(MayFollow(W::kLastWord, W::kPeerSend));
+  EXPECT_FALSE(MayFollow(W::kLastWord, W::kParts)) << "what was given up waits for its last word";
   EXPECT_FALSE(MayFollow(W::kDrain, W::kParts));
   EXPECT_FALSE(MayFollow(W::kExecutor, W::kPeerSend));
   EXPECT_FALSE(MayFollow(W::kSlot, W::kRetry));

@@ -115,7 +115,8 @@ class Poller final : public WorkSource {
   // Call it after PostToTurn(), with no lock held. If the poller's own thread sleeps, the caller
   // becomes the poller thread while there is work, for a short time only, and the other thread need
   // not be woken.
-  void TurnIfAsleep();
+  // `sources_have_work`: also without a task, as a source will find something when it is polled.
+  void TurnIfAsleep(bool sources_have_work = false);
 
   void Start();
   // Runs the tasks posted before the call, then ends the thread. Idempotent. REQUIRES: no executor

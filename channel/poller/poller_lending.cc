@@ -28,9 +28,9 @@ void Poller::TurnUntil(const std::atomic<bool>& wanted) {
   WakeOwn();
 }
 
-void Poller::TurnIfAsleep() {
+void Poller::TurnIfAsleep(bool sources_have_work) {
   // Pairs with MaySleep(): a thread that is awake reads the inbox before it sleeps.
-  if (inbox_.load(std::memory_order_seq_cst) == nullptr) return;
+  if (!sources_have_work && inbox_.load(std::memory_order_seq_cst) == nullptr) return;
   const Sleeper sleeper = asleep_.load(std::memory_order_seq_cst);
   if (sleeper == Sleeper::kNobody) return;
   if (options_.keeps_its_thread || !lending_.BorrowFromSleeper()) return WakeSleeper(sleeper);

@@ -136,6 +136,36 @@ TEST(PollerTest, StopRunsWhatWasPostedBefore) {
   EXPECT_EQ(ran, 100);
 }
 
+// Somebody posts and stops it at the end of a turn that found nothing, as its clock is read.
+TEST(PollerTest, StopRunsWhatWasPostedAfterTheLastTurn) {
+  struct StoppedAt final : Clock {
+    int64_t NowNs() const override {
+      if (--reads_left == 0) at();
+      return SteadyClock().NowNs();
+    }
+    mutable std::atomic<int> reads_left{0};
+    std::function<void()> at;
+  };
+  for (int read = 1; read <= 6; ++read) {
+    StoppedAt clock;
+    Poller poller(&clock);
+    std::atomic<bool> ran{false};
+    std::thread stopper;
+    std::atomic<bool> stops{false};
+    clock.at = [&] {
+      poller.PostFn([&] { ran = true; });
+      stopper = std::thread([&] { poller.Stop(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      stops = true;
+    };
+    clock.reads_left = read;
+    poller.Start();
+    while (!stops) std::this_thread::yield();
+    stopper.join();
+    EXPECT_TRUE(ran) << "read " << read;
+  }
+}
+
 TEST(PollerTest, NoWakeUpIsLostBetweenThreads) {
   SteadyClock clock;
   Poller poller(&clock, Sleepy());
@@ -390,6 +420,9 @@ TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
   poller.ForgetFlush(&flush);
   poller.Turn();
   EXPECT_EQ(flush.count, 1);
+  poller.FlushThisTurn(&flush);
+  poller.Turn();
+  EXPECT_EQ(flush.count, 2) << "it may ask again";
 }
 
 // Ends another in the middle of the flushes, like a channel that takes a second one down with it.

@@ -267,6 +267,7 @@ TEST_F(ChannelPoolTurnedTest, AHelloOfAProcessThatHasEndedIsRefused) {
   alarms_.AdvanceTo(began_ns + 10 * kSecondNs - 1);
   poller_.Turn();
   EXPECT_TRUE(absl::IsAborted(Hear(life(31, 1000))));
+  EXPECT_TRUE(Hear(life(33, 2000)).ok()) << "the time runs from its first hello";
   alarms_.AdvanceTo(began_ns + 10 * kSecondNs);
   poller_.Turn();
   EXPECT_TRUE(Hear(life(31, 1000)).ok());
@@ -463,6 +464,12 @@ TEST_F(ChannelPoolTurnedTest, ItIsDrainedWhenAllOfItIs) {
   EXPECT_FALSE(pool_->Drained()) << "a transport is not";
   asked_.drained = true;
   EXPECT_TRUE(pool_->Drained());
+}
+
+// What a NIC or a peer may still write would be given back.
+TEST_F(ChannelPoolTurnedTest, ItDoesNotGoBeforeItIsDrained) {
+  ASSERT_TRUE(Open().ok());
+  EXPECT_DEATH(pool_.reset(), "Drained");
 }
 
 TEST_F(ChannelPoolTurnedTest, PeopleAreToldOfOnePeerOrOfAll) {

@@ -19,22 +19,22 @@ namespace tryst {
 // thread.
 class KeysOut {
  public:
-  using Ways = absl::flat_hash_map<TensorKey, size_t>;
+  using Paths = absl::flat_hash_map<TensorKey, size_t>;
 
-  // The path for the next fetch of `key`: `way`, unless the key is out on another.
-  size_t Add(const TensorKey& key, size_t way) {
+  // The path for the next fetch of `key`: `path`, unless the key is out on another.
+  size_t Add(const TensorKey& key, size_t path) {
     MutexLock lock(&mu_);
     auto before = before_.find(key);
-    if (before != before_.end()) way = before->second;
-    Out& out = out_.try_emplace(key, Out{0, way}).first->second;
+    if (before != before_.end()) path = before->second;
+    Out& out = out_.try_emplace(key, Out{0, path}).first->second;
     ++out.fetches;
-    return out.way;
+    return out.path;
   }
-  // The next fetch of `key` goes by `way`, and so do those after it.
-  void AddTo(const TensorKey& key, size_t way) {
+  // The next fetch of `key` goes by `path`, and so do those after it.
+  void AddTo(const TensorKey& key, size_t path) {
     MutexLock lock(&mu_);
-    Out& out = out_.try_emplace(key, Out{0, way}).first->second;
-    out.way = way;
+    Out& out = out_.try_emplace(key, Out{0, path}).first->second;
+    out.path = path;
     ++out.fetches;
   }
   void Remove(const TensorKey& key) {
@@ -45,14 +45,14 @@ class KeysOut {
   void Move(size_t from, size_t to) {
     MutexLock lock(&mu_);
     for (auto& out : out_) {
-      if (out.second.way == from) out.second.way = to;
+      if (out.second.path == from) out.second.path = to;
     }
     for (auto& before : before_) {
       if (before.second == from) before.second = to;
     }
   }
   // Sets the fetches that were on other paths than the best one before counting began.
-  void SetBefore(Ways before) {
+  void SetBefore(Paths before) {
     MutexLock lock(&mu_);
     before_ = std::move(before);
   }
@@ -68,11 +68,11 @@ class KeysOut {
  private:
   struct Out {
     size_t fetches;
-    size_t way;
+    size_t path;
   };
   Mutex mu_;
   absl::flat_hash_map<TensorKey, Out> out_ ABSL_GUARDED_BY(mu_);
-  Ways before_ ABSL_GUARDED_BY(mu_);
+  Paths before_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

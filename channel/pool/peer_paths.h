@@ -63,13 +63,13 @@ class PeerPaths final : private PollerTimer {
 
  private:
   // The path by one transport.
-  struct Way final : PathUser {
+  struct Path final : PathUser {
     enum class Standing {
       kGood,     // As far as is known.
       kRefused,  // The peer has no such path.
       kLeft,     // It stopped working.
     };
-    bool HasAnother() const override { return peer->NextWay(index) != index; }
+    bool HasAnother() const override { return peer->NextPath(index) != index; }
     bool HasLastResort() const override;
     void OnRefused() override { peer->OnRefused(this); }
     void OnLeft(std::vector<WaitingFetch> fetches) override {
@@ -92,33 +92,35 @@ class PeerPaths final : private PollerTimer {
     int64_t pause_ms = 0;    // and the pause before that.
     uint64_t passed_on = 0;  // Fetches of tensors that are larger than its landing memory.
   };
-  using Standing = Way::Standing;
+  using Standing = Path::Standing;
 
-  const std::string& NameOf(const Way& way) const {
-    return context_->transports[way.index]->name();
+  const std::string& NameOf(const Path& path) const {
+    return context_->transports[path.index]->name();
   }
   int64_t now_ns() const { return context_->poller->now_ns(); }
-  Channel* ChannelOn(size_t way);
-  size_t NextWay(size_t failed) const;
-  size_t StepAside(Way* way, Standing standing, std::string why);
+  Channel* ChannelOn(size_t path);
+  size_t NextPath(size_t failed) const;
+  size_t StepAside(Path* path, Standing standing, std::string why);
   bool HasLeft() const;
-  void UseWay(size_t way);
+  size_t PathFor(int64_t step_id, const TensorKey& key) const;
+  bool OthersOweEnds() const;
+  void UsePath(size_t path);
   DoneFn Counted(const TensorKey& key, DoneFn done);
-  void GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted);
-  void OnRefused(Way* way);
-  void OnLeft(Way* way, std::vector<WaitingFetch> fetches);
-  void OnUsable(Way* way);
-  void OnTooLarge(Way* way, std::vector<WaitingFetch> fetches);
+  void GoOn(std::vector<WaitingFetch> fetches, size_t path, bool counted);
+  void OnRefused(Path* path);
+  void OnLeft(Path* path, std::vector<WaitingFetch> fetches);
+  void OnUsable(Path* path);
+  void OnTooLarge(Path* path, std::vector<WaitingFetch> fetches);
   void NoteKeysBefore();
   void RetryNow();
-  void ProbeLater(Way* way);
+  void ProbeLater(Path* path);
   void SetTimer();
   void OnTimer() override;
-  PathView ViewOf(const Way& way) const;
+  PathView ViewOf(const Path& path) const;
 
   PathsContext* const context_;
   const std::string worker_;
-  std::vector<Way> ways_;  // One for each transport.
+  std::vector<Path> paths_;  // One for each transport.
   size_t current_ = 0;
   uint64_t incarnation_ = 0;           // From its last hello; 0: there was none.
   std::shared_ptr<KeysOut> keys_out_;  // Null: all fetches are on one path.

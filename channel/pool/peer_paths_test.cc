@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,10 @@ class ScriptedChannel final : public Channel {
     since_ns_.clear();
     return std::exchange(out, {});
   }
+  bool OwesEnd(int64_t step, const TensorKey& key) const override {
+    return owes.count({step, std::string(key.text())}) > 0;
+  }
+  bool OwesAnyEnd() const override { return !owes.empty(); }
   void Probe() override { ++probes; }
   void RetryNow() override { ++retries; }
   void EndFirst() {
@@ -76,6 +81,7 @@ class ScriptedChannel final : public Channel {
   int retries = 0;
   int manys = 0;
   int aborts = 0;
+  std::set<std::pair<int64_t, std::string>> owes;  // Ends of which the peer has not heard.
   bool asks_ahead = false;
   absl::Status closed;
 
@@ -242,6 +248,42 @@ TEST_F(PeerPathsTest, AKeyThatIsOutOnAnotherPathStaysThereUntilItHasEnded) {
     best->EndFirst();
     best->EndFirst();
   }
+}
+
+// Its tensor may lie with the producer for the one that has ended, and goes back when that is
+// heard.
+TEST_F(PeerPathsTest, AKeyWhoseEndThePeerHasNotHeardOfStaysOnItsPath) {
+  Fetch("x");
+  On("best")->state = "";
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  Fetch("a");
+  On("best")->user->OnUsable();
+  ASSERT_EQ(OutOn("second"), 2u);
+  On("second")->owes = {{1, std::string(Key("a").text())}};
+  On("second")->EndFirst();
+  On("second")->EndFirst();
+  Pass(2000);  // What was out before is looked at again, and nothing is.
+  Fetch("a");
+  EXPECT_EQ(OutOn("second"), 1u) << "over the better path it could get a later tensor";
+  Fetch("b");
+  EXPECT_EQ(OutOn("best"), 1u) << "of this key nothing is owed";
+  paths_->Fetch(2, Key("a"), RecvArgs(), [](Received&&) {});
+  EXPECT_EQ(OutOn("second"), 2u) << "the key is out there";
+  On("second")->EndFirst();
+  On("second")->EndFirst();
+  paths_->Fetch(2, Key("a"), RecvArgs(), [](Received&&) {});
+  EXPECT_EQ(OutOn("best"), 2u) << "of this step nothing is owed";
+  On("best")->EndFirst();
+  On("best")->EndFirst();
+  RecvArgs args;
+  ManyDoneFn many;
+  const TensorKey key = Key("a");
+  Fetch("c");
+  EXPECT_FALSE(paths_->FetchMany(1, {key}, args, &many)) << "one at a time while it owes";
+  On("best")->EndFirst();
+  On("second")->owes.clear();
+  Fetch("a");
+  EXPECT_EQ(OutOn("best"), 1u);
 }
 
 TEST_F(PeerPathsTest, AKeyMovesOnWithThePathThatItIsOutOn) {

@@ -32,7 +32,6 @@ RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* 
 std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingPool* landings,
                                                          Bootstrap* bootstrap, FetchOpsOptions ops,
                                                          const RdmaOptions& options) {
-  ops.watch = options.link.watch;
   ops.check_ms = options.heartbeat_ms;
   auto session =
       std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
@@ -47,6 +46,7 @@ std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingP
 absl::Status RdmaFetchLink::Begin(Hello* hello) {
   sender_.epoch = session_->connector()->epoch();
   LinkOptions link_options = options_.link;
+  link_options.dials = true;  // Our hello has reached the peer.
   if (asks_for_less_)
     link_options.message_bytes = std::min(kGrantedBytes, link_options.message_bytes);
   auto link = MessageLink::Create(hub_, link_options,

@@ -6,6 +6,7 @@
 
 #include "base/reached.h"
 #include "channel/rdma/wire.h"
+#include "rendezvous/tensor.h"
 
 namespace tryst {
 namespace {
@@ -15,6 +16,13 @@ constexpr uint32_t kInlineBytes = 192;
 
 // The first capacity for the works of one turn; when it grows it stays so large.
 constexpr size_t kFirstWorks = 8;
+
+// A tensor's bytes stay as they are while anything refers to them.
+std::shared_ptr<const void> KeepStorage(const void* owner) {
+  auto* const storage = static_cast<Storage*>(const_cast<void*>(owner));
+  storage->Ref();
+  return std::make_shared<const StorageRef>(StorageRef::Own(storage));
+}
 
 }  // namespace
 
@@ -32,7 +40,6 @@ absl::Status LinkLanes::Open(QueuePairUser* user) {
     if (port.state == PortState::kActive) ports.push_back(port.number);
   }
   inline_bytes_ = std::min(kInlineBytes, nic->limits().max_inline_bytes);
-  lanes_.reserve(options_.queue_pairs);
   for (uint32_t i = 0; i < options_.queue_pairs; ++i) {
     QueuePairOptions queue_pair_options;
     queue_pair_options.completions = hub_->completions();
@@ -42,6 +49,8 @@ absl::Status LinkLanes::Open(QueuePairUser* user) {
     queue_pair_options.max_inline_bytes = inline_bytes_;
     queue_pair_options.ack_timeout = options_.ack_timeout;
     queue_pair_options.retry_count = options_.retry_count;
+    queue_pair_options.dials = options_.dials;
+    queue_pair_options.keep = &KeepStorage;
     // On a NIC that reorders, a tensor may need more receives than it has parts.
     if (!ordered_) queue_pair_options.rnr_retry_count = 7;
     auto queue_pair = nic->CreateQueuePair(queue_pair_options);

@@ -6,8 +6,6 @@
 
 namespace tryst {
 
-class SlotWatch;
-
 // Receives are posted again in groups of this size, so a queue pair has that many more receives
 // than arrivals can need.
 inline constexpr uint32_t kReceivesInARun = 16;
@@ -25,7 +23,7 @@ struct LinkOptions {
   bool digests = true;
   uint8_t ack_timeout = 14;  // As QueuePairOptions::ack_timeout.
   uint8_t retry_count = 6;
-  SlotWatch* watch = nullptr;  // For tests: hears what happens on the slots.
+  bool dials = false;  // As QueuePairOptions::dials: the consumer's end.
 };
 
 // The receives that a queue pair needs: one for everything that the peer may have under way on it,

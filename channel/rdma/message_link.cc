@@ -135,7 +135,7 @@ wire::MessageWriter* MessageLink::message() {
 }
 
 wire::MessageWriter* MessageLink::NextMessage() {
-  if (message_open_ && !writer_.empty()) FinishMessage();
+  if (!writer_.empty()) FinishMessage();
   return message();
 }
 
@@ -165,8 +165,10 @@ uint32_t MessageLink::WriteRoom(size_t index) const {
 }
 
 uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32_t key,
-                            bool immediate, uint16_t slot, uint16_t generation) {
+                            bool immediate, uint16_t slot, uint16_t generation,
+                            const Storage* owner) {
   SendWork work;
+  work.owner = owner;
   work.signaled = from.bytes >= kLargeWriteBytes;
   work.op = immediate ? SendOp::kWriteWithImmediate : SendOp::kWrite;
   work.immediate = immediate ? wire::EncodeTensorImmediate(slot, generation) : 0;

@@ -16,6 +16,7 @@
 #include "channel/rdma/link_options.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/wire.h"
+#include "rendezvous/tensor.h"
 #include "verbs/nic.h"
 
 namespace tryst {
@@ -69,7 +70,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
 
   // The message being filled, or null while the ring or the send queue is full;
   // OnFlush() comes again when it no longer is. After an Add...() that failed for lack
-  // of room call NextMessage() and try once more.
+  // of room call NextMessage() and try once more. REQUIRES for that: there is a message.
   wire::MessageWriter* message();
   wire::MessageWriter* NextMessage();
   // Calls `add` with the message being filled and, if the record does not fit, with the next one.
@@ -87,10 +88,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     return Put([&](wire::MessageWriter* writer) { return writer->Add(record); });
   }
   // Queues a write of [from, from + bytes) on queue pair `index`, before the message being filled.
-  // `immediate`: it is the last write of a part. Returns a ticket for WriteDone(). REQUIRES:
-  // WriteRoom() covers it.
+  // `immediate`: it is the last write of a part. `owner` has the bytes; null: nobody may keep them.
+  // Returns a ticket for WriteDone(). REQUIRES: WriteRoom() covers it.
   uint64_t Write(size_t index, const Entry& from, uint64_t to, uint32_t key, bool immediate,
-                 uint16_t slot, uint16_t generation);
+                 uint16_t slot, uint16_t generation, const Storage* owner = nullptr);
   // Whether the NIC no longer needs the source of that write, nor of those before it.
   bool WriteDone(size_t index, uint64_t ticket) const { return lanes_[index].done >= ticket; }
   // Whether writes land in the order of posting. If not, each Write() must have an immediate.

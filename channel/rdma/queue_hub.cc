@@ -75,6 +75,7 @@ void QueueHub::OnEvent(const NicEvent& event) {
 
 void QueueHub::AddUser(uint32_t queue_pair, QueuePairUser* user) {
   TRYST_CHECK(users_.emplace(queue_pair, user).second) << "queue pair " << queue_pair;
+  if (attach_once_used_ && !attached_) Attach();
 }
 
 void QueueHub::RemoveUser(uint32_t queue_pair) {

@@ -41,6 +41,7 @@ class QueueHub final : public PollerSource {
   // The poller polls it between these two calls.
   void Attach();
   void Detach();
+  void AttachOnceUsed() { attach_once_used_ = true; }  // With the first queue pair.
   // OK, or why no queue pair can be made now. A lost completion queue is replaced as soon as the
   // last queue pair on it is gone.
   absl::Status Revive();
@@ -81,6 +82,7 @@ class QueueHub final : public PollerSource {
   // turn.
   Completion batch_[kBatch];
   bool attached_ = false;
+  bool attach_once_used_ = false;
   absl::flat_hash_map<uint32_t, QueuePairUser*> users_;
   uint32_t last_number_ = 0;  // The user of the last completion; usually the next is its, too.
   QueuePairUser* last_user_ = nullptr;

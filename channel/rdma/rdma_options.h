@@ -18,6 +18,11 @@ struct NicPath {
   // True: LinkOptions::digests decides whether payloads carry a CRC-32C. False: they never do,
   // because the link has checksums on every hop and between its ends.
   bool digests = true;
+  // True: a poller does not look at the NIC before it has a peer there. For one that few peers
+  // need, and whose every look costs a system call.
+  bool polled_once_used = false;
+  uint8_t ack_timeout = 0;       // In place of LinkOptions::ack_timeout, if it is longer.
+  uint64_t landing_divisor = 1;  // It has this part of RdmaOptions::landing_bytes.
 };
 
 // The options of each NIC.

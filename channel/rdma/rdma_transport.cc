@@ -11,6 +11,7 @@ RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<Sh
                              RdmaOptions options)
     : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {
   options_.link.digests &= nic_->path().digests;
+  options_.link.ack_timeout = std::max(options_.link.ack_timeout, nic_->path().ack_timeout);
 }
 
 RdmaTransport::~RdmaTransport() {
@@ -25,7 +26,11 @@ absl::Status RdmaTransport::Open() {
   auto hub = QueueHub::Create(nic, context_.poller, depth);
   if (!hub.ok()) return hub.status();
   hub_ = *std::move(hub);
-  hub_->Attach();
+  if (nic_->path().polled_once_used) {
+    hub_->AttachOnceUsed();
+  } else {
+    hub_->Attach();
+  }
   return nic_->Add(this);
 }
 

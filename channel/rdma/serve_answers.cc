@@ -187,7 +187,8 @@ bool RdmaAnswers::WritePart(const ServeOp& op, size_t lane, uint64_t begin, uint
         link_->Write(lane, Entry{source.region.address() + at, bytes, source.region.local_key()},
                      sending->body.destination_address + at, sending->body.destination_key,
                      !link_->ordered() || (immediate && at + bytes == end), op.slot,
-                     static_cast<uint16_t>(op.generation));
+                     static_cast<uint16_t>(op.generation),
+                     op.tensor.dtype() == DType::kString ? nullptr : op.tensor.storage().get());
     written += bytes;
   }
   return true;

@@ -23,7 +23,6 @@ std::unique_ptr<ServeSession> RdmaServeLink::MakeSession(QueueHub* hub, TensorSo
   ServeSlotsOptions slots;
   slots.max_parked = options.max_waiting;
   slots.tickets_a_word = wire::kMaxTickets;
-  slots.watch = options.link.watch;
   return std::make_unique<ServeSession>(
       hub->poller(), source, serve, slots, consumer, session,
       [&](ServeSession* made) { return std::make_unique<RdmaServeLink>(made, hub, options); });

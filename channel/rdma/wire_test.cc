@@ -359,6 +359,12 @@ TEST(RecordTest, BodiesThatLieAreRefused) {
   meta[23] = '\x80';  // A negative dimension.
   record.body = meta;
   EXPECT_FALSE(DecodeMeta(record, nullptr).ok());
+  for (const size_t rank : {kMaxRank, kMaxRank + 1, 2 * kMaxRank}) {
+    std::string longer(MetaSize(rank), '\0');
+    longer[1] = static_cast<char>(rank);
+    record.body = longer;
+    EXPECT_EQ(DecodeMeta(record, nullptr).ok(), rank == kMaxRank) << rank;
+  }
 }
 
 TEST(ParametersTest, RoundTripAndBounds) {
@@ -372,7 +378,7 @@ TEST(ParametersTest, RoundTripAndBounds) {
   parameters.ack_address = 9;
   parameters.digests = false;
   parameters.session = 0x1122334455667788;
-  std::string bytes(kParametersBytes, '\0');
+  std::string bytes(kParametersBytes, 'x');  // Each byte is written.
   EncodeParameters(parameters, reinterpret_cast<uint8_t*>(&bytes[0]));
   auto decoded = DecodeParameters(bytes);
   ASSERT_TRUE(decoded.ok()) << decoded.status();

@@ -241,7 +241,6 @@ void ShmFetchLink::End(const absl::Status& why, bool life_over) {
   session_->DrainAsks();  // No byte lands behind the end of the link, since only we write.
   if (life_over) {
     session_->EndAsked(why, [this](const FetchAsk& ask) { return session_->IsForAnother(ask); });
-    if (session_->owed()->works()) session_->connector()->back_off()->Reset();
   }
   for (FetchAsk* ask : session_->Asked()) {
     if (ShmAsk::Of(ask)->misanswered >= kMisansweredMost) session_->EndAsk(ask, why);

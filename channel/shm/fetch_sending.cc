@@ -77,23 +77,23 @@ uint32_t ShmSender::KeyCells(const FetchKey& key) {
   return static_cast<uint32_t>((key.key.text().size() + kRoom - 1) / kRoom);
 }
 
+// In a request, and of one that waits without a slot.
+void ShmSender::WriteAsk(const FetchAsk& ask, RequestCell* cell) {
+  memcpy(cell->body, &ask.step, sizeof(ask.step));
+  memcpy(cell->body + sizeof(ask.step), &ask.ticket, sizeof(ask.ticket));
+}
+
 // Tells the key, too, if the producer does not know it. It checks for room first, because from the
 // next cell on both sides read a reused number as the new key.
 bool ShmSender::SendRequest(FetchAsk* ask, bool may_park) {
   FetchKey* const key = ask->of;
   if (!HasRoom(*ask)) return false;
   if (key->told != epoch) TellKey(key);
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kRequest;
-  cell->head.flags =
+  const uint8_t flags =
       static_cast<uint8_t>(DestinationFlag(*ask) | (may_park ? shm_wire::kMayPark : 0) |
                            (ask->said ? shm_wire::kReplay : 0));
-  cell->head.slot = ask->slot;
-  cell->head.generation = ask->generation;
-  cell->head.number = key->id;
-  memcpy(cell->body, &ask->step, sizeof(ask->step));
-  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
-  requests.Publish();
+  Put({CellType::kRequest, flags, ask->slot, ask->generation}, key->id,
+      [ask](RequestCell* cell) { WriteAsk(*ask, cell); });
   ask->trace_id =
       TraceId(session->session(), uint64_t{ask->slot} << 32 | ask->generation, ask->step);
   return true;
@@ -105,27 +105,17 @@ void ShmSender::TellKey(FetchKey* key) {
   constexpr size_t kRoom = sizeof(RequestCell::body);
   const size_t cells = KeyCells(*key);
   for (size_t i = 0; i < cells; ++i) {
-    RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-    cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
-    cell->head.flags = 0;
-    cell->head.slot = static_cast<uint16_t>(text.size());
-    cell->head.generation = 0;
-    cell->head.number = key->id;
-    memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
-    requests.Publish();
+    Put({i == 0 ? CellType::kKey : CellType::kMore, 0, static_cast<uint16_t>(text.size()), 0},
+        key->id, [&](RequestCell* cell) {
+          memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
+        });
   }
   key->told = epoch;
 }
 
 bool ShmSender::Say(const Word& word) {
   if (!requests.HasRoom(1)) return false;
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = word.type;
-  cell->head.flags = word.flags;
-  cell->head.slot = word.slot;
-  cell->head.generation = word.generation;
-  cell->head.number = 0;
-  requests.Publish();
+  Put(word, 0, [](RequestCell*) {});
   return true;
 }
 
@@ -135,35 +125,23 @@ bool ShmSender::SendCancel(const FetchAsk& ask) {
 
 bool ShmSender::SendPark(const FetchAsk& ask) {
   if (!requests.HasRoom(1)) return false;
-  memcpy(requests.cell() + offsetof(RequestCell, body), &ask.ticket, sizeof(ask.ticket));
-  return Say({CellType::kPark, 0, ask.slot, ask.generation});
+  Put({CellType::kPark, 0, ask.slot, ask.generation}, 0,
+      [&ask](RequestCell* cell) { memcpy(cell->body, &ask.ticket, sizeof(ask.ticket)); });
+  return true;
 }
 
 bool ShmSender::SendWaits(FetchAsk* ask) {
   FetchKey* const key = ask->of;
   if (!HasRoom(*ask)) return false;
   if (key->told != epoch) TellKey(key);
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kWaits;
-  cell->head.flags = 0;
-  cell->head.slot = 0;
-  cell->head.generation = 0;
-  cell->head.number = key->id;
-  memcpy(cell->body, &ask->step, sizeof(ask->step));
-  memcpy(cell->body + sizeof(ask->step), &ask->ticket, sizeof(ask->ticket));
-  requests.Publish();
+  Put({CellType::kWaits, 0, 0, 0}, key->id, [ask](RequestCell* cell) { WriteAsk(*ask, cell); });
   return true;
 }
 
 bool ShmSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
   if (!requests.HasRoom(1)) return false;
-  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
-  cell->head.type = CellType::kUnwanted;
-  cell->head.flags = 0;
-  cell->head.slot = 0;
-  cell->head.generation = 0;
-  WriteTickets(tickets, cell);
-  requests.Publish();
+  Put({CellType::kUnwanted, 0, 0, 0}, 0,
+      [tickets](RequestCell* cell) { WriteTickets(tickets, cell); });
   return true;
 }
 

@@ -89,6 +89,20 @@ struct ShmSender final : public FetchWords {
   void WakeProducer();
 
  private:
+  // Writes a cell, whose body `fill` writes. From then on the producer may read it. REQUIRES: there
+  // is room for it.
+  template <typename Fn>
+  void Put(const Word& word, uint32_t number, Fn fill) {
+    auto* const cell = reinterpret_cast<shm_wire::RequestCell*>(requests.cell());
+    cell->head.type = word.type;
+    cell->head.flags = word.flags;
+    cell->head.slot = word.slot;
+    cell->head.generation = word.generation;
+    cell->head.number = number;
+    fill(cell);
+    requests.Publish();
+  }
+  static void WriteAsk(const FetchAsk& ask, shm_wire::RequestCell* cell);
   void TellKey(FetchKey* key);
   bool Say(const Word& word);
   static uint32_t KeyCells(const FetchKey& key);

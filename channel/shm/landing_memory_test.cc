@@ -26,6 +26,7 @@ TEST(LandingMemoryTest, StringsAndWhatIsTooLarge) {
   EXPECT_EQ(AllocateLanding(DType::kString, {3})->strings().size(), 3u);
   EXPECT_EQ(AllocateLanding(DType::kUint8, {int64_t{1} << 55}).status().code(),
             absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(AllocateLanding(DType::kInt64, {int64_t{1} << 61}).ok()) << "no number says it";
 }
 
 }  // namespace

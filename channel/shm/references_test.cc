@@ -230,6 +230,11 @@ TEST_F(ReferencesTest, SegmentsComeInTurn) {
   EXPECT_TRUE(absl::IsDataLoss(SendSegment(storage, 1))) << "0 has not come";
   EXPECT_TRUE(SendSegment(storage, 0).ok());
   EXPECT_TRUE(absl::IsDataLoss(SendSegment(storage, shm_wire::kMaxSegments)));
+  for (uint32_t i = 1; i < shm_wire::kMaxSegments; ++i) {
+    ASSERT_TRUE(SendSegment(storage, i).ok()) << i;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(SendSegment(storage, shm_wire::kMaxSegments)))
+      << "as many as there may be have come";
 }
 
 // The refusal must come before the mapping, because all producers share our address space.

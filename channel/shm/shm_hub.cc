@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -136,6 +137,13 @@ bool ShmHub::WakeLinks() {
     if (links_[i] != nullptr) woken |= links_[i]->WakeUp();
   }
   return woken;
+}
+
+void ShmHub::EndSockets() {
+  std::vector<int> sockets;
+  for (const auto& watched : watchers_) sockets.push_back(watched.first);
+  std::sort(sockets.begin(), sockets.end());  // So that a simulation can be repeated.
+  for (const int socket : sockets) shutdown(socket, SHUT_RDWR);
 }
 
 bool ShmHub::CheckSockets() {

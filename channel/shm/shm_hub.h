@@ -68,6 +68,10 @@ class ShmHub final : private PollerSource, private PollerTimer {
   void Unwatch(int fd);
   void AddLink(Link* link);
   void RemoveLink(Link* link);
+  // For tests: what the kernel does when a process ends, to all of its sockets.
+  void EndSockets();
+  // Readable when a socket has something for us.
+  int event_fd() const override { return epoll_.get(); }
 
   Poller* poller() const { return poller_; }
   Arena* arena() const { return arena_.get(); }
@@ -109,7 +113,6 @@ class ShmHub final : private PollerSource, private PollerTimer {
   void OnTimer() override { OpenDoor(); }
   Sight Glance() override;
   void Arm() override;
-  int event_fd() const override { return epoll_.get(); }
   bool CheckSockets();
   bool WakeLinks();  // True: a peer has woken one of them.
   void OnDoor();

@@ -20,12 +20,24 @@ namespace {
 struct FakeLink final : ShmHub::Link {
   bool PollLink() override { return std::exchange(has_message, false); }
   bool Ready() const override { return false; }
-  void FallAsleep() override { ++sleeps; }
-  bool WakeUp() override { return has_message = says_it_woke; }
+  void FallAsleep() override {
+    ++sleeps;
+    fell_asleep_twice += std::exchange(asleep, true);
+    if (finds_work == 0) return;
+    --finds_work;
+    has_message = true;
+  }
+  bool WakeUp() override {
+    asleep = false;
+    return has_message = says_it_woke;
+  }
 
   bool says_it_woke = false;
   bool has_message = false;
   std::atomic<int> sleeps{0};
+  int finds_work = 0;  // So often there is a message when it has said that it sleeps.
+  bool asleep = false;
+  int fell_asleep_twice = 0;
 };
 
 // Readable until it was read.
@@ -96,6 +108,19 @@ TEST_P(ShmHubTest, NewsOfASocketIsHeardWhoeverWakesTheLinks) {
     ASSERT_TRUE(Heard(i)) << i;
   }
   EXPECT_GT(link_.sleeps, 1);
+}
+
+// Its peers need not wake one that goes on after all.
+TEST_P(ShmHubTest, WhoFindsWorkWhileItFallsAsleepIsAwake) {
+  poller_->RunAndWait([this] { link_.finds_work = 20; });
+  for (int i = 1; i <= 50; ++i) {
+    news_.Come();
+    ASSERT_TRUE(Heard(i)) << i;
+  }
+  poller_->RunAndWait([this] {
+    EXPECT_EQ(link_.finds_work, 0);
+    EXPECT_EQ(link_.fell_asleep_twice, 0);
+  });
 }
 
 // Whoever can guess a token comes in as somebody who was invited.

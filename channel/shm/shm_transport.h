@@ -34,6 +34,7 @@ class ShmTransport final : public SessionTransport {
 
   void ExplainServing(const std::string& consumer, std::string* out) const override;
   void AddCounters(Counters* counters) const override;
+  ShmHub* hub() { return hub_.get(); }
 
   // The most links of one consumer that are kept beside its present one, which an honest one comes
   // to only if link after link breaks while it holds tensors of each. Of all consumers together

@@ -1,57 +1,14 @@
 #include "channel/shm/stream_copy.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace tryst {
 namespace {
 
 constexpr size_t kPartBytes = 64 << 10;
 
-#if defined(__x86_64__)
-// `to` is at a cache line; `bytes` is a multiple of two lines.
-__attribute__((target("avx2"))) void StreamLines(uint8_t* to, const uint8_t* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 128) {
-    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 32));
-    const __m256i c = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 64));
-    const __m256i d = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 96));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), a);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 32), b);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 64), c);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 96), d);
-  }
-  _mm_sfence();  // Before anything tells that the bytes are there.
-}
-
-bool HasStreamingStores() {
-  static const bool has = __builtin_cpu_supports("avx2");
-  return has;
-}
-#endif
-
 }  // namespace
-
-void StreamCopy(void* to, const void* from, size_t bytes) {
-#if defined(__x86_64__)
-  if (HasStreamingStores()) {
-    uint8_t* out = static_cast<uint8_t*>(to);
-    const uint8_t* in = static_cast<const uint8_t*>(from);
-    const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(out) & 63);
-    memcpy(out, in, head);
-    const size_t lines = (bytes - head) & ~size_t{127};
-    if (lines > 0) StreamLines(out + head, in + head, lines);
-    memcpy(out + head + lines, in + head + lines, bytes - head - lines);
-    return;
-  }
-#endif
-  if (bytes > 0) memcpy(to, from, bytes);
-}
 
 void CrewCopy(Crew* crew, void* to, const void* from, size_t bytes, bool streaming) {
   const auto copy = [&](uint64_t begin, uint64_t count) {

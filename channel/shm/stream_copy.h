@@ -4,15 +4,10 @@
 #include <cstddef>
 
 #include "base/crew.h"
+#include "base/stream_copy.h"
 
 namespace tryst {
 
-// memcpy with stores that bypass the caches, if the processor has them: the destination is not read
-// first, and nothing else is evicted.
-void StreamCopy(void* to, const void* from, size_t bytes);
-
-// From this size on a copy bypasses the caches.
-inline constexpr size_t kStreamBytes = 256 << 10;
 // From this size on it is shared with the crew.
 inline constexpr size_t kSplitBytes = 512 << 10;
 

@@ -89,6 +89,27 @@ TEST_F(CallerTest, AClockThatNobodyProvesIsNotTaken) {
   EXPECT_TRUE(absl::IsUnavailable(signer.Heed(kSelf, first, refusal)));
 }
 
+// By the caller's clock and by the callee's.
+TEST_F(CallerTest, AStatementIsTakenOnlyAsItWasSigned) {
+  for (const int64_t ahead_ms : {int64_t{0}, int64_t{3600} * 1000}) {
+    CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+    CallVerifier stranger("lab", kSelf, 7, "fedcba9876543210", Now());
+    CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken,
+                      [this, ahead_ms] { return now_ms_ + ahead_ms; });
+    ASSERT_EQ(RefusalsUntilHeard(&signer, &verifier, 3), ahead_ms == 0 ? 0 : 1);
+    const std::string statement = signer.Sign(kSelf, "Method", "request");
+    for (size_t i = 0; i < statement.size(); ++i) {
+      std::string forged = statement;
+      forged[i] = static_cast<char>(forged[i] ^ 1);
+      EXPECT_FALSE(verifier.Verify(forged, "Method", "request").ok()) << i;
+    }
+    EXPECT_FALSE(verifier.Verify(statement, "Another", "request").ok());
+    EXPECT_FALSE(verifier.Verify(statement, "Method", "requests").ok());
+    EXPECT_FALSE(stranger.Verify(statement, "Method", "request").ok());
+    EXPECT_TRUE(verifier.Verify(statement, "Method", "request").ok());
+  }
+}
+
 // Whoever has recorded all that passed plays it again, at every moment of the next two hours.
 TEST_F(CallerTest, NothingThatWasSignedByAnotherClockIsTakenTwice) {
   const int64_t hour_ms = 3600 * 1000;

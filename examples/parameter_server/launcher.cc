@@ -107,7 +107,7 @@ class Launcher {
 std::string PlainName(const std::string& path) {
   if (path == "shm") return "shared memory";
   if (path == "rdma/soft") return "RDMA, software NIC";
-  if (path == "grpc") return "gRPC";
+  if (path == "grpc/stream" || path == "grpc/sealed" || path == "grpc") return "gRPC";
   return path;
 }
 

@@ -32,8 +32,8 @@ def serve(server):
     for worker in workers:
         try:
             last.recv("thanks", frm=worker, timeout=60)
-        except tryst.errors.Unavailable:
-            pass  # It has its weights and has left before its thanks were fetched.
+        except (tryst.errors.Aborted, tryst.errors.Unavailable):
+            pass  # It has its weights, and leaves or has left before its thanks were fetched.
 
 
 def work(server, chance):

@@ -116,12 +116,13 @@ PyMODINIT_FUNC PyInit__tryst(void) {
   using namespace tryst_python;  // NOLINT(build/namespaces)
   Ref module(PyModule_Create(&kModule));
   if (!module) return nullptr;
-  const bool good = Add(module.get(), "Tensor", MakeTensorType()) &&
-                    Add(module.get(), "Server", MakeServerType()) &&
-                    Add(module.get(), "Operation", MakeOperationType()) &&
-                    Add(module.get(), "Queue", MakeQueueType()) &&
-                    Add(module.get(), "Plan", MakePlanType()) &&
-                    Add(module.get(), "Weights", MakeWeightsType()) &&
-                    Add(module.get(), "Cancellation", MakeCancellationType());
+  const bool good =
+      Add(module.get(), "Tensor", MakeTensorType()) &&
+      Add(module.get(), "Server", MakeServerType()) &&
+      Add(module.get(), "Operation", MakeOperationType()) &&
+      Add(module.get(), "Queue", MakeQueueType()) && Add(module.get(), "Plan", MakePlanType()) &&
+      Add(module.get(), "Weights", MakeWeightsType()) &&
+      Add(module.get(), "Cancellation", MakeCancellationType()) &&
+      Add(module.get(), "Group", MakeGroupType()) && Add(module.get(), "Region", MakeRegionType());
   return good ? module.release() : nullptr;
 }

@@ -99,6 +99,10 @@ PyObject* Plan(PyObject* self, PyObject* args) { return NewPlan(self, Get(self),
 // (set, owners, settings)
 PyObject* Weights(PyObject* self, PyObject* args) { return OpenWeights(self, Get(self), args); }
 
+PyObject* SendSelection(PyObject* self, PyObject* args) { return SendSelected(Get(self), args); }
+PyObject* Gather(PyObject* self, PyObject* args) { return StartGather(self, Get(self), args); }
+PyObject* Region(PyObject* self, PyObject* args) { return OpenRegion(self, Get(self), args); }
+
 PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ReceiveOne(Get(self), args, count);
 }
@@ -202,6 +206,9 @@ PyMethodDef kMethods[] = {
     {"weights", Weights, METH_VARARGS, nullptr},
     {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
      nullptr},
+    {"send_selected", SendSelection, METH_VARARGS, nullptr},
+    {"gather", Gather, METH_VARARGS, nullptr},
+    {"region", Region, METH_VARARGS, nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},
     {"cleanup", Cleanup, METH_O, nullptr},
     {"allocate", Allocate, METH_VARARGS, nullptr},

@@ -14,10 +14,20 @@ PyObject* MakeQueueType();      // tryst._tryst.Queue
 PyObject* MakePlanType();          // tryst._tryst.Plan
 PyObject* MakeWeightsType();       // tryst._tryst.Weights
 PyObject* MakeCancellationType();  // tryst._tryst.Cancellation
+PyObject* MakeGroupType();         // tryst._tryst.Group
+PyObject* MakeRegionType();        // tryst._tryst.Region
 
 // (set, owners, settings). Returns null with an exception.
 PyObject* OpenWeights(PyObject* server, tryst_server* handle, PyObject* args);
 PyObject* WeightBoxes(PyObject* module, PyObject* args);
+
+// A selection is None or (kind, unit, buffer). All return null with an exception.
+// (step, key, source, selection)
+PyObject* SendSelected(tryst_server* handle, PyObject* args);
+// (step, key, wanted, into, landing, timeout, group, queue): an Operation.
+PyObject* StartGather(PyObject* server, tryst_server* handle, PyObject* args);
+// (name, memory, readers)
+PyObject* OpenRegion(PyObject* server, tryst_server* handle, PyObject* args);
 
 // (src_device, src_incarnation, dst_device, names). Returns null with an exception.
 PyObject* NewPlan(PyObject* server, tryst_server* handle, PyObject* args);

@@ -251,13 +251,30 @@ PyObject* Declare(PyObject* self, PyObject* list) {
   return Waits([&] { return tryst_weights_declare(Get(self), layouts.data(), layouts.size()); });
 }
 
-// (number, item)
+// (number, item, borrow)
 PyObject* Publish(PyObject* self, PyObject* args) {
   unsigned long long number;
   PyObject* tuple;
+  int borrow;
   ReadItem read;
-  if (!PyArg_ParseTuple(args, "KO", &number, &tuple) || !read.Read(tuple)) return nullptr;
-  return Waits([&] { return tryst_weights_publish(Get(self), number, &read.item); });
+  if (!PyArg_ParseTuple(args, "KOp", &number, &tuple, &borrow) || !read.Read(tuple)) return nullptr;
+  const auto publish = borrow ? &tryst_weights_borrow : &tryst_weights_publish;
+  return Waits([&] { return publish(Get(self), number, &read.item); });
+}
+
+// (number, how, timeout, cancellation)
+PyObject* Release(PyObject* self, PyObject* args) {
+  unsigned long long number;
+  int how;
+  PyObject *timeout, *cancellation;
+  if (!PyArg_ParseTuple(args, "KiOO!", &number, &how, &timeout, cancellation_type, &cancellation)) {
+    return nullptr;
+  }
+  const int64_t timeout_ms = TimeoutMs(timeout);
+  if (PyErr_Occurred()) return nullptr;
+  return Waits([&] {
+    return tryst_weights_release(Get(self), number, how, timeout_ms, CancellationIn(cancellation));
+  });
 }
 
 // (number, label, timeout, cancellation)
@@ -430,10 +447,20 @@ PyObject* Explain(PyObject* self, PyObject*) {
   return made;
 }
 
+PyObject* Members(PyObject* self, PyObject*) {
+  size_t members;
+  {
+    const WithoutGil without;
+    members = tryst_weights_members(Get(self));
+  }
+  return PyLong_FromSize_t(members);
+}
+
 PyMethodDef kMethods[] = {
     {"close", Close, METH_NOARGS, nullptr},
     {"declare", Declare, METH_O, nullptr},
     {"publish", Publish, METH_VARARGS, nullptr},
+    {"release", Release, METH_VARARGS, nullptr},
     {"seal", Seal, METH_VARARGS, nullptr},
     {"drop", Drop, METH_O, nullptr},
     {"activate", Activate, METH_VARARGS, nullptr},
@@ -445,6 +472,7 @@ PyMethodDef kMethods[] = {
     {"answer", Answer, METH_VARARGS, nullptr},
     {"serve", Serve, METH_NOARGS, nullptr},
     {"explain", Explain, METH_NOARGS, nullptr},
+    {"members", Members, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot kSlots[] = {

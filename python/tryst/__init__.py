@@ -15,10 +15,11 @@ from tryst.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineE
                           FailedPrecondition, Internal, InvalidArgument, NotFound, OutOfRange,
                           PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable,
                           Unimplemented)
+from tryst.selections import Blocks, Group, Region, Runs, Spans
 from tryst.server import Plan, Receive, Server, Step
 
 __version__ = "0.2.0"
-__all__ = ["Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
-           "FailedPrecondition", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
-           "PermissionDenied", "Plan", "Receive", "ResourceExhausted", "Server", "Step", "Tensor",
-           "Unauthenticated", "Unavailable", "Unimplemented", "errors", "tensor"]
+__all__ = ["Aborted", "AlreadyExists", "Blocks", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
+           "FailedPrecondition", "Group", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
+           "PermissionDenied", "Plan", "Receive", "Region", "ResourceExhausted", "Runs", "Server", "Spans", "Step",
+           "Tensor", "Unauthenticated", "Unavailable", "Unimplemented", "errors", "tensor"]

@@ -8,7 +8,7 @@ import sys
 import time
 import weakref
 
-from tryst import _tryst, errors
+from tryst import _tryst, errors, selections
 
 _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
@@ -252,14 +252,15 @@ class Server:
         return Plan(self, tensors, to, frm, by_reference, recurring)
 
     def weights(self, name, role, owners, rank=None, keep=None, min_members=None, permit=None, on_headless=None,
-                decider=None):
+                decider=None, hold_bytes=None):
         """One end of a set of weights (tryst.weights): of the role "owner", "member" or "observer".
 
         `owners` are workers' names, by rank, or how many tasks of this worker's job there are; the first one keeps the
         set's log. Each keeps that many sealed versions. With fewer than `min_members` the first owner drops an
         activation. All have the same `permit`: for how many seconds a member may serve without hearing of the leader;
         "keep" `on_headless` has it go on then, knowing that nobody confirms it. With `decider` "etcd" the first owner
-        keeps the log in the etcd that names the members, where its next life finds it.
+        keeps the log in the etcd that names the members, where its next life finds it. A member has up to `hold_bytes`
+        of what it fetches for other members, in memory of its own.
         """
         from tryst import weights
 
@@ -267,7 +268,7 @@ class Server:
             owners = [f"{self.worker.partition('/task:')[0]}/task:{task}" for task in range(owners)]
         owners = [_full(owner) for owner in owners]
         settings = {"role": role, "keep": keep, "min_members": min_members, "on_headless": on_headless, "decider": decider,
-                    "permit_ms": None if permit is None else round(permit * 1000)}
+                    "hold_bytes": hold_bytes, "permit_ms": None if permit is None else round(permit * 1000)}
         if role == "owner":
             if rank is None:
                 rank = owners.index(self.worker) if self.worker in owners else len(owners)
@@ -276,6 +277,36 @@ class Server:
         if role == "owner":
             return weights.Owner(self, name, owners, words, rank)
         return weights.Member(self, name, owners, words)
+
+    def group(self):
+        """Fetches that are cancelled together: a tryst.Group."""
+        return selections.Group()
+
+    def region(self, name, memory, readers=()):
+        """Opens `memory`, an array, to peers until the Region is closed: they fetch of it, and nothing is sent.
+
+        `readers` are workers' names or their beginnings up to a "/"; without them it is open to every worker that may
+        receive from this one. The array may be written meanwhile; what is fetched then may be torn.
+        """
+        return selections.Region(self._server.region(name, memory, [_full(reader) for reader in readers]), name)
+
+    def fetch_region(self, name, frm, wanted, into, select=None, timeout=None, group=None):
+        """Fetches the bytes `wanted` (Blocks, Runs or Spans) of the peer's region into `into`, or into those that
+        `select` says: a Receive. One that fails may have filled some of them.
+        """
+        return self._gather(selections.REGIONS_STEP, f"|region|{name}", frm, into, select, timeout, group,
+                            selections.packed(wanted))
+
+    def _gather(self, number, name, frm, into, select, timeout, group, wanted=None):
+        peer, worker = _full(frm), self.worker
+        landing = selections.packed(select)
+        handle = None if group is None else group.handle
+
+        def begin(incarnation, queue, left):
+            key = f"{peer}{_DEVICE};{incarnation:016x};{worker}{_DEVICE};{name};0:0"
+            return self._server.gather(number, key, wanted, into, landing, left, handle, queue)
+
+        return Receive(self, peer, timeout, begin)
 
     def _prepared(self, source, incarnation, sink, names):
         return self._server.plan(source + _DEVICE, incarnation, sink + _DEVICE, names)
@@ -331,13 +362,17 @@ class Step:
     def __exit__(self, *_):
         self.cleanup()
 
-    def send(self, name, source, to, copy=False):
+    def send(self, name, source, to, copy=False, select=None):
         """Sends a tensor: anything with a buffer or with `__dlpack__`, strings, None for a dead one.
 
         Never waits and makes no copy: the tensor must not change until it is received, unless
-        `copy` is true.
+        `copy` is true. With `select` (Blocks, Runs or Spans) those bytes are sent, and copied.
         """
-        self.send_many({name: source}, to, copy)
+        if select is None:
+            return self.send_many({name: source}, to, copy)
+        server = self._server
+        key = f"{server.worker}{_DEVICE};{server.incarnation:016x};{_full(to)}{_DEVICE};{name};0:0"
+        server._server.send_selected(self.number, key, source, selections.packed(select))
 
     def send_many(self, tensors, to, copy=False):
         """The same of a dictionary of tensors, in one call; in one for each where they are of several streams."""
@@ -364,6 +399,22 @@ class Step:
         except (errors.Aborted, errors.Unavailable):
             server._forget(_full(frm))  # The peer may have restarted.
             raise
+
+    def gather(self, name, frm, into, select=None, timeout=None, group=None):
+        """A receive whose bytes fill those of `into` that `select` says (Blocks, Runs or Spans; without it all), and
+        leave the rest as it is: a Receive, of one tensor, which is `into`. Wait with result() or `await`.
+
+        >>> import tryst
+        >>> pool, mine = bytearray(b"aabbccdd"), bytearray(8)
+        >>> with tryst.Server(job="self", listen="127.0.0.1:0", insecure=True, open_cluster=True) as server:
+        ...     with server.step(1) as step:
+        ...         step.send("kv", pool, to=server.worker, select=tryst.Blocks([3, 1], 2))
+        ...         got = step.gather("kv", frm=server.worker, into=mine, select=tryst.Blocks([0, 2], 2), timeout=10)
+        ...         _ = got.result()
+        >>> bytes(mine)
+        b'dd\\x00\\x00bb\\x00\\x00'
+        """
+        return self._server._gather(self.number, name, frm, into, select, timeout, group)
 
     def recv_many(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Many tensors at once: `a, b = step.recv_many(...)` waits for them, and

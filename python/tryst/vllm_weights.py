@@ -12,7 +12,6 @@ over until it has loaded whole; the next send_weights() has it load first.
 """
 import contextlib
 import dataclasses
-import re
 import threading
 import time
 import uuid
@@ -57,6 +56,7 @@ class WorkerInfo(WeightTransferInitInfo):
     permit: float = 1.0
     timeout: float = 300.0
     settings: dict = dataclasses.field(default_factory=dict)
+    hold_bytes: int = 0
 
 
 @dataclasses.dataclass
@@ -79,7 +79,8 @@ class WorkerEngine(WeightTransferEngine):
         self._info, self.loaded = init_info, 0
         self._server = adapters.start(f"vllm_{uuid.uuid4().hex}", adapters.own_address(init_info.join.rpartition("@")[2]),
                                       init_info.token, init_info.join, init_info.settings)
-        self._member = self._server.weights(init_info.name, role="member", owners=init_info.owners, permit=init_info.permit)
+        self._member = self._server.weights(init_info.name, role="member", owners=init_info.owners, permit=init_info.permit,
+                                            hold_bytes=init_info.hold_bytes)
         self._follower = adapters.Follower(self._member, lambda number: self._member.stage(number, timeout=init_info.timeout), False)
 
     def start_weight_update(self):
@@ -147,6 +148,7 @@ class TrainerInfo(TrainerInitInfo):
     permit: float = 1.0
     timeout: float = 300.0  # One step of an update may take so long.
     settings: dict = dataclasses.field(default_factory=dict)  # The servers of trainers and workers have these (docs/CONFIG.md).
+    hold_bytes: int = 0  # Each worker has so much of its versions for the others, so that trainers send it once.
 
 
 class TrainerEngine(TrainerWeightTransferEngine):
@@ -172,7 +174,7 @@ class TrainerEngine(TrainerWeightTransferEngine):
                 self._servers.append(adapters.start(f"{job}_watch", adapters.own_address(info.address), info.token, join,
                                                     {**info.settings, "protocol": "grpc"}))
                 self.worker_info = dataclasses.asdict(WorkerInfo(info.name, owners, join, info.token, info.permit,
-                                                                 info.timeout, info.settings))
+                                                                 info.timeout, info.settings, info.hold_bytes))
                 self._watch = self._watcher()
         except BaseException:
             self.shutdown()
@@ -212,10 +214,10 @@ class TrainerEngine(TrainerWeightTransferEngine):
     def _catch_up(self):
         """Who has not loaded the active version, as one whose loader threw or one that is new, does so before there is another."""
         until = time.monotonic() + self._info.timeout
-        while (said := self._owner.explain()) and int(re.search(r"; (\d+) members", said)[1]) <= self._info.workers:
+        while self._owner.members() <= self._info.workers:  # The watcher is one more.
             if time.monotonic() > until:
                 raise tryst.Unavailable(f"not all {self._info.workers} workers are members, and no model was touched: start what "
-                                        f"is missing, and call welcome(); {said}")
+                                        f"is missing, and call welcome(); {self._owner.explain()}")
             time.sleep(0.02)
         if self._active == 0:
             return

@@ -28,6 +28,7 @@ import threading
 from tryst import _tryst, errors
 
 _MODES = {"rolling": 0, "barrier": 1}
+_RELEASES = {"wait": 0, "copy": 1, "drop": 2}
 _NUMBER, _NEWER, _ACTIVE = range(3)
 _KINDS = ("sealed", "prepare", "hold", "active", "dropped", "headless")
 _STAGED, _NOT_STAGED, _HELD, _SWITCHED = range(4)
@@ -293,9 +294,10 @@ class Owner(_End):
         """A version to publish in a `with`, or an `async with`, whose end seals it."""
         return Version(self, number, label, timeout)
 
-    def publish(self, number, name, source, box=None, cast=None):
+    def publish(self, number, name, source, box=None, cast=None, borrow=False):
         """Copies one of this owner's boxes, by default its only one; the array may change at once. Where it is of
-        another type than the tensor, `cast` says the tensor's."""
+        another type than the tensor, `cast` says the tensor's. With `borrow` nothing is copied: the array, which is
+        contiguous and of the tensor's type, must not change before release() has returned."""
         layout = self.layout(name)
         if box is None:
             boxes = self.boxes(name)
@@ -308,7 +310,15 @@ class Owner(_End):
         if cast is None and item[3].dtype != layout.dtype:
             raise ValueError(f"the array has elements of type {item[3].dtype}, and tensor {name!r} of {layout.dtype}: say cast={layout.dtype!r}")
         with self._call():
-            self._weights.publish(number, item)
+            self._weights.publish(number, item, borrow)
+
+    def release(self, number, how="wait", timeout=60.0):
+        """Returns when no byte of what version `number` has borrowed is read any more. "wait": when later versions have
+        replaced it; "copy": it is copied first, and stays; "drop": who asks for it from now on is told Aborted."""
+        self._wait(self._weights.release, number, _RELEASES[how], timeout)
+
+    async def arelease(self, number, how="wait", timeout=60.0):
+        await self._await(self._weights.release, number, _RELEASES[how], timeout)
 
     def seal(self, number, label="", timeout=60.0):
         """All of this owner's boxes are published; returns when the version is sealed. Aborted: it was dropped."""
@@ -316,6 +326,11 @@ class Owner(_End):
 
     async def aseal(self, number, label="", timeout=60.0):
         await self._await(self._weights.seal, number, label, timeout)
+
+    def members(self):
+        """How many members the set has, as far as this owner has heard."""
+        with self._call():
+            return self._weights.members()
 
     def drop(self, number):
         """Lets go of a version that is not sealed."""
@@ -337,9 +352,9 @@ class Version:
     def __init__(self, owner, number, label, timeout):
         self.owner, self.number, self._label, self._timeout = owner, number, label, timeout
 
-    def publish(self, name, source, box=None, cast=None):
+    def publish(self, name, source, box=None, cast=None, borrow=False):
         """As Owner.publish()."""
-        self.owner.publish(self.number, name, source, box, cast)
+        self.owner.publish(self.number, name, source, box, cast, borrow)
 
     def __enter__(self):
         return self

@@ -156,6 +156,20 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::RecvArgs args) {
   scope.Until(0);
 }
 
+void tryst_op::StartOne(
+    tryst::RecvArgs args,
+    absl::FunctionRef<void(const tryst::RecvArgs& args, tryst::DoneFn done)> start) {
+  args.cancellation = &cancellation;
+  left = 1;
+  const auto go = [&] {
+    start(args, [this](tryst::Received&& got) { End(&items[0], std::move(got)); });
+  };
+  if (queue != nullptr) return go();
+  tryst::WaitScope scope(&end);
+  go();
+  scope.Until(0);
+}
+
 void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::RecvArgs args) {
   args.cancellation = &cancellation;
   left = items.size();

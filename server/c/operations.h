@@ -50,6 +50,9 @@ struct tryst_op {
   tryst_op(tryst_queue* queue, void* tag, std::shared_ptr<tryst::Turns> turns)
       : queue(queue), tag(tag), end(std::move(turns)) {}
   void Start(tryst::Rendezvous* rendezvous, tryst::RecvArgs args);
+  // Starts its only item by `start`. REQUIRES: items.size() == 1.
+  void StartOne(tryst::RecvArgs args,
+                absl::FunctionRef<void(const tryst::RecvArgs& args, tryst::DoneFn done)> start);
   bool Wait(absl::Duration timeout);
   void Cancel();
   void Free();  // The user calls it.

@@ -178,6 +178,79 @@ tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const i
  * that serves; without GPUs it does nothing. */
 size_t tryst_server_release_gpu_memory(tryst_server* server);
 
+/* ---- Selections: many spans under one key (docs/KV.md) ---- */
+
+/* Spans of one tensor's bytes, in the order in which they travel. Each end has its own; they need
+ * not agree but in their bytes together. Null is the whole tensor. */
+typedef struct {
+  int32_t kind; /* Of TRYST_SELECT_... */
+  uint32_t reserved;
+  uint64_t unit; /* TRYST_SELECT_INDICES: the bytes of a block. */
+  const void* items;
+  size_t count;
+} tryst_selection;
+enum {
+  TRYST_SELECT_WHOLE = 0,
+  TRYST_SELECT_INDICES = 1, /* uint32_t i: the bytes [i * unit, (i + 1) * unit). */
+  TRYST_SELECT_RUNS = 2,    /* tryst_run */
+  TRYST_SELECT_SPANS = 3    /* tryst_span */
+};
+typedef struct {
+  uint64_t offset;
+  uint64_t bytes;
+} tryst_span;
+typedef struct { /* `count` spans of `bytes`, each `stride` bytes behind the one before. */
+  uint64_t offset;
+  uint64_t bytes;
+  uint64_t stride;
+  uint64_t count;
+} tryst_run;
+
+/* Sends the selected bytes, copied: `tensor` is the caller's again when it returns. Who receives
+ * without a selection gets a row of bytes. Memory of the host alone. `options` may be null. */
+tryst_status* tryst_send_selected(tryst_server* server, int64_t step, const char* key,
+                                  const tryst_tensor* tensor, const tryst_selection* selection,
+                                  const tryst_options* options);
+
+/* Receives that are cancelled together. Thread-safe but for what frees. */
+typedef struct tryst_group tryst_group;
+tryst_status* tryst_group_create(tryst_group** group);
+/* What is under way ends with TRYST_CANCELLED, and what is started later is refused. At once. */
+void tryst_group_cancel(tryst_group* group);
+/* 1: it was cancelled, and nothing lands any more in any `into` of it. Waits up to `timeout_ms`. */
+int tryst_group_fenced(tryst_group* group, int64_t timeout_ms);
+size_t tryst_group_under_way(const tryst_group* group);
+/* {"ended_ok":3,"cancelled":1,"failed":0,"bytes_landed":4096,"slowest_peer":"...","waited_ns":5}.
+ * Null before it is fenced. */
+char* tryst_group_report_json(const tryst_group* group);
+/* Cancels what is under way, and does not wait. */
+void tryst_group_free(tryst_group* group);
+
+/* Starts a receive whose bytes fill `landing` of `into`; the rest of it stays as it is. With
+ * `wanted` the key's edge is "|region|NAME", and those bytes of that region are fetched, which
+ * nobody sends. One that fails has written nothing but, of a region, perhaps a part of `landing`;
+ * when it has finished nothing is written any more. The lists are the caller's when it returns.
+ * TRYST_INVALID_ARGUMENT: a list does not fit, `landing` has bytes twice, or the two ends' bytes
+ * differ. `group`, `landing`, `options` (without flags) and `queue` may be null. */
+tryst_status* tryst_gather_start(tryst_server* server, int64_t step, const char* key,
+                                 const tryst_selection* wanted, const tryst_tensor* into,
+                                 const tryst_selection* landing, const tryst_options* options,
+                                 int64_t timeout_ms, tryst_group* group, tryst_queue* queue,
+                                 void* tag, tryst_op** op);
+
+/* Memory that peers may fetch of, any number of times, until it is closed. It may be written
+ * meanwhile; what is fetched then may be torn. `readers` are workers' names, or their beginnings up
+ * to a '/'; none: whoever may receive from this worker. The server outlives it. */
+typedef struct tryst_region tryst_region;
+tryst_status* tryst_region_open(tryst_server* server, const char* name, const tryst_tensor* memory,
+                                const char* const* readers, size_t reader_count,
+                                tryst_region** region);
+/* Nobody is answered any more (TRYST_UNAVAILABLE). 1: nothing reads the memory. Waits up to
+ * `timeout_ms` for that, which no peer can delay. */
+int tryst_region_close(tryst_region* region, int64_t timeout_ms);
+/* As tryst_region_close() without a limit. No call uses it any more. */
+void tryst_region_free(tryst_region* region);
+
 /* ---- Weights: sharded tensors that get versions ---- */
 
 /* Owners publish and seal versions of the tensors of a set; members fetch boxes of them, and serve
@@ -194,7 +267,8 @@ typedef struct tryst_weights_version tryst_weights_version; /* Constant. */
 
 /* `owners` are workers' names, by rank. Settings are "role=owner", "member" or "observer"; of an
  * owner "rank=", "keep=" (versions, 2), and of the first one "min_members=" (1) and
- * "decider=worker" or "etcd" (who keeps the log); of a member "on_headless=stop" or "keep"; and
+ * "decider=worker" or "etcd" (who keeps the log); of a member "on_headless=stop" or "keep" and
+ * "hold_bytes=" (0: so much of what it fetches it has for other members, in memory of its own); and
  * "permit_ms=" (1000), the same for all. The server serves, and outlives it. */
 tryst_status* tryst_weights_open(tryst_server* server, const char* set, const char* const* owners,
                                  size_t owner_count, const char* const* settings, size_t count,
@@ -252,6 +326,19 @@ tryst_status* tryst_weights_publish(tryst_weights* weights, uint64_t number,
 tryst_status* tryst_weights_seal(tryst_weights* weights, uint64_t number, const char* label,
                                  int64_t timeout_ms, tryst_cancellation* cancellation);
 void tryst_weights_drop(tryst_weights* weights, uint64_t number); /* One that is not sealed. */
+/* Publishes without a copy: the box lies dense in the memory of `tensor`, is of the tensor's type,
+ * and must not be written before tryst_weights_release() has returned. */
+tryst_status* tryst_weights_borrow(tryst_weights* weights, uint64_t number,
+                                   const tryst_weights_item* item);
+enum {
+  TRYST_WEIGHTS_WAIT = 0, /* Until later versions have replaced it, and nobody reads it any more. */
+  TRYST_WEIGHTS_COPY = 1, /* Copies it first; it stays. */
+  TRYST_WEIGHTS_DROP = 2  /* Who asks for it from now on is told TRYST_ABORTED. */
+};
+/* When it returns without an error, no byte that the version has borrowed is read any more. */
+tryst_status* tryst_weights_release(tryst_weights* weights, uint64_t number, int32_t how,
+                                    int64_t timeout_ms, tryst_cancellation* cancellation);
+size_t tryst_weights_members(tryst_weights* weights); /* That the owner has heard of. */
 enum { TRYST_WEIGHTS_ROLLING = 0, TRYST_WEIGHTS_BARRIER = 1 };
 tryst_status* tryst_weights_activate(tryst_weights* weights, uint64_t number, int32_t mode,
                                      int64_t timeout_ms, tryst_cancellation* cancellation);

@@ -138,6 +138,7 @@ TEST_F(WeightsInC, AVersionIsPublishedActivatedAndServed) {
   }
   activates.join();
   EXPECT_EQ(activated, TRYST_OK);
+  EXPECT_EQ(tryst_weights_members(owner_), 1u);
   // The permit comes with the answer after that.
   for (int i = 0; i < 1000 && tryst_weights_serve(member_, &number) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -199,6 +200,10 @@ TEST_F(WeightsInC, WhatIsWrongIsRefused) {
   EXPECT_EQ(Code(tryst_weights_activate(owner_, 5, 9, 0, nullptr)), TRYST_INVALID_ARGUMENT);
   const tryst_weights_item item = {};
   EXPECT_EQ(Code(tryst_weights_publish(owner_, 5, &item)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_weights_borrow(owner_, 5, &item)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_weights_release(owner_, 5, 3, kLongMs, nullptr)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(tryst_weights_members(member_), 0u);
+  EXPECT_EQ(Code(tryst_weights_release(owner_, 5, -1, kLongMs, nullptr)), TRYST_INVALID_ARGUMENT);
   layout_.dims = nullptr;
   EXPECT_EQ(Code(tryst_weights_declare(owner_, &layout_, 1)), TRYST_INVALID_ARGUMENT);
   // A wait that was cancelled before it began ends at once.

@@ -70,6 +70,7 @@ struct Settings {
   std::string role;
   uint32_t rank = 0;
   size_t keep = 2, min_members = 1;
+  uint64_t hold_bytes = 0;
   bool keeps_knowingly = false, log_in_etcd = false;
   tryst::GroupTimes times;
 };
@@ -89,6 +90,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
     settings->rank = number;
   } else if (name == "keep" && is_number && number >= 1) {
     settings->keep = number;
+  } else if (name == "hold_bytes" && is_number) {
+    settings->hold_bytes = number;
   } else if (name == "min_members" && is_number && number >= 1) {
     settings->min_members = number;
   } else if (name == "permit_ms" && is_number && number >= 50 && number <= 600'000) {
@@ -100,7 +103,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
         "\"", text,
         "\" is not a setting of a set of weights, or has a wrong value. The settings are: "
         "role=owner, role=member or role=observer; rank=NUMBER; keep= and min_members=, numbers "
-        "from 1 on; permit_ms=, a number from 50 to 600000; on_headless=stop or on_headless=keep; "
+        "from 1 on; hold_bytes=NUMBER; permit_ms=, a number from 50 to 600000; on_headless=stop or "
+        "on_headless=keep; "
         "decider=worker or decider=etcd"));
   }
   return absl::OkStatus();
@@ -229,6 +233,7 @@ tryst_status* tryst_weights_open(tryst_server* server, const char* set, const ch
     options.owners = std::move(names);
     options.observes = read.role == "observer";
     options.keeps_knowingly = read.keeps_knowingly;
+    options.hold_bytes = read.hold_bytes;
     options.times = read.times;
     auto member = tryst::WeightMember::Open(server->server.get(), options);
     if (!member.ok()) return Give(member.status());
@@ -291,15 +296,46 @@ tryst_status* tryst_weights_declare(tryst_weights* weights, const tryst_weights_
   return Give(owner->Declare(std::move(all)));
 }
 
-tryst_status* tryst_weights_publish(tryst_weights* weights, uint64_t number,
-                                    const tryst_weights_item* item) {
+namespace {
+
+tryst_status* PublishBy(absl::Status (tryst::WeightOwner::*publish)(uint64_t, absl::string_view,
+                                                                    const tryst::Box&,
+                                                                    const tryst::Tensor&,
+                                                                    const tryst::Strides&),
+                        tryst_weights* weights, uint64_t number, const tryst_weights_item* item) {
   if (tryst_status* const refused = RefuseNull(weights, item)) return refused;
   tryst::WeightOwner* owner = nullptr;
   const absl::Status is_owner = OwnerOf(weights, &owner);
   if (!is_owner.ok()) return Give(is_owner);
   const auto read = ItemOf(*item);
   if (!read.ok()) return Give(read.status());
-  return Give(owner->Publish(number, read->tensor, read->box, read->into, read->places));
+  return Give((owner->*publish)(number, read->tensor, read->box, read->into, read->places));
+}
+
+}  // namespace
+
+tryst_status* tryst_weights_publish(tryst_weights* weights, uint64_t number,
+                                    const tryst_weights_item* item) {
+  return PublishBy(&tryst::WeightOwner::Publish, weights, number, item);
+}
+
+tryst_status* tryst_weights_borrow(tryst_weights* weights, uint64_t number,
+                                   const tryst_weights_item* item) {
+  return PublishBy(&tryst::WeightOwner::Borrow, weights, number, item);
+}
+
+tryst_status* tryst_weights_release(tryst_weights* weights, uint64_t number, int32_t how,
+                                    int64_t timeout_ms, tryst_cancellation* cancellation) {
+  if (tryst_status* const refused = RefuseNull(weights)) return refused;
+  tryst::WeightOwner* owner = nullptr;
+  const absl::Status is_owner = OwnerOf(weights, &owner);
+  if (!is_owner.ok()) return Give(is_owner);
+  if (how < TRYST_WEIGHTS_WAIT || how > TRYST_WEIGHTS_DROP) {
+    return Give(absl::InvalidArgumentError(
+        absl::StrCat("how is ", how, ", and should be TRYST_WEIGHTS_WAIT, _COPY or _DROP")));
+  }
+  return Give(owner->Release(number, static_cast<tryst::ReleaseHow>(how),
+                             PatienceOf(timeout_ms, cancellation)));
 }
 
 tryst_status* tryst_weights_seal(tryst_weights* weights, uint64_t number, const char* label,
@@ -309,6 +345,11 @@ tryst_status* tryst_weights_seal(tryst_weights* weights, uint64_t number, const 
   const absl::Status is_owner = OwnerOf(weights, &owner);
   if (!is_owner.ok()) return Give(is_owner);
   return Give(owner->Seal(number, Text(label), PatienceOf(timeout_ms, cancellation)).status());
+}
+
+size_t tryst_weights_members(tryst_weights* weights) {
+  tryst::WeightOwner* owner = nullptr;
+  return weights != nullptr && OwnerOf(weights, &owner).ok() ? owner->members() : 0;
 }
 
 void tryst_weights_drop(tryst_weights* weights, uint64_t number) {

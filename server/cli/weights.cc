@@ -65,6 +65,11 @@ std::string What(const End& end) {
     out.push_back(serves.empty() ? "may serve nothing"
                                  : absl::StrCat("serves ", serves,
                                                 end.Is("confirmed") ? "" : ", unconfirmed"));
+    if (end.Number("held_bytes") > 0) {
+      out.push_back(absl::StrFormat("has %.1f MiB for others, who took %.1f MiB",
+                                    end.Number("held_bytes") / (1 << 20),
+                                    end.Number("sent_on") / (1 << 20)));
+    }
     if (end.Number("permits_lost") > 0) {
       out.push_back(
           absl::StrFormat("its permit has run out %.0f times", end.Number("permits_lost")));
@@ -105,7 +110,8 @@ std::string SetText(const std::string& set, const std::vector<const End*>& ends)
   if (!knows.Is("leads")) {
     out += "; no worker that was asked leads it";
   } else {
-    absl::StrAppendFormat(&out, "; %.0f members", knows.Number("members"));
+    const double members = knows.Number("members");
+    absl::StrAppendFormat(&out, "; %.0f member%s", members, members == 1 ? "" : "s");
     if (knows.Number("behind") > 0) {
       absl::StrAppendFormat(&out, ", %.0f of which do not serve it", knows.Number("behind"));
     }

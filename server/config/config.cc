@@ -186,14 +186,28 @@ constexpr int64_t kMostQueuePairs = 8;
 constexpr uint64_t kRingBytes = 16 * (8192 + 256);
 constexpr int64_t kMostPeers = 65536;
 
+// Each has memory of its own for tensors to land in; a stream of gRPC counts as one.
+uint64_t MostNics(const ServerConfig& config) {
+  const bool none = config.protocol == "grpc" || config.nic == "grpc" || config.nic == "calls";
+  const uint64_t nics = none ? 0 : config.nic == "auto" ? 2 : 1;
+  return nics + (UsesStreams(config) ? 1 : 0);
+}
+
+uint64_t LandingBytesOf(const ServerConfig& config, uint64_t nics) {
+  return nics == 0
+             ? 0
+             : config.landing_bytes + (nics - 1) * (config.landing_bytes / kLandingPartOfOthers);
+}
+
 std::vector<Sum> MemorySums(const ServerConfig& config) {
-  const bool verbs = config.protocol != "grpc";
+  const uint64_t nics = MostNics(config);
   return {{"max_held_bytes (sent, not received)", config.max_held_bytes},
           {"max_kept_bytes (taken, not landed, its consumer away)", config.max_kept_bytes},
-          {"landing_bytes (where tensors land)", verbs ? config.landing_bytes : 0},
+          {"landing_bytes (where tensors land), and an eighth for each further kind of NIC",
+           LandingBytesOf(config, nics)},
           {"shm_bytes (shared with workers of this host)", UsesShm(config) ? config.shm_bytes : 0},
           // One ring for a peer that we fetch from, and one for a peer that fetches from us.
-          {"message rings, for each peer", verbs ? 2 * kRingBytes : 0}};
+          {"message rings, for each peer", nics > 0 ? 2 * kRingBytes : 0}};
 }
 
 const ConfigRow kRows[] = {
@@ -299,7 +313,8 @@ const ConfigRow kRows[] = {
      "How many bytes of tensors a producer keeps for consumers whose connection broke while they "
      "received. Beyond that it drops the oldest tensors."},
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
-     "How much memory each NIC sets aside for tensors for which the receiver gave no destination. "
+     "How much memory the best NIC sets aside for tensors for which the receiver gave no "
+     "destination; others, for peers that it does not reach, have an eighth of that. "
      "Set it to what can arrive at once, and at least to the largest tensor: larger ones travel by "
      "gRPC."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
@@ -328,7 +343,9 @@ const ConfigRow kRows[] = {
      "Which NICs carry tensors between hosts. auto: an RDMA device if there is one, and the soft "
      "NIC, which needs no hardware. soft: only the soft NIC. ibv: only an RDMA device; "
      "TensorFlow's RDMA_* variables choose and tune it. ofi:PROVIDER: libfabric with the provider "
-     "tcp, shm, udp, verbs or efa; both workers must name the same."},
+     "tcp, shm, udp, verbs or efa; both workers must name the same. grpc: none. Peers that no NIC "
+     "reaches are reached by gRPC, by one stream to each. calls: neither, but a call of gRPC for "
+     "each fetch, as in 0.2.0; until the next release."},
     {"Data plane", "nic_listen", K::kText, &C::nic_listen,
      "The host:port on which the soft NIC takes connections; set it when a firewall lets only "
      "known ports pass. Empty: a free port of the host that gRPC listens on."},
@@ -375,6 +392,8 @@ bool UsesShm(const ServerConfig& config) {
   if (config.protocol == "grpc") return false;
   return config.shm == "on" || (config.shm == "auto" && config.nic == "auto");
 }
+
+bool UsesStreams(const ServerConfig& config) { return config.nic != "calls"; }
 
 bool Encrypts(const ServerConfig& config) { return config.encrypt != "off" && !config.insecure; }
 

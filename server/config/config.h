@@ -119,6 +119,11 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
 
 // Whether the server tries shared memory with workers of its host.
 bool UsesShm(const ServerConfig& config);
+// A NIC that is not the best one, for peers that nothing better reaches, has an eighth of
+// landing_bytes.
+inline constexpr uint64_t kLandingPartOfOthers = 8;
+// Whether a stream of gRPC carries the tensors of peers that nothing else reaches. Else calls do.
+bool UsesStreams(const ServerConfig& config);
 // Whether the data plane encrypts what leaves the host: the soft NIC's sockets, and in token mode
 // gRPC's fetches too. Certificates encrypt gRPC by themselves.
 bool Encrypts(const ServerConfig& config);

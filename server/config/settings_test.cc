@@ -52,6 +52,11 @@ TEST(Config, NamesWhatIsWrongAndWhere) {
   EXPECT_NE(
       Load({"--config", path}).status().message().find("bad.conf:2: there is no setting 'tusk'"),
       std::string::npos);
+  std::ofstream(path) << "task = 3\njob\n";
+  EXPECT_NE(
+      Load({"--config", path}).status().message().find("bad.conf:2: there is no setting 'job'"),
+      std::string::npos)
+      << "it has no value";
   std::ofstream(path) << "job = ps\ntask = many\n";
   EXPECT_EQ(Load({"--config", path}).status().message(),
             path + ":2: task is 'many', and should be number");
@@ -184,6 +189,13 @@ TEST(Config, LimitsMustAddUp) {
   config.shm = "auto";
   config.memory_bytes = uint64_t{4} << 30;
   EXPECT_TRUE(CheckLimits(config).ok());
+  for (const auto& [nic, landing] : {std::make_pair("auto", "1280MiB  landing_bytes"),
+                                     {"soft", "1152MiB  landing_bytes"},
+                                     {"grpc", "1GiB  landing_bytes"}}) {
+    config.nic = nic;
+    EXPECT_NE(PrintLimits(config).find(landing), std::string::npos) << PrintLimits(config);
+  }
+  config.nic = "auto";
   config.shm_bytes = 16 << 20;
   EXPECT_TRUE(CheckLimits(config).ok()) << CheckLimits(config);
   --config.shm_bytes;

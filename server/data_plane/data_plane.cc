@@ -2,16 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
-#include "channel/grpc/grpc_transport.h"
+#include "channel/compat/fetch_wire.h"
+#include "channel/compat/grpc_transport.h"
 #include "channel/transports.h"
 #include "server/config/pollers.h"
 #include "server/data_plane/open_nics.h"
 #include "server/security/loopback.h"
+#include "verbs/soft/soft_nic.h"
 
 namespace tryst {
 namespace {
+
+// Streams of gRPC are slower than sockets, and another thread carries them.
+constexpr absl::Duration kHandshake = absl::Seconds(5);
+constexpr uint8_t kAckTimeout = 16;
+constexpr absl::Duration kAckDelay = absl::Milliseconds(2);
 
 // How many of the max_peers peers one poller may get. A hash of their names spreads them evenly
 // only on average, hence the margin.
@@ -108,6 +116,9 @@ absl::Status DataPlane::Open() {
   }
   const absl::Status devices = OpenDevices(&*nics);
   if (!devices.ok()) return devices;
+  const absl::Status streams = OpenStreams(&*nics);
+  if (!streams.ok()) return streams;
+  for (size_t i = 1; i < nics->size(); ++i) (*nics)[i].landing_divisor = kLandingPartOfOthers;
   MakeCalls();
   GrpcParts grpc{parts_.members, parts_.signer, parts_.events, calls_.get(), calls_trace_.get()};
   GrpcChannelOptions channel = server.inner.grpc;
@@ -122,8 +133,42 @@ absl::Status DataPlane::Open() {
         return std::make_unique<GrpcTransport>(context, grpc, channel);
       },
       options);
+  host_fetcher_ = std::make_unique<HostFetcher>(pools_.get());
   if (devices_ != nullptr) devices_->proxy()->SetChannels(pools_.get());
   return pools_->Open();
+}
+
+// A soft NIC whose bytes travel in streams of gRPC: for peers that nothing else reaches.
+absl::Status DataPlane::OpenStreams(std::vector<NicPath>* nics) {
+  if (!UsesStreams(parts_.server->config)) return absl::OkStatus();
+  GrpcPipes::Parts parts;
+  parts.peers = parts_.members;
+  parts.signer = parts_.signer;
+  parts.events = parts_.events;
+  parts.authorize = [authorize = parts_.authorize](const grpc::ServerContextBase& context,
+                                                   absl::string_view request) {
+    return authorize(context, kConverseMethod, request);
+  };
+  parts.heard = parts_.heard;
+  parts.seals = SealsCalls();
+  pipes_ = std::make_shared<GrpcPipes>(std::move(parts));
+  SoftNicOptions options;
+  options.name = "grpc";
+  options.pipes = pipes_;
+  if (SealsCalls()) options.secret = parts_.signer->token();
+  options.handshake_timeout = kHandshake;
+  options.ack_delay = kAckDelay;
+  absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
+  if (!nic.ok()) return nic.status();
+  NicPath path;
+  // An end that seals and one that does not have no path in common.
+  path.path = SealsCalls() ? "grpc/sealed" : "grpc/stream";
+  path.nic = *std::move(nic);
+  path.digests = DigestsInCalls();
+  path.polled_once_used = true;
+  path.ack_timeout = kAckTimeout;
+  nics->push_back(std::move(path));
+  return absl::OkStatus();
 }
 
 bool DataPlane::DigestsInCalls() const {
@@ -154,12 +199,12 @@ absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
 }
 
 TensorSource* DataPlane::source() {
-  return devices_ == nullptr ? static_cast<TensorSource*>(parts_.source)
+  return devices_ == nullptr ? static_cast<TensorSource*>(&host_source_)
                              : devices_->proxy()->source();
 }
 
 TensorFetcher* DataPlane::fetcher() {
-  return devices_ == nullptr ? static_cast<TensorFetcher*>(pools_.get())
+  return devices_ == nullptr ? static_cast<TensorFetcher*>(host_fetcher_.get())
                              : devices_->proxy()->fetcher();
 }
 
@@ -173,7 +218,11 @@ void DataPlane::MakeCalls() {
   options.token = parts_.signer->token();
   options.seals = SealsCalls();
   calls_ = std::make_unique<FetchServer>(
-      source(), parts_.alarms, parts_.incarnation, parts_.authorize,
+      source(), parts_.alarms, parts_.incarnation,
+      [authorize = parts_.authorize](const grpc::ServerContextBase& context,
+                                     absl::string_view request) {
+        return authorize(context, kFetchMethod, request);
+      },
       [guard = parts_.source](const Caller& caller, const TensorKey& key) {
         return guard->allow().Check(caller.worker, key);
       },
@@ -205,13 +254,29 @@ void DataPlane::AddDeviceStats(std::map<std::string, int64_t>* stats) const {
 
 size_t DataPlane::EndLending() { return devices_ == nullptr ? 0 : devices_->proxy()->EndLending(); }
 
+size_t DataPlane::copying() const {
+  return devices_ == nullptr ? host_source_.copying() + host_fetcher_->copying()
+                             : devices_->proxy()->copying();
+}
+
+void DataPlane::AwaitCopies(std::chrono::steady_clock::time_point until) const {
+  while (copying() > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
   const auto left = [until] {
     return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),
                     absl::Milliseconds(100));
   };
+  AwaitCopies(until);  // Whoever wanted what they bring is told by the channels.
   absl::Status drained = pools_->Stop(absl::UnavailableError("this worker has stopped"), left());
+  AwaitCopies(until);  // What had come meanwhile is copied, too.
   if (drained.ok() && devices_ != nullptr) drained = devices_->proxy()->Stop(left());
+  if (drained.ok() && copying() > 0) {
+    drained = absl::DeadlineExceededError("a GPU still copies tensors of or for other workers");
+  }
   return drained;
 }
 

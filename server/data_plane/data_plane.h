@@ -2,6 +2,7 @@
 #define TRYST_SERVER_DATA_PLANE_DATA_PLANE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,12 +10,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "channel/compat/fetch_server.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_pipes.h"
 #include "channel/pool/channel_pools.h"
 #include "channel/signing/caller.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
+#include "rendezvous/host_fetcher.h"
+#include "rendezvous/host_source.h"
 #include "server/data_plane/server_devices.h"
 #include "server/members/membership.h"
 #include "server/security/allow_list.h"
@@ -37,7 +41,12 @@ class DataPlane {
     CallSigner* signer = nullptr;
     Alarms* alarms = nullptr;
     GuardedSource* source = nullptr;
-    FetchServer::Authorize authorize;
+    // Authenticates and authorizes the caller of a method of our gRPC service.
+    std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase& context,
+                                         absl::string_view method, absl::string_view request)>
+        authorize;
+    // An authorized caller goes on sending in a call that lasts.
+    std::function<void(const grpc::ServerContextBase& context)> heard;
     bool has_tls = false;
   };
   // Whether the server must have one poller whose thread never changes: a GPU's driver keeps state
@@ -53,6 +62,8 @@ class DataPlane {
   TensorFetcher* fetcher();
   // Serves the fetches that arrive as calls of the server's gRPC service.
   FetchServer* calls() { return calls_.get(); }
+  // The streams of gRPC that carry tensors. Null: there are none.
+  GrpcPipes* pipes() { return pipes_.get(); }
   // Tensors in this memory reach workers of this host without a copy. Null: there is none.
   Allocator* allocator() const { return arena_.get(); }
   bool has_devices() const { return devices_ != nullptr; }
@@ -77,14 +88,21 @@ class DataPlane {
   bool SealsCalls() const;
   TensorSource* source();
   void MakeCalls();
+  // Copies under way by device contexts of the program. Their ends come to parts of this.
+  size_t copying() const;
+  void AwaitCopies(std::chrono::steady_clock::time_point until) const;
+  absl::Status OpenStreams(std::vector<NicPath>* nics);
 
   const Parts parts_;
+  HostSource host_source_{parts_.source};              // A server with GPUs does not use it,
   std::vector<std::unique_ptr<Trace>> poller_traces_;  // One for each poller.
   std::unique_ptr<Trace> calls_trace_;
   std::shared_ptr<Arena> arena_;
   std::unique_ptr<FetchServer> calls_;
+  std::shared_ptr<GrpcPipes> pipes_;
   std::unique_ptr<ChannelPools> pools_;
-  std::unique_ptr<ServerDevices> devices_;  // Null: the server has no GPUs.
+  std::unique_ptr<HostFetcher> host_fetcher_;  // nor this.
+  std::unique_ptr<ServerDevices> devices_;     // Null: the server has no GPUs.
 };
 
 }  // namespace tryst

@@ -139,9 +139,10 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
     paths.push_back(*std::move(path));
     return paths;
   }
+  if (config.nic == "grpc" || config.nic == "calls") return paths;
   if (config.nic != "auto" && config.nic != "soft" && config.nic != "ibv") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nic is '", config.nic, "', and should be auto, soft, ibv or ofi:PROVIDER"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "nic is '", config.nic, "', and should be auto, soft, ibv, grpc, calls or ofi:PROVIDER"));
   }
   if (config.nic == "ibv" && !MayBeClear(config)) return NotInTheClear(config);
   if (config.nic != "soft") {

@@ -99,6 +99,19 @@ TEST_F(EtcdMembersTest, AKeyThatIsThereIsNotWrittenAgain) {
   EXPECT_EQ(etcd_.writes(key_), 1u);
 }
 
+// It was cut off for longer than its lease.
+TEST_F(EtcdMembersTest, WhoComesBackWithoutALeaseRegistersBeforeItLists) {
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; }));
+  etcd_.LoseLease(etcd_.LeaseOf(key_));
+  ASSERT_TRUE(Await([&] {
+    const EtcdMembers::View view = worker->Look();
+    if (view.sessions == 1) etcd_.EndWatches();  // Its watch may begin a little later.
+    return view.sessions > 1 && view.trouble.empty();
+  })) << worker->Text();
+  EXPECT_EQ(etcd_.Get(key_), MemberValue(self_));
+}
+
 TEST_F(EtcdMembersTest, WhoGetsNoLeaseIsNotListedAndAsksNowAndThen) {
   etcd_.RefuseLeases();
   auto worker = Register(absl::Seconds(60), {etcd_.address()});

@@ -1,5 +1,7 @@
 #include "server/members/membership.h"
 
+#include <grpcpp/channel.h>
+
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -130,11 +132,12 @@ void Membership::Greet(const std::string& worker, HeartbeatWord word) {
 }
 
 void Membership::NoteIncarnation(absl::string_view peer, uint64_t incarnation) {
-  if (!open_ || incarnation == 0) return;
   {
     MutexLock lock(&mu_);
     const auto it = members_.find(peer);
-    if (it == members_.end() || it->second.member.incarnation == incarnation) return;
+    if (it == members_.end()) return;
+    it->second.unanswered = 0;
+    if (!open_ || incarnation == 0 || it->second.member.incarnation == incarnation) return;
   }
   Greet(std::string(peer), HeartbeatWord::kStillHere);
 }
@@ -199,6 +202,20 @@ absl::Status Membership::Explain(absl::string_view peer, absl::Status status) {
   if (why.empty()) return status;
   return absl::Status(status.code(),
                       absl::StrCat("cannot reach ", peer, ": ", why, " [", status.message(), "]"));
+}
+
+void Membership::NoteNoAnswer(absl::string_view peer) {
+  constexpr int kMostUnanswered = 2;
+  std::shared_ptr<grpc::Channel> dropped;  // Destroyed after the lock is released.
+  MutexLock lock(&mu_);
+  const auto it = members_.find(peer);
+  if (it == members_.end() || it->second.channel == nullptr) return;
+  State& state = it->second;
+  if (++state.unanswered < kMostUnanswered) return;
+  state.unanswered = 0;
+  // gRPC itself goes on trying to connect.
+  if (state.channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) return;
+  dropped = std::exchange(state.channel, nullptr);
 }
 
 void Membership::DropIdleChannels() {

@@ -59,6 +59,10 @@ class Membership final : public PeerDirectory {
   // In an open cluster, greets a member that is in another incarnation than we know: it may have
   // forgotten us, and everybody.
   void NoteIncarnation(absl::string_view peer, uint64_t incarnation) override;
+  // The second time that nobody answers over one connection, the next ChannelTo() makes another:
+  // bytes that were changed or lost in a connection's middle can leave one end waiting for the rest
+  // of a frame for ever, and whatever comes then counts as a sign of life to gRPC.
+  void NoteNoAnswer(absl::string_view peer) override;
   // Drops the channels that nobody has asked for since the last call and nobody uses now. Do not
   // call it on a gRPC thread.
   void DropIdleChannels();
@@ -80,6 +84,7 @@ class Membership final : public PeerDirectory {
     // Whether the channel was asked for since the last DropIdleChannels().
     bool asked = false;
     uint64_t incarnation_last = 0;  // Kept also after the worker has left.
+    int unanswered = 0;             // Calls in a row over `channel`.
   };
 
   // True: there is room for one more member. May forget one that has left.

@@ -186,7 +186,7 @@ for (const id of ['matrix', 'steps']) {
     if (found) drill(found.worker);
   });
 }
-const kind = e => e.bad ? 'bad' : e.path.startsWith('rdma') ? 'rdma' : e.path === 'grpc' ? 'grpc' :
+const kind = e => e.bad ? 'bad' : e.path.startsWith('rdma') ? 'rdma' : e.path.startsWith('grpc') ? 'grpc' :
   'shm';
 function showMatrix(job) {
   const across = [...new Set(job.edges.map(e => e.producer))].sort(order);

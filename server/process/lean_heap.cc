@@ -17,6 +17,9 @@ constexpr std::chrono::minutes kBetweenLooks(1);
 // Less free memory is not worth trimming: every page that is used again costs a page fault.
 constexpr size_t kMuchBytes = size_t{4} << 20;
 
+// Nearly nothing that gRPC reads at once is larger.
+constexpr size_t kLargeBlockBytes = size_t{4} << 20;
+
 bool MuchIsFree() {
   const struct mallinfo2 heap = mallinfo2();
   return heap.fordblks > kMuchBytes && heap.fordblks > heap.uordblks / 2;
@@ -49,6 +52,13 @@ bool LeanHeap::Look() {
   return trims && malloc_trim(0) == 1;
 #else
   return false;
+#endif
+}
+
+void KeepLargeBlocks() {
+#ifdef __GLIBC__
+  void* volatile block = malloc(kLargeBlockBytes);
+  free(block);
 #endif
 }
 

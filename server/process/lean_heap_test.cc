@@ -1,5 +1,6 @@
 #include "server/process/lean_heap.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -18,6 +19,27 @@ uint64_t ResidentBytes() {
   uint64_t resident = 0;
   statm >> total >> resident;
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// It comes first, as the others leave a heap that is large.
+TEST(LeanHeapTest, LargeBlocksAreKeptForTheNextOnes) {
+  KeepLargeBlocks();
+  constexpr int kRounds = 50;
+  constexpr int kBlocks = 4;
+  constexpr size_t kBytes = 1 << 20;
+  rusage before = {};
+  for (int round = 0; round <= kRounds; ++round) {
+    std::vector<std::unique_ptr<std::vector<char>>> blocks;
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks.push_back(std::make_unique<std::vector<char>>(kBytes, 'x'));
+    }
+    if (round > 0) continue;
+    ASSERT_EQ(getrusage(RUSAGE_SELF, &before), 0);
+  }
+  rusage after = {};
+  ASSERT_EQ(getrusage(RUSAGE_SELF, &after), 0);
+  const auto pages = static_cast<int64_t>(kBytes) / sysconf(_SC_PAGESIZE);
+  EXPECT_LT(after.ru_minflt - before.ru_minflt, kRounds * kBlocks * pages / 10);
 }
 
 // Holes of 32 KiB lie between small allocations that stay, so none of them is at the heap's end.

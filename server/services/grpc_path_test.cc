@@ -14,10 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "channel/compat/fetch_server.h"
+#include "channel/compat/grpc_channel.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
-#include "channel/grpc/grpc_channel.h"
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
@@ -432,115 +432,37 @@ TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
   EXPECT_EQ(strings.destination.strings()[1], "yy");
 }
 
-// A device whose copies end when the test says so.
-class SlowDevice final : public DeviceContext {
- public:
-  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
-                                  const AllocatorAttributes&) override {
-    return Tensor::Allocate(dtype, shape);
-  }
-  void StartCopy(const Tensor& from, const Tensor& into,
-                 absl::AnyInvocable<void(absl::Status) &&> done) override {
-    MutexLock lock(&mu_);
-    ++begun_;
-    copies_.push_back({from, into, std::move(done)});
-  }
-  int begun() {
-    MutexLock lock(&mu_);
-    return begun_;
-  }
-  void EndCopies() {
-    std::vector<Copying> copies;
-    {
-      MutexLock lock(&mu_);
-      copies.swap(copies_);
-    }
-    for (Copying& copy : copies) {
-      memcpy(copy.into.mutable_data(), copy.from.data(), copy.from.bytes());
-      std::move(copy.done)(absl::OkStatus());
-    }
-  }
-
- private:
-  struct Copying {
-    Tensor from;
-    Tensor into;
-    absl::AnyInvocable<void(absl::Status) &&> done;
-  };
-  Mutex mu_;
-  int begun_ = 0;
-  std::vector<Copying> copies_;
-};
-
-TensorKey KeyToDevice(const std::string& edge) {
-  return *TensorKey::Parse(absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", kConsumer,
-                                        "/device:GPU:0;", edge, ";0:0"));
-}
-
-TEST(GrpcPath, ACopyToADeviceOutlastsItsCall) {
+// Until then the producer may hold the tensor, and over another path the next fetch of the key
+// would get a later one.
+TEST(GrpcPath, AnEndIsOwedUntilTheProducerHasHeardOfIt) {
   Producer producer(5);
-  Consumer consumer(producer.port());
-  auto device = std::make_shared<SlowDevice>();
-  RecvArgs args;
-  args.device_context = device;
-  // The first tensor travels in a parcel, the second in a call of its own.
-  for (int64_t count : {10, 100'000}) {
-    const int begun = device->begun();
-    const uint64_t tensors = producer.counts().tensors;
-    producer.source.Send(1, KeyToDevice("edge"), Floats(count, 1));
-    auto got = consumer.Fetch(1, KeyToDevice("edge"), args);
-    ASSERT_TRUE(Eventually([&] { return device->begun() > begun; }));
-    absl::SleepFor(absl::Milliseconds(200));  // Longer than the first pause before a retry.
-    EXPECT_FALSE(got->done.HasBeenNotified());
-    EXPECT_EQ(device->begun(), begun + 1);
-    EXPECT_EQ(producer.counts().repetitions, 0u);
-    device->EndCopies();
-    ASSERT_TRUE(got->Wait().status.ok()) << got->status;
-    ExpectFloats(got->tensor, count, 1);
-    EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == tensors + 1; }));
-  }
-}
-
-// The device writes into the destination until then.
-TEST(GrpcPath, WhatIsCancelledDuringACopyEndsAfterIt) {
-  Producer producer(5);
-  Consumer consumer(producer.port());
-  auto device = std::make_shared<SlowDevice>();
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
   Cancellation cancellation;
   RecvArgs args;
-  args.device_context = device;
   args.cancellation = &cancellation;
-  producer.source.Send(1, KeyToDevice("edge"), Floats(100'000, 1));
-  auto got = consumer.Fetch(1, KeyToDevice("edge"), args);
-  ASSERT_TRUE(Eventually([&] { return device->begun() == 1; }));
-  absl::SleepFor(absl::Milliseconds(50));  // The call ends.
+  auto first = consumer.Fetch(1, Key("k"), args);
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  const auto owes = [&](int64_t step, const char* edge) {
+    bool is_owed = false;
+    consumer.poller.RunAndWait([&] { is_owed = consumer.channel->OwesEnd(step, Key(edge)); });
+    return is_owed;
+  };
+  EXPECT_FALSE(owes(1, "k")) << "it has not ended";
+  proxy.Refuse(true);
+  proxy.CutNow();
   cancellation.StartCancel();
-  absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_FALSE(got->done.HasBeenNotified());
-  device->EndCopies();
-  EXPECT_TRUE(absl::IsCancelled(got->Wait().status)) << got->status;
-  // Nobody got the tensor, so the next fetch gets it.
-  args.cancellation = nullptr;
-  auto next = consumer.Fetch(1, KeyToDevice("edge"), args);
-  ASSERT_TRUE(Eventually([&] { return device->begun() == 2; }));
-  device->EndCopies();
-  ASSERT_TRUE(next->Wait().status.ok()) << next->status;
-  ExpectFloats(next->tensor, 100'000, 1);
-}
-
-TEST(GrpcPath, WhatGoesToACpuStaysOnTheHost) {
-  Producer producer(5);
-  Consumer consumer(producer.port());
-  auto device = std::make_shared<SlowDevice>();
-  RecvArgs args;
-  args.device_context = device;
-  producer.source.Send(1, Key("edge"), Floats(10, 1));
-  auto got = consumer.Fetch(1, Key("edge"), args);
-  EXPECT_TRUE(Eventually([&] { return got->done.HasBeenNotified() || device->begun() > 0; }));
-  EXPECT_EQ(device->begun(), 0);
-  device->EndCopies();
-  ASSERT_TRUE(got->Wait().status.ok()) << got->status;
-  ExpectFloats(got->tensor, 10, 1);
+  EXPECT_TRUE(absl::IsCancelled(first->Wait().status));
+  EXPECT_TRUE(owes(1, "k"));
+  EXPECT_FALSE(owes(2, "k"));
+  EXPECT_FALSE(owes(1, "other"));
+  proxy.Refuse(false);
+  EXPECT_TRUE(Eventually([&] {
+    bool any = true;
+    consumer.poller.RunAndWait([&] { any = consumer.channel->OwesAnyEnd(); });
+    return !any;
+  }));
+  EXPECT_FALSE(owes(1, "k"));
 }
 
 TEST(GrpcPath, ACancelledFetchConsumesNothing) {

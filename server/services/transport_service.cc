@@ -30,10 +30,11 @@ constexpr char kHeartbeat[] = "/tryst.rpc.TransportService/Heartbeat";
 
 using S = rpc::TransportService;
 // Every method gets the request's raw bytes, because the caller's signature covers those.
-using RawService = S::WithRawMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawMethod_BeginStep<
-    S::WithRawMethod_AbortStep<S::WithRawMethod_CleanupStep<S::WithRawMethod_Heartbeat<
-        S::WithRawMethod_SendSamples<S::WithRawMethod_Explain<S::WithRawMethod_DumpWaiting<
-            S::WithRawMethod_Stats<S::WithRawMethod_TraceKey<S::Service>>>>>>>>>>>;
+using RawService = S::WithRawMethod_Hello<
+    S::WithRawMethod_FetchTensor<S::WithRawMethod_Converse<S::WithRawMethod_BeginStep<
+        S::WithRawMethod_AbortStep<S::WithRawMethod_CleanupStep<S::WithRawMethod_Heartbeat<
+            S::WithRawMethod_SendSamples<S::WithRawMethod_Explain<S::WithRawMethod_DumpWaiting<
+                S::WithRawMethod_Stats<S::WithRawMethod_TraceKey<S::Service>>>>>>>>>>>>;
 
 class TransportServiceImpl final : public TransportService {
  public:
@@ -44,6 +45,11 @@ class TransportServiceImpl final : public TransportService {
     return [this](grpc::ServerContext* context, FetchServer::CallStream* stream,
                   grpc::ServerCompletionQueue* queue,
                   void* tag) { methods_.RequestFetchTensor(context, stream, queue, queue, tag); };
+  }
+  GrpcPipes::NextCall next_converse() override {
+    return [this](grpc::ServerContext* context, GrpcPipes::CallStream* stream,
+                  grpc::ServerCompletionQueue* queue,
+                  void* tag) { methods_.RequestConverse(context, stream, queue, queue, tag); };
   }
   void Start(grpc::ServerCompletionQueue* queue) override;
   void Join() override { calls_.Join(); }

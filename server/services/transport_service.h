@@ -10,7 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "channel/bootstrap.h"
-#include "channel/grpc/fetch_server.h"
+#include "channel/compat/fetch_server.h"
+#include "channel/grpc/grpc_pipes.h"
 #include "channel/signing/caller.h"
 #include "rendezvous/executor.h"
 #include "server/members/membership.h"
@@ -53,6 +54,8 @@ class TransportService {
   virtual grpc::Service* service() = 0;  // Register it with a grpc::ServerBuilder.
   // How a FetchServer asks gRPC for the next FetchTensor call.
   virtual FetchServer::NextCall next_fetch() = 0;
+  // How the pipes of the NIC over gRPC ask for the next Converse call.
+  virtual GrpcPipes::NextCall next_converse() = 0;
   // Serves all other calls. `queue` belongs to the builder, and an EventThread turns it. REQUIRES:
   // the gRPC server has started.
   virtual void Start(grpc::ServerCompletionQueue* queue) = 0;

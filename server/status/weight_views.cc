@@ -43,14 +43,15 @@ std::string WeightViews::Json() const {
         "%s{\"set\":%s,\"role\":\"%s\",\"incarnation\":\"%016x\",\"newest\":\"%d\","
         "\"active\":\"%d\",\"active_s\":%.3f,\"note\":%s,\"bytes\":%d,\"rank\":%d,\"owners\":%d,"
         "\"holds\":[%s],\"held_bytes\":%d,\"leads\":%s,\"members\":%d,\"behind\":%d,"
-        "\"awaited\":[%s],\"serves\":\"%d\",\"confirmed\":%s,\"permits_lost\":%d}",
+        "\"awaited\":[%s],\"serves\":\"%d\",\"confirmed\":%s,\"permits_lost\":%d,"
+        "\"sent_on\":%d}",
         out.empty() ? "" : ",", JsonText(view.set), view.role, view.incarnation, view.newest,
         view.active, view.active_s, JsonText(view.note), view.bytes, view.rank, view.owners,
         absl::StrJoin(
             view.holds, ",",
             [](std::string* text, uint64_t number) { absl::StrAppend(text, "\"", number, "\""); }),
         view.held_bytes, view.leads ? "true" : "false", view.members, view.behind, awaited,
-        view.serves, view.confirmed ? "true" : "false", view.permits_lost);
+        view.serves, view.confirmed ? "true" : "false", view.permits_lost, view.sent_on);
   }
   return absl::StrCat("[", out, "]");
 }

@@ -24,11 +24,11 @@ struct WeightView {
   std::string note;          // What it waits for, or what is wrong.
   // An owner has sent so many bytes of tensors; a member or observer has fetched so many.
   uint64_t bytes = 0;
+  uint64_t held_bytes = 0;  // That it has for others: an owner's snapshots, what a member holds.
 
   // An owner's.
   uint32_t rank = 0, owners = 0;
   std::vector<uint64_t> holds;  // Sealed versions.
-  uint64_t held_bytes = 0;
 
   // The leader's, which is an owner.
   bool leads = false;
@@ -41,6 +41,7 @@ struct WeightView {
   uint64_t serves = 0;  // 0: it may serve nothing now.
   bool confirmed = false;
   uint64_t permits_lost = 0;  // How often its permit has run out.
+  uint64_t sent_on = 0;       // Bytes to other members.
 };
 
 // The ends of sets of weights that a server has open. Thread-safe.

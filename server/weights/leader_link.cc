@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 
@@ -120,7 +121,10 @@ void LeaderLink::Wake() { shared_->Wake(); }
 
 void LeaderLink::Hear(Answer answer) { shared_->Hear(std::move(answer)); }
 
-absl::Status LeaderLink::trouble() const { return shared_->trouble(); }
+std::string LeaderLink::Note() const {
+  const absl::Status trouble = shared_->trouble();
+  return trouble.ok() ? "" : absl::StrCat("the leader does not answer: ", trouble.ToString());
+}
 
 void LeaderLink::Run() {
   Heard heard;

@@ -40,9 +40,10 @@ class LeaderLink {
   ~LeaderLink();
   void Stop();  // No turn runs any more. Not from two threads.
 
-  void Wake();                   // The next turn is now.
-  void Hear(Answer answer);      // The leader in this process says it.
-  absl::Status trouble() const;  // Why the leader has not answered the last question; OK: it has.
+  void Wake();               // The next turn is now.
+  void Hear(Answer answer);  // The leader in this process says it.
+  // That the leader has not answered the last question, and why; empty: it has.
+  std::string Note() const;
 
  private:
   class Shared;

@@ -101,12 +101,7 @@ int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* 
 
 // This owner's own news go to its link.
 void OwnerGroup::Tell(std::vector<Answer> news) {
-  // What is told last has all of what was told before, so the order stays.
-  const auto others = std::stable_partition(news.begin(), news.end(), [this](const Answer& answer) {
-    return answer.incarnation != incarnation_;
-  });
-  for (auto own = others; own != news.end(); ++own) link_->Hear(std::move(*own));
-  news.erase(others, news.end());
+  for (Answer& own : TakeFor(incarnation_, &news)) link_->Hear(std::move(own));
   if (!news.empty()) parts_.tell(std::move(news));
 }
 
@@ -179,8 +174,8 @@ std::string OwnerGroup::Explain() const {
     } else {
       const LogState& state = group_->state();
       absl::StrAppend(&text, "; term ", state.term, group_->in_term() ? "" : ", not in it", "; ",
-                      state.members.size(), " members; version ", state.active.version.number,
-                      " is active");
+                      state.members.size(), state.members.size() == 1 ? " member" : " members",
+                      "; version ", state.active.version.number, " is active");
     }
   }
   const std::string note = Note();
@@ -189,10 +184,19 @@ std::string OwnerGroup::Explain() const {
 
 std::optional<uint32_t> OwnerGroup::LostOwner() const { return leading_->LostOwner(); }
 
+uint64_t OwnerGroup::term() const {
+  MutexLock lock(&mu_);
+  return group_ == nullptr ? 0 : group_->state().term;
+}
+
+size_t OwnerGroup::members() const {
+  MutexLock lock(&mu_);
+  return group_ == nullptr ? 0 : group_->state().members.size();
+}
+
 std::string OwnerGroup::Note() const {
   if (leading_ != nullptr) return leading_->Explain();
-  const absl::Status trouble = link_->trouble();
-  return trouble.ok() ? "" : absl::StrCat("the leader does not answer: ", trouble.ToString());
+  return link_->Note();
 }
 
 void OwnerGroup::View(WeightView* view) const {

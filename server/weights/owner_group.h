@@ -53,7 +53,9 @@ class OwnerGroup {
   absl::StatusOr<Answer> OnQuestion(const Question& question);
   bool leads() const { return leading_ != nullptr; }
   std::optional<uint32_t> LostOwner() const;  // Its rank. REQUIRES: leads().
+  uint64_t term() const;  // The log is in it; 0: in none, or nothing is declared.
   std::string Explain() const;
+  size_t members() const;
   void View(WeightView* view) const;  // All but the versions and bytes that the owner holds.
 
  private:

@@ -37,10 +37,9 @@ void ParkedAsks::Park(AskOfPeer ask) {
     MutexLock lock(&mu_);
     size_t& of_peer = of_peer_[peer];
     if (parked_.size() >= most_ || of_peer >= most_of_one_) {
-      full = absl::ResourceExhaustedError(
-          absl::StrCat("too many requests about weights wait at this owner: ", of_peer, " of ",
-                       peer, ", of which ", most_of_one_, " may, and ", parked_.size(),
-                       " in all, of which ", most_, " may"));
+      full = absl::ResourceExhaustedError(absl::StrCat(
+          "too many requests wait at this owner: ", of_peer, " of ", peer, ", of which ",
+          most_of_one_, " may, and ", parked_.size(), " in all, of which ", most_, " may"));
       if (of_peer == 0) of_peer_.erase(peer);
     } else {
       id = ++last_;
@@ -54,14 +53,12 @@ void ParkedAsks::Park(AskOfPeer ask) {
     const auto self = weak.lock();
     AskOfPeer cancelled;
     if (self == nullptr || !self->TakeOut(id, &cancelled)) return;
-    EndAsk(std::move(cancelled),
-           absl::CancelledError("the member cancelled its request to this owner of weights"));
+    EndAsk(std::move(cancelled), absl::CancelledError("the asker cancelled its request"));
   });
   AskOfPeer cancelled;
   if (token == Cancellation::kNoToken) {  // It was cancelled before.
     if (TakeOut(id, &cancelled))
-      EndAsk(std::move(cancelled),
-             absl::CancelledError("the member cancelled its request to this owner of weights"));
+      EndAsk(std::move(cancelled), absl::CancelledError("the asker cancelled its request"));
     return;
   }
   {

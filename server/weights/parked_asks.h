@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,14 +14,17 @@
 #include "base/mutex.h"
 #include "rendezvous/rendezvous.h"
 #include "weights/asks.h"
+#include "weights/chain.h"
 
 namespace tryst {
 
 // A peer's take, as an answerer got it.
 struct AskOfPeer {
   WeightAsk ask;
-  std::string peer;    // A worker's name.
-  uint64_t bytes = 0;  // That the answer will have, where that is known.
+  std::string peer;               // A worker's name.
+  uint64_t bytes = 0;             // That the answer will have, where that is known.
+  std::optional<Holder> sent_to;  // A part: whom the answer names.
+  std::string text;               // What is asked for, if it is not of weights.
   RecvArgs args;
   DoneFn done;
 };

@@ -77,7 +77,7 @@ void PartLine::Go() {
 void PartLine::Answer(AskOfPeer ask) {
   const bool cancelled = ask.args.cancellation != nullptr && ask.args.cancellation->cancelled();
   absl::StatusOr<Tensor> made =
-      cancelled ? absl::StatusOr<Tensor>(absl::CancelledError("cancelled")) : make_(ask.ask);
+      cancelled ? absl::StatusOr<Tensor>(absl::CancelledError("cancelled")) : make_(ask);
   if (!made.ok()) {
     Give(ask.peer, ask.bytes);
     return EndAsk(std::move(ask), std::move(made));

@@ -29,7 +29,7 @@ class PartLine : public std::enable_shared_from_this<PartLine> {
     size_t waiting = 16'384;
   };
   // Makes the answer, or says why there is none.
-  using MakeFn = std::function<absl::StatusOr<Tensor>(const WeightAsk&)>;
+  using MakeFn = std::function<absl::StatusOr<Tensor>(const AskOfPeer&)>;
   PartLine(const Limits& limits, Executor* executor, MakeFn make);
 
   // REQUIRES: ask.bytes bounds what the answer has, and what making it takes.

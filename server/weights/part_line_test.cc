@@ -48,8 +48,8 @@ class PartLineTest : public testing::Test {
   std::vector<uint64_t> made_;
   absl::Status trouble_;
   std::shared_ptr<PartLine> line_ = std::make_shared<PartLine>(
-      Small(), &executor_, [this](const WeightAsk& ask) -> absl::StatusOr<Tensor> {
-        made_.push_back(ask.number);
+      Small(), &executor_, [this](const AskOfPeer& ask) -> absl::StatusOr<Tensor> {
+        made_.push_back(ask.ask.number);
         if (!trouble_.ok()) return trouble_;
         return Tensor::Allocate(DType::kUint8, {40});
       });

@@ -24,7 +24,8 @@ constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 absl::StatusOr<Tensor> BytesOf(Received received) {
   if (!received.status.ok()) return received.status;
-  if (received.is_dead || received.tensor.dtype() != DType::kUint8 ||
+  const DType dtype = received.tensor.dtype();
+  if (received.is_dead || (dtype != DType::kUint8 && dtype != DType::kInt8) ||
       received.tensor.shape().rank() != 1 || !received.tensor.on_host()) {
     return absl::DataLossError(
         "the owner of weights answered with a tensor that is not a row of bytes: run the same "
@@ -72,7 +73,8 @@ WeightCalls::WeightCalls(Server* server, std::string set)
     : server_(server), set_(std::move(set)), known_(std::make_shared<Known>()) {}
 
 absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& patience) {
-  const auto incarnation = known_->Find(server_, call.owner, patience);
+  const auto incarnation = call.incarnation != 0 ? absl::StatusOr<uint64_t>(call.incarnation)
+                                                 : known_->Find(server_, call.owner, patience);
   if (!incarnation.ok()) return incarnation.status();
   return TensorKey::Parse(absl::StrFormat(
       "%s%s;%016x;%s%s;%s;0:%d", call.owner, kDevice, *incarnation, server_->worker(), kDevice,

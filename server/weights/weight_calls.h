@@ -19,7 +19,8 @@
 
 namespace tryst {
 
-// Asks owners of a set, over whatever path leads to them. Thread-safe. The server outlives it.
+// Asks owners of a set, and members for what they hold, over whatever path leads to them.
+// Thread-safe. The server outlives it.
 class WeightCalls {
  public:
   WeightCalls(Server* server, std::string set);
@@ -27,10 +28,11 @@ class WeightCalls {
   struct Call {
     std::string owner;  // A worker's name, not this one's.
     WeightAsk ask;
+    uint64_t incarnation = 0;  // The worker's, if it is known.
   };
-  // An answer is bytes (kUint8), perhaps a view of the owner's memory that is only to be read.
-  // kDeadlineExceeded, kCancelled: the patience is over. kUnavailable: the owner cannot be reached,
-  // or has not opened the set.
+  // An answer is bytes (kUint8), or EncodeReferral() (kInt8), perhaps a view of the owner's memory
+  // that is only to be read. kDeadlineExceeded, kCancelled: the patience is over. kUnavailable: the
+  // owner cannot be reached, or has not opened the set.
   using AnswerFn = absl::AnyInvocable<void(absl::StatusOr<Tensor>) &&>;
   // `done` runs once, on the server's executor or in here, perhaps after this object is gone. Who
   // the owner is may have to be found out first, which waits on this thread.

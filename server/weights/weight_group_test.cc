@@ -14,6 +14,7 @@
 #include "rendezvous/rendezvous.h"
 #include "server/etcd/pretended_etcd.h"
 #include "server/status/weight_views.h"
+#include "server/testing.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
 
@@ -22,25 +23,6 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(30), kShort = absl::Milliseconds(300);
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
-
-std::unique_ptr<Server> StartServer(const std::string& job, const Server* seed,
-                                    const std::string& resolver = "") {
-  ServerConfig config;
-  config.cluster = "lab";
-  config.job = job;
-  config.protocol = "grpc";
-  config.insecure = true;
-  config.listen = "127.0.0.1:0";
-  config.open_cluster = true;
-  config.stop_deadline = absl::Seconds(5);
-  if (!resolver.empty()) config.resolver = resolver;
-  if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
-  auto server = ServerBuilder().SetEnvironment({}).Build(config);
-  EXPECT_TRUE(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
-  EXPECT_TRUE(started.ok()) << started;
-  return *std::move(server);
-}
 
 GroupTimes Quick() {
   GroupTimes times;
@@ -55,8 +37,8 @@ using Kind = WeightEvent::Kind;
 class WeightGroupTest : public testing::Test {
  protected:
   explicit WeightGroupTest(const std::string& resolver = "")
-      : owner_server_(StartServer("owner", nullptr, resolver)),
-        member_server_(StartServer("member", owner_server_.get(), resolver)) {
+      : owner_server_(StartTestServer("owner", 0, nullptr, resolver)),
+        member_server_(StartTestServer("member", 0, owner_server_.get(), resolver)) {
     options_.set = "policy";
     options_.owners = {owner_server_->worker()};
     options_.times = Quick();

@@ -1,7 +1,10 @@
 #include "server/weights/weight_member.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -9,15 +12,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/printable.h"
+#include "server/members/peer_calls.h"
 #include "weights/boxes.h"
+#include "weights/chain.h"
 #include "weights/delta.h"
 #include "weights/digests.h"
+#include "weights/route.h"
 #include "weights/stage_table.h"
 
 namespace tryst {
 namespace {
 
 constexpr size_t kAsksAtOnce = 8;
+constexpr int64_t kSuspectNs = 1'000'000'000;
+// After so many members that have failed, in one fetch, the owners are asked for all the rest.
+constexpr size_t kMostBadHolders = 3;
 
 absl::string_view TextOf(const Tensor& answer) { return {answer.data_as<char>(), answer.bytes()}; }
 
@@ -57,12 +66,30 @@ absl::Duration TimeOfATry(size_t owners, absl::Duration left) {
 
 struct WeightMember::Part {
   const Item* item = nullptr;
-  uint32_t tensor = 0;
+  PartName name;
   uint32_t element_bytes = 0;
-  Source source;          // Its part is this part.
-  size_t next_owner = 0;  // The one that is asked, among the source's owners.
-  size_t failed = 0;
-  uint64_t base = 0;  // Item::has, until that has turned out wrong.
+  Source source;  // Its part is this part.
+  PartRoute route;
+  uint64_t base = 0;      // Item::has, until that has turned out wrong.
+  bool expected = false;  // By the relay, for others.
+  uint64_t bytes() const { return static_cast<uint64_t>(name.box.elements()) * element_bytes; }
+};
+
+// A member that is asked in the place of owners, in one fetch.
+struct WeightMember::Watched {
+  uint64_t incarnation = 0;
+  size_t out = 0;        // So many asks have no answer yet.
+  int64_t heard_ns = 0;  // When it gave a sign of life.
+  Cancellation asks;
+};
+
+struct WeightMember::Fetching {
+  const SealedVersion& version;
+  const DeclaredLayouts& layouts;
+  const Patience& patience;
+  std::set<uint32_t> failing;         // Owners that are asked last.
+  std::set<std::string> bad_holders;  // That are not asked again.
+  std::map<std::string, Watched> holders = {};
 };
 
 // Answers to the parts of one fetch. They may come when it has ended.
@@ -94,16 +121,24 @@ absl::StatusOr<std::unique_ptr<WeightMember>> WeightMember::Open(
                                                    options.set,
                                                    ", and an owner cannot be a member of it, too"));
   }
+  if (options.hold_bytes > 0 && server->steps() == nullptr) {
+    return absl::FailedPreconditionError("start the server before it opens a set of weights");
+  }
   return std::unique_ptr<WeightMember>(new WeightMember(server, options));
 }
 
 WeightMember::WeightMember(Server* server, const WeightMemberOptions& options)
     : options_(options),
+      server_(server),
       incarnation_(absl::Uniform<uint64_t>(absl::BitGen()) | 1),
       calls_(server, options.set),
       permit_(options.keeps_knowingly),
       group_(incarnation_, options.times, this, &permit_) {
   if (!options.observes) {
+    if (options.hold_bytes > 0) {
+      relay_ = std::make_shared<WeightRelay>(server, options.set, options.hold_bytes);
+      relay_->Open();
+    }
     LeaderLink::Parts link;
     link.server = server;
     link.set = options.set;
@@ -121,6 +156,7 @@ WeightMember::WeightMember(Server* server, const WeightMemberOptions& options)
 WeightMember::~WeightMember() {
   shown_.reset();
   link_.reset();
+  if (relay_ != nullptr) relay_->Close();
   MutexLock lock(&group_mu_);
   permit_.End();
 }
@@ -128,19 +164,28 @@ WeightMember::~WeightMember() {
 // ---- The group ----
 
 int64_t WeightMember::Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions) {
-  MutexLock lock(&group_mu_);
-  const int64_t now_ns = clock_.NowNs();
-  for (const Answer& answer : heard.answers) group_.OnAnswer(answer, now_ns);
-  if (heard.ask_soon) group_.AskSoon();
-  const int64_t next_ns = group_.Advance(now_ns);
-  TellNews(now_ns);
-  if (group_.state().active.version.number != active_) {
-    active_ = group_.state().active.version.number;
-    active_ns_ = now_ns;
-    changed_.NotifyAll();
+  WeightVersion active;
+  std::vector<WeightVersion> open;
+  int64_t next_ns = 0;
+  {
+    MutexLock lock(&group_mu_);
+    const int64_t now_ns = clock_.NowNs();
+    for (const Answer& answer : heard.answers) group_.OnAnswer(answer, now_ns);
+    if (heard.ask_soon) group_.AskSoon();
+    next_ns = group_.Advance(now_ns);
+    TellNews(now_ns);
+    const LogState& state = group_.state();
+    active = state.active.version;
+    for (const LogEntry& entry : state.open) open.push_back(entry.version);
+    if (active.number != active_) {
+      active_ = active.number;
+      active_ns_ = now_ns;
+      changed_.NotifyAll();
+    }
+    questions->swap(questions_);
+    questions_.clear();
   }
-  questions->swap(questions_);
-  questions_.clear();
+  if (relay_ != nullptr) relay_->Allow(active, open);
   return next_ns;
 }
 
@@ -285,9 +330,8 @@ std::string WeightMember::Explain() const {
   absl::StrAppend(&text, until_ns == 0               ? "; no permit"
                          : clock_.NowNs() < until_ns ? "; has a permit"
                                                      : "; the permit has run out");
-  const absl::Status trouble = link_->trouble();
-  if (trouble.ok()) return text;
-  return absl::StrCat(text, "; the leader does not answer: ", trouble.ToString());
+  const std::string note = link_->Note();
+  return note.empty() ? text : absl::StrCat(text, "; ", note);
 }
 
 WeightView WeightMember::View() const {
@@ -296,19 +340,22 @@ WeightView WeightMember::View() const {
   view.role = link_ == nullptr ? "observer" : "member";
   view.incarnation = incarnation_;
   view.bytes = bytes_fetched_.load(std::memory_order_relaxed);
+  if (relay_ != nullptr) {
+    view.held_bytes = relay_->bytes_held();
+    view.sent_on = relay_->bytes_sent();
+  }
   if (link_ == nullptr) return view;
   const Serving serving = permit_.Serve(clock_);
   view.serves = serving.number;
   view.confirmed = serving.confirmed;
-  const absl::Status trouble = link_->trouble();
+  view.note = link_->Note();
   MutexLock lock(&group_mu_);
   view.newest = newest_;
   view.active = active_;
   if (active_ != 0) view.active_s = static_cast<double>(clock_.NowNs() - active_ns_) / 1e9;
   view.permits_lost = permits_lost_;
-  if (!trouble.ok()) {
-    view.note = absl::StrCat("the leader does not answer: ", trouble.ToString());
-  } else if (!group_.state().HasMember(incarnation_)) {
+  if (!view.note.empty()) return view;
+  if (!group_.state().HasMember(incarnation_)) {
     view.note = "not a member yet";
   } else if (group_.stage().number != 0) {
     view.note =
@@ -455,7 +502,8 @@ absl::StatusOr<std::shared_ptr<const WeightMember::OwnersList>> WeightMember::Li
 }
 
 absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
-    const DeclaredLayouts& layouts, absl::Span<const Item> items) const {
+    const VersionName& version, const DeclaredLayouts& layouts,
+    absl::Span<const Item> items) const {
   absl::flat_hash_map<absl::string_view, uint32_t> numbers;
   for (uint32_t i = 0; i < layouts.tensors.size(); ++i) numbers[layouts.tensors[i].name] = i;
   std::vector<Part> parts;
@@ -482,9 +530,13 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
       std::vector<Box> boxes;
       CutToAnswers(source.part, DTypeBytes(layout.dtype), &boxes);
       for (Box& box : boxes) {
-        Part part{&item, number->second, DTypeBytes(layout.dtype), source, 0, 0, item.has};
-        part.source.part = std::move(box);
-        part.next_owner = parts.size() % source.owners.size();  // All replicas have their share.
+        // All replicas have their share.
+        Part part{&item,
+                  {{version.number, version.birth}, number->second, std::move(box)},
+                  DTypeBytes(layout.dtype),
+                  source,
+                  PartRoute(source.owners, parts.size()),
+                  item.has};
         parts.push_back(std::move(part));
       }
     }
@@ -492,51 +544,75 @@ absl::StatusOr<std::vector<WeightMember::Part>> WeightMember::Plan(
   return parts;
 }
 
-absl::Status WeightMember::Land(const SealedVersion& version, const DeclaredLayouts& layouts,
-                                const Part& part, uint32_t owner, const Tensor& answer,
-                                const Patience& patience) {
-  const Box& box = part.source.part;
-  const uint64_t bytes = static_cast<uint64_t>(box.elements()) * part.element_bytes;
+absl::Status WeightMember::Land(const Fetching& fetching, const Tensor& answer, Part* part) {
+  const Box& box = part->name.box;
+  const uint64_t bytes = part->bytes();
+  const uint32_t owner = part->route.owner();
+  const auto& referral = part->route.referral();
   const absl::Status wrong = absl::DataLossError(
-      absl::StrCat("owner ", owner, " sent other bytes of ", box.ToString(), " of tensor \"",
-                   Printable(part.item->tensor), "\" than the version was sealed with"));
-  const bool whole = box == part.source.box;  // Its digest is in the owner's list.
-  const uint64_t digest_bytes = whole ? 0 : Digest::kBytes;
+      absl::StrCat(referral.has_value() ? referral->holder.worker : absl::StrCat("owner ", owner),
+                   " sent other bytes of ", box.ToString(), " of tensor \"",
+                   Printable(part->item->tensor), "\" than the version was sealed with"));
+  const bool whole = box == part->source.box;  // Its digest is in the owner's list.
+  const uint64_t digest_bytes = whole || referral.has_value() ? 0 : Digest::kBytes;
   if (answer.bytes() < digest_bytes) return wrong;
   const uint64_t sent_bytes = answer.bytes() - digest_bytes;
   const char* data = answer.data_as<char>();
   const absl::string_view digest(data + sent_bytes, digest_bytes);
-  const Item& item = *part.item;
+  const Item& item = *part->item;
   const Strides places = PartOf(item.box, item.places, box);
-  Tensor patched;
-  if (part.base != 0 && sent_bytes < bytes) {
-    auto made = Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
-    if (!made.ok()) return made.status();
-    patched = *std::move(made);
-    char* const to = static_cast<char*>(patched.mutable_data());
-    RunCopy(PlanCopy(box.extent, part.element_bytes, places, Dense(box.extent)), item.into.data(),
+  Tensor own;  // The part in memory of this worker's.
+  const auto make_own = [&] {
+    const auto shape = TensorShape::Make(box.extent);
+    if (!shape.ok()) return shape.status();
+    auto made = part->expected ? AllocateShared(server_, item.into.dtype(), *shape)
+                               : Tensor::Allocate(item.into.dtype(), *shape);
+    if (made.ok()) own = *std::move(made);
+    return made.status();
+  };
+  if (part->base != 0 && sent_bytes < bytes) {
+    if (const absl::Status made = make_own(); !made.ok()) return made;
+    char* const to = static_cast<char*>(own.mutable_data());
+    RunCopy(PlanCopy(box.extent, part->element_bytes, places, Dense(box.extent)), item.into.data(),
             to);
-    if (!DecodeDelta({data, sent_bytes}, to, bytes, part.element_bytes, to).ok()) return wrong;
+    if (!DecodeDelta({data, sent_bytes}, to, bytes, part->element_bytes, to).ok()) return wrong;
     data = to;
   } else if (sent_bytes != bytes) {
     return wrong;
   }
   if (whole) {
-    const auto list = ListOf(version, layouts, owner, patience);
+    const auto list = ListOf(fetching.version, fetching.layouts, owner, fetching.patience);
     if (!list.ok()) return list.status();
-    const TensorLayout& layout = layouts.tensors[part.tensor];
+    const TensorLayout& layout = fetching.layouts.tensors[part->name.tensor];
     const std::vector<Box> boxes = BoxesOf(layout, owner);
-    const size_t place = (*list)->offsets[part.tensor] +
+    const size_t place = (*list)->offsets[part->name.tensor] +
                          (std::find(boxes.begin(), boxes.end(), box) - boxes.begin());
     if (BoxDigest(bytes, BlockDigests(data, bytes)) != (*list)->digests[place]) return wrong;
+  } else if (referral.has_value()) {
+    if (DigestOf(data, bytes) != referral->digest) return wrong;
   } else {
     const auto sent = DecodeDigests(digest, 1);
     if (!sent.ok() || sent->front() != DigestOf(data, bytes)) return wrong;
   }
-  RunCopy(PlanCopy(box.extent, part.element_bytes, Dense(box.extent), places), data,
+  if (part->expected && !own.valid() && make_own().ok()) memcpy(own.mutable_data(), data, bytes);
+  if (part->expected && own.valid()) {
+    relay_->Put(part->name, own);
+    part->expected = false;
+  }
+  RunCopy(PlanCopy(box.extent, part->element_bytes, Dense(box.extent), places), data,
           item.into.mutable_data());
   bytes_fetched_.fetch_add(sent_bytes, std::memory_order_relaxed);
   return absl::OkStatus();
+}
+
+bool WeightMember::TakeHeld(const Part& part) const {
+  const Tensor held = relay_ != nullptr ? relay_->Find(part.name) : Tensor();
+  if (!held.valid()) return false;
+  const Item& item = *part.item;
+  RunCopy(PlanCopy(part.name.box.extent, part.element_bytes, Dense(part.name.box.extent),
+                   PartOf(item.box, item.places, part.name.box)),
+          held.data(), item.into.mutable_data());
+  return true;
 }
 
 absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const Item> items,
@@ -547,72 +623,148 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
   }
   const auto layouts = Layouts(version, patience);
   if (!layouts.ok()) return layouts.status();
-  auto parts = Plan(**layouts, items);
+  auto parts = Plan(version.name, **layouts, items);
   if (!parts.ok()) return parts.status();
+  Fetching fetching{version, **layouts, patience, {}, {}};
+  const absl::Status fetched = FetchParts(&fetching, &*parts);
+  for (const Part& part : *parts) {
+    if (part.expected) relay_->GiveUp(part.name);
+  }
+  return fetched;
+}
+
+void WeightMember::Ask(Fetching* fetching, Part* part, CancellationRef cancellation,
+                       const std::shared_ptr<Came>& came) {
+  if (relay_ != nullptr && !part->expected && part->route.may_be_sent_on()) {
+    part->expected = relay_->Expect(part->name, part->bytes());
+  }
+  part->route.Avoid([&](uint32_t owner) { return fetching->failing.count(owner) > 0; });
+  WeightCalls::Call call;
+  call.ask.kind = WeightAsk::Kind::kPart;
+  call.ask.number = fetching->version.name.number;
+  call.ask.birth = fetching->version.name.birth;
+  call.ask.tensor = part->name.tensor;
+  call.ask.box = part->name.box;
+  call.ask.base = part->base;
+  if (const auto& referral = part->route.referral(); referral.has_value()) {
+    call.owner = referral->holder.worker;
+    call.incarnation = referral->holder.incarnation;
+    Watched& holder = fetching->holders[call.owner];
+    holder.incarnation = call.incarnation;
+    if (holder.out++ == 0) holder.heard_ns = clock_.NowNs();
+    cancellation = &holder.asks;
+  } else {
+    call.owner = owners_[part->route.owner()];
+    call.ask.may_be_sent_on =
+        part->route.may_be_sent_on() && fetching->bad_holders.size() < kMostBadHolders;
+    call.ask.holder = part->expected ? server_->incarnation() : 0;
+  }
+  const Patience of_try(TimeOfATry(part->route.choices(), fetching->patience.left()), cancellation);
+  calls_.Start(call, of_try, [came, part](absl::StatusOr<Tensor> answer) {
+    MutexLock lock(&came->mu);
+    came->answers.emplace_back(part, std::move(answer));
+    came->changed.NotifyAll();
+  });
+}
+
+absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part>* parts) {
+  const Patience& patience = fetching->patience;
   std::vector<Part*> left;  // The last one is asked for first.
   for (auto part = parts->rbegin(); part != parts->rend(); ++part) left.push_back(&*part);
   const auto came = std::make_shared<Came>();
   Cancellation asks;  // Whatever ends this call ends what it has asked for.
-  Patience of_asks(patience.left(), &asks);
   const WakesOnCancel wakes(patience, &came->mu, &came->changed);
   size_t out = 0;
-  std::set<uint32_t> failing;  // Owners that are asked last.
   while (!left.empty() || out > 0) {
     while (!left.empty() && out < kAsksAtOnce) {
       Part* const part = left.back();
       left.pop_back();
+      if (TakeHeld(*part)) continue;
       ++out;
-      WeightAsk ask;
-      ask.kind = WeightAsk::Kind::kPart;
-      ask.number = version.name.number;
-      ask.birth = version.name.birth;
-      ask.tensor = part->tensor;
-      ask.box = part->source.part;
-      ask.base = part->base;
-      const std::vector<uint32_t>& owners = part->source.owners;
-      if (part->failed == 0) {
-        for (size_t i = 1; i < owners.size() && failing.count(owners[part->next_owner]) > 0; ++i) {
-          part->next_owner = (part->next_owner + 1) % owners.size();
-        }
-      }
-      const Patience of_try(TimeOfATry(owners.size(), of_asks.left()), &asks);
-      calls_.Start({owners_[owners[part->next_owner]], ask}, of_try,
-                   [came, part](absl::StatusOr<Tensor> answer) {
-                     MutexLock lock(&came->mu);
-                     came->answers.emplace_back(part, std::move(answer));
-                     came->changed.NotifyAll();
-                   });
+      Ask(fetching, part, &asks, came);
     }
+    if (out == 0) break;
     std::pair<Part*, absl::StatusOr<Tensor>> one(nullptr, absl::UnknownError(""));
     {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kSuspectNs);
       MutexLock lock(&came->mu);
-      while (came->answers.empty() && !patience.cancelled()) came->changed.Wait(&came->mu);
+      while (came->answers.empty() && !patience.cancelled() &&
+             !came->changed.WaitUntil(&came->mu, until)) {
+      }
       if (patience.cancelled()) return absl::CancelledError("the fetch was cancelled");
-      one = std::move(came->answers.front());
-      came->answers.pop_front();
+      if (!came->answers.empty()) {
+        one = std::move(came->answers.front());
+        came->answers.pop_front();
+      }
     }
-    --out;
+    WatchHolders(fetching);
     Part* const part = one.first;
-    const uint32_t owner = part->source.owners[part->next_owner];
-    const absl::Status landed = one.second.ok()
-                                    ? Land(version, **layouts, *part, owner, *one.second, patience)
-                                    : one.second.status();
+    if (part == nullptr) continue;
+    --out;
+    if (const auto& referral = part->route.referral(); referral.has_value()) {
+      Watched& holder = fetching->holders[referral->holder.worker];
+      --holder.out;
+      holder.heard_ns = clock_.NowNs();
+    }
+    absl::Status landed = one.second.status();
+    if (landed.ok() && one.second->dtype() == DType::kInt8) {
+      landed = SendOn(*fetching, TextOf(*one.second), part);
+      if (landed.ok()) {
+        left.push_back(part);
+        continue;
+      }
+    } else if (landed.ok()) {
+      landed = Land(*fetching, *one.second, part);
+    }
     if (landed.ok()) continue;
     if (part->base != 0 && absl::IsDataLoss(landed)) {
       part->base = 0;  // Perhaps what lies there is not of that version.
       left.push_back(part);
       continue;
     }
-    // Each is asked twice: what fails first may be that it has restarted since it was last asked.
-    if (!AnotherMayHave(landed) || ++part->failed == 2 * part->source.owners.size() ||
-        patience.left() == absl::ZeroDuration()) {
-      return landed;
+    const auto& referral = part->route.referral();
+    if (referral.has_value()) {
+      if (!absl::IsNotFound(landed)) fetching->bad_holders.insert(referral->holder.worker);
+    } else {
+      fetching->failing.insert(part->route.owner());
     }
-    failing.insert(owner);
-    part->next_owner = (part->next_owner + 1) % part->source.owners.size();
+    const bool another = referral.has_value() || AnotherMayHave(landed);
+    if (!part->route.Fail() || !another || patience.left() == absl::ZeroDuration()) return landed;
     left.push_back(part);
   }
   return absl::OkStatus();
+}
+
+// Who waits for a part at another member may wait for what that one waits for. Whether it is there
+// at all is asked when it has said nothing for a while.
+void WeightMember::WatchHolders(Fetching* fetching) {
+  for (auto& [worker, holder] : fetching->holders) {
+    if (holder.out == 0 || clock_.NowNs() - holder.heard_ns < kSuspectNs) continue;
+    const auto heard = server_->calls()->Ping(worker, absl::Nanoseconds(kSuspectNs / 2));
+    if (heard.ok() && heard->self.incarnation == holder.incarnation) {
+      holder.heard_ns = clock_.NowNs();
+    } else {
+      holder.asks.StartCancel();
+    }
+  }
+}
+
+// An owner has named a holder. OK: that one is asked next.
+absl::Status WeightMember::SendOn(const Fetching& fetching, absl::string_view text, Part* part) {
+  auto referral = DecodeReferral(text);
+  if (!referral.ok()) return referral.status();
+  const bool whole = part->name.box == part->source.box;
+  if (whole == referral->digest.has_value() || part->route.referral().has_value()) {
+    return absl::DataLossError(
+        "a member was named that has weights, without the digest that they need, or by one that is "
+        "no owner: run the same release everywhere");
+  }
+  const std::string worker = referral->holder.worker;
+  part->route.SendOn(*std::move(referral));
+  if (worker != server_->worker() && fetching.bad_holders.count(worker) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError("the member that was named has failed before");
 }
 
 }  // namespace tryst

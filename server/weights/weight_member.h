@@ -20,6 +20,7 @@
 #include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
 #include "server/weights/weight_calls.h"
+#include "server/weights/weight_relay.h"
 #include "weights/fetch_plan.h"
 #include "weights/layout.h"
 #include "weights/layout_wire.h"
@@ -36,6 +37,10 @@ struct WeightMemberOptions {
   bool observes = false;
   // Without a permit it may go on with what it serves, and knows that it is not confirmed.
   bool keeps_knowingly = false;
+  // It has up to so many bytes of the active version and of the one that it fetches for other
+  // members, in memory of its own, so that owners need not send them again. 0: none, as where it
+  // observes. One member of a set in a worker may have some.
+  uint64_t hold_bytes = 0;
   GroupTimes times;  // All owners and members have the same.
 };
 
@@ -61,7 +66,7 @@ const char* WeightEventName(WeightEvent::Kind kind);
 // Thread-safe. The server outlives it. It has one thread of its own.
 class WeightMember : private GroupMember::Port {
  public:
-  // kInvalidArgument.
+  // kInvalidArgument. kFailedPrecondition: the server has not started.
   static absl::StatusOr<std::unique_ptr<WeightMember>> Open(Server* server,
                                                             const WeightMemberOptions& options);
   ~WeightMember() override;  // It leaves the group, which notices by its silence.
@@ -100,12 +105,13 @@ class WeightMember : private GroupMember::Port {
     // come; 0: it is of none. A wrong word here costs time, and no byte is wrong for it.
     uint64_t has = 0;
   };
-  // Fetches all items, each of the owners that have it; where one cannot be reached, of another
-  // that has the same box. Every whole box is checked against the version's root, every part of one
-  // against a digest that its owner sends along. On an error some of `into` may have been written,
-  // with bytes of this version alone, and none is written any more. kInvalidArgument: no such
-  // tensor, box or view. kNotFound: the version is over. kDataLoss: bytes are not those that were
-  // sealed. kResourceExhausted: this worker asks an owner for too much at once.
+  // Fetches all items, each of the owners that have it, or of a member that they name; where one
+  // cannot be reached, of another owner that has the same box. Every whole box is checked against
+  // the version's root, every part of one against a digest that its owner sends. On an error some
+  // of `into` may have been written, with bytes of this version alone, and none is written any
+  // more. kInvalidArgument: no such tensor, box or view. kNotFound: the version is over. kDataLoss:
+  // bytes are not those that were sealed. kResourceExhausted: this worker asks an owner for too
+  // much at once.
   absl::Status Fetch(const SealedVersion& version, absl::Span<const Item> items,
                      const Patience& patience);
   // Fetch() of the version that kPrepare has named, as the log names it.
@@ -114,6 +120,8 @@ class WeightMember : private GroupMember::Port {
  private:
   struct Part;
   struct Came;
+  struct Fetching;
+  struct Watched;
   struct OwnersList {
     std::vector<size_t> offsets;  // ListOffsets().
     std::vector<Digest> digests;
@@ -136,12 +144,18 @@ class WeightMember : private GroupMember::Port {
                                                            const DeclaredLayouts& layouts,
                                                            uint32_t owner,
                                                            const Patience& patience);
-  absl::StatusOr<std::vector<Part>> Plan(const DeclaredLayouts& layouts,
+  absl::StatusOr<std::vector<Part>> Plan(const VersionName& version, const DeclaredLayouts& layouts,
                                          absl::Span<const Item> items) const;
-  absl::Status Land(const SealedVersion& version, const DeclaredLayouts& layouts, const Part& part,
-                    uint32_t owner, const Tensor& answer, const Patience& patience);
+  absl::Status SendOn(const Fetching& fetching, absl::string_view text, Part* part);
+  absl::Status Land(const Fetching& fetching, const Tensor& answer, Part* part);
+  absl::Status FetchParts(Fetching* fetching, std::vector<Part>* parts);
+  void Ask(Fetching* fetching, Part* part, CancellationRef cancellation,
+           const std::shared_ptr<Came>& came);
+  void WatchHolders(Fetching* fetching);
+  bool TakeHeld(const Part& part) const;
 
   const WeightMemberOptions options_;
+  Server* const server_;
   const std::vector<std::string>& owners_ = options_.owners;
   const uint64_t incarnation_;  // Each opening of the set has another.
   const BootClock clock_;
@@ -168,7 +182,8 @@ class WeightMember : private GroupMember::Port {
   std::shared_ptr<const DeclaredLayouts> layouts_ ABSL_GUARDED_BY(mu_);
   Digest lists_of_ ABSL_GUARDED_BY(mu_);  // The root of the version that the lists are of.
   absl::flat_hash_map<uint32_t, std::shared_ptr<const OwnersList>> lists_
-      ABSL_GUARDED_BY(mu_);  // By owner.
+      ABSL_GUARDED_BY(mu_);             // By owner.
+  std::shared_ptr<WeightRelay> relay_;  // Null: it has nothing for others.
   // Null: it observes. Its thread uses the others above.
   std::unique_ptr<LeaderLink> link_;
   std::unique_ptr<WeightViews::Shown> shown_;  // The last one: it uses the others, too.

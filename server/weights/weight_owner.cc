@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -15,14 +16,16 @@
 #include "base/printable.h"
 #include "rendezvous/answerer.h"
 #include "server/etcd/etcd_client.h"
+#include "server/weights/borrowed.h"
 #include "server/weights/etcd_decider.h"
 #include "server/weights/owner_group.h"
 #include "server/weights/parked_asks.h"
+#include "server/weights/part_source.h"
 #include "server/weights/weight_calls.h"
 #include "weights/asks.h"
 #include "weights/boxes.h"
 #include "weights/cast.h"
-#include "weights/delta.h"
+#include "weights/chain.h"
 #include "weights/digests.h"
 #include "weights/layout_wire.h"
 
@@ -52,7 +55,8 @@ class WeightOwner::State final : public Answerer,
 
   absl::Status Declare(std::vector<TensorLayout> layouts);
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                       const Tensor& bytes, const Strides& lies);
+                       const Tensor& bytes, const Strides& lies, bool borrow);
+  absl::Status Release(uint64_t number, ReleaseHow how, const Patience& patience);
   absl::StatusOr<SealedVersion> Seal(uint64_t number, const std::string& label,
                                      const Patience& patience);
   void Drop(uint64_t number, const absl::Status& why);
@@ -70,6 +74,7 @@ class WeightOwner::State final : public Answerer,
     uint64_t attempt = 0;       // Another one after the number was dropped.
     std::vector<Tensor> boxes;  // By place in the list; one that is published is valid.
     std::vector<bool> claimed;  // By a Publish().
+    std::set<size_t> borrowed;  // The boxes that lie in memory of the caller's.
     std::vector<Digest> digests;
     size_t published = 0;
     bool ready = false;   // All is published, and Seal() was called.
@@ -79,29 +84,35 @@ class WeightOwner::State final : public Answerer,
   };
   using Ended = std::pair<AskOfPeer, absl::StatusOr<Tensor>>;
 
-  absl::StatusOr<Tensor> BytesTensor(absl::string_view bytes, uint64_t more = 0) const;
+  absl::StatusOr<Tensor> BytesTensor(absl::string_view bytes) const {
+    return tryst::BytesTensor(server_, bytes);
+  }
   absl::StatusOr<size_t> PlaceOf(absl::string_view tensor, const Box& box) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A place for one box of a version, which nobody else publishes meanwhile.
+  struct Claim {
+    uint64_t number = 0;
+    size_t place = 0;
+    uint64_t attempt = 0;
+    DType dtype = DType::kInvalid;
+  };
+  absl::StatusOr<Claim> ClaimPlace(uint64_t number, absl::string_view tensor, const Box& box);
+  absl::StatusOr<Tensor> BytesOf(const Claim& claim, absl::string_view tensor, const Box& box,
+                                 const Tensor& bytes, const Strides& lies, bool borrow);
+  absl::Status CopyBorrowed(uint64_t number);
+  absl::Status LetGo(uint64_t number);
   // The version, if that is still the one that was begun then. Null: it was dropped.
   Version* FindAttempt(uint64_t number, uint64_t attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Version& Begin(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes memory of the host's arena, or else of the heap.
-  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape) const;
   // Unset: the answer is not there yet.
   bool AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>* answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Version*> Find(const WeightAsk& ask) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<Tensor> MakePart(const WeightAsk& ask);
-  // What a part is made of. They keep their memory, whatever becomes of the versions.
-  struct PartSource {
-    Tensor box;
-    Tensor base;  // That box of version ask.base; invalid: it is gone.
-    StridedCopy copy;
-    uint32_t element_bytes = 0;
-    bool whole = false;  // The part is the box.
-    uint64_t digest_bytes() const { return whole ? 0 : Digest::kBytes; }
-  };
+  // Sends it, or the asker to somebody else.
+  void EnterPart(AskOfPeer ask);
+  absl::StatusOr<Tensor> AnswerPart(const AskOfPeer& ask);
+  absl::StatusOr<Tensor> ReferralTensor(const Referral& referral) const;
   absl::StatusOr<PartSource> CheckPart(const WeightAsk& ask);
   void AnswerQuestion(AskOfPeer ask);
   void Tell(std::vector<tryst::Answer> news);
@@ -115,6 +126,8 @@ class WeightOwner::State final : public Answerer,
   absl::StatusOr<SealedVersion> AskForSealed(uint64_t number, const Patience& patience);
   absl::Status Agree(const SealedVersion& sealed, uint64_t attempt);
   void DropAttempt(uint64_t number, uint64_t attempt, const absl::Status& why);
+  // Whoever asks for it from now on is told why. REQUIRES: there is such a version.
+  Version TakeOut(uint64_t number, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteDropped(uint64_t number, absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MarkSealed(const WeightVersion& name);
   void MarkActive(uint64_t number);
@@ -143,17 +156,19 @@ class WeightOwner::State final : public Answerer,
   uint64_t highest_sealed_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t active_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t active_ns_ ABSL_GUARDED_BY(mu_) = 0;  // Since when, by BootClock.
+  PartChain chain_ ABSL_GUARDED_BY(mu_);        // Who has which parts.
   std::atomic<uint64_t> bytes_sent_{0};
+  Borrowed borrowed_;
   std::set<uint64_t> missed_ ABSL_GUARDED_BY(mu_);  // There was something to tell to them.
 };
 
 void WeightOwner::State::Begin() {
   parts_ = std::make_shared<PartLine>(
       options_.answers, server_->executor(),
-      [weak = weak_from_this()](const WeightAsk& ask) -> absl::StatusOr<Tensor> {
+      [weak = weak_from_this()](const AskOfPeer& ask) -> absl::StatusOr<Tensor> {
         const auto self = weak.lock();
         if (self == nullptr) return absl::AbortedError("this owner has left the set of weights");
-        return self->MakePart(ask);
+        return self->AnswerPart(ask);
       });
   OwnerGroup::Parts parts;
   parts.server = server_;
@@ -276,14 +291,6 @@ WeightOwner::State::Version* WeightOwner::State::FindAttempt(uint64_t number, ui
   return found == versions_.end() || found->second.attempt != attempt ? nullptr : &found->second;
 }
 
-absl::StatusOr<Tensor> WeightOwner::State::Allocate(DType dtype, const TensorShape& shape) const {
-  if (server_->allocator() != nullptr) {
-    auto tensor = server_->allocator()->AllocateTensor(dtype, shape);
-    if (tensor.ok() || !absl::IsResourceExhausted(tensor.status())) return tensor;
-  }
-  return Tensor::Allocate(dtype, shape);
-}
-
 absl::StatusOr<size_t> WeightOwner::State::PlaceOf(absl::string_view tensor, const Box& box) const {
   const auto found = tensors_.find(tensor);
   if (found != tensors_.end()) {
@@ -296,67 +303,70 @@ absl::StatusOr<size_t> WeightOwner::State::PlaceOf(absl::string_view tensor, con
                                                  "\""));
 }
 
-absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                                         const Tensor& bytes, const Strides& lies) {
-  size_t place = 0;
-  uint64_t attempt = 0;
-  DType dtype = DType::kInvalid;
-  {
-    MutexLock lock(&mu_);
-    if (!closed_.ok()) return closed_;
-    const auto found = PlaceOf(tensor, box);
-    if (!found.ok()) return found.status();
-    place = *found;
-    dtype = layouts_[own_[place].tensor].dtype;
-    if (number <= highest_sealed_) {
-      return absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ",
-                                                   highest_sealed_,
-                                                   " is sealed already, so take a higher number"));
-    }
-    if (const auto dropped = dropped_.find(number); dropped != dropped_.end()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("version ", number,
-                       " was dropped, and its number cannot be used again: take a higher one"));
-    }
-    const size_t unsealed =
-        std::count_if(versions_.begin(), versions_.end(),
-                      [](const auto& version) { return !version.second.sealed; });
-    if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          unsealed,
-          " versions have been published and not sealed, and no more may be: seal or drop one"));
-    }
-    Version& version = Begin(number);
-    attempt = version.attempt;
-    if (version.claimed[place]) {
-      return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
-                                                     Printable(tensor), "\" of version ", number,
-                                                     " was published already"));
-    }
-    version.claimed[place] = true;
+absl::StatusOr<WeightOwner::State::Claim> WeightOwner::State::ClaimPlace(uint64_t number,
+                                                                         absl::string_view tensor,
+                                                                         const Box& box) {
+  MutexLock lock(&mu_);
+  if (!closed_.ok()) return closed_;
+  const auto place = PlaceOf(tensor, box);
+  if (!place.ok()) return place.status();
+  if (number <= highest_sealed_) {
+    return absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ",
+                                                 highest_sealed_,
+                                                 " is sealed already, so take a higher number"));
   }
-  const auto unclaim = [&](absl::Status why) {
-    MutexLock lock(&mu_);
-    Version* const version = FindAttempt(number, attempt);
-    if (version != nullptr) version->claimed[place] = false;
-    return why;
-  };
+  if (dropped_.count(number) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("version ", number,
+                     " was dropped, and its number cannot be used again: take a higher one"));
+  }
+  const size_t unsealed = std::count_if(versions_.begin(), versions_.end(),
+                                        [](const auto& version) { return !version.second.sealed; });
+  if (versions_.count(number) == 0 && unsealed >= kMaxUnsealed) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        unsealed,
+        " versions have been published and not sealed, and no more may be: seal or drop one"));
+  }
+  Version& version = Begin(number);
+  if (version.claimed[*place]) {
+    return absl::InvalidArgumentError(absl::StrCat("box ", box.ToString(), " of tensor \"",
+                                                   Printable(tensor), "\" of version ", number,
+                                                   " was published already"));
+  }
+  version.claimed[*place] = true;
+  return Claim{number, *place, version.attempt, layouts_[own_[*place].tensor].dtype};
+}
+
+// A copy of the box; or the box where it lies.
+absl::StatusOr<Tensor> WeightOwner::State::BytesOf(const Claim& claim, absl::string_view tensor,
+                                                   const Box& box, const Tensor& bytes,
+                                                   const Strides& lies, bool borrow) {
+  const DType dtype = claim.dtype;
   if (!bytes.valid() || !bytes.on_host() ||
       (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
-    return unclaim(absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
-        ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
+                     ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory"));
   }
   const absl::Status view = CheckView(box.extent, lies, bytes.shape().elements(), ViewUse::kSource);
-  if (!view.ok()) return unclaim(view);
+  if (!view.ok()) return view;
   const auto shape = TensorShape::Make(box.extent);
-  if (!shape.ok()) return unclaim(shape.status());
-  auto snapshot = Allocate(dtype, *shape);
-  if (!snapshot.ok()) return unclaim(snapshot.status());
+  if (!shape.ok()) return shape.status();
+  if (borrow) {
+    if (bytes.dtype() == dtype && LiesDense(box.extent, lies)) {
+      return borrowed_.Borrow(claim.number, bytes, lies.offset, *shape);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("box ", box.ToString(), " of tensor \"", Printable(tensor),
+                     "\" is not dense, or not of type ", DTypeName(dtype),
+                     ", so it cannot be borrowed where it lies: publish a copy"));
+  }
+  auto snapshot = AllocateShared(server_, dtype, *shape);
+  if (!snapshot.ok()) return snapshot;
   Tensor dense = *snapshot;
   if (bytes.dtype() != dtype) {
     auto uncast = Tensor::Allocate(bytes.dtype(), *shape);
-    if (!uncast.ok()) return unclaim(uncast.status());
+    if (!uncast.ok()) return uncast;
     dense = *uncast;
   }
   RunCopy(PlanCopy(box.extent, DTypeBytes(bytes.dtype()), lies, Dense(box.extent)), bytes.data(),
@@ -364,16 +374,85 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   if (bytes.dtype() != dtype) {
     Cast(bytes.dtype(), dense.data(), dtype, snapshot->mutable_data(), shape->elements());
   }
-  const Digest digest =
-      BoxDigest(snapshot->bytes(), BlockDigests(snapshot->data(), snapshot->bytes()));
+  return snapshot;
+}
+
+absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tensor, const Box& box,
+                                         const Tensor& bytes, const Strides& lies, bool borrow) {
+  const auto claim = ClaimPlace(number, tensor, box);
+  if (!claim.ok()) return claim.status();
+  auto published = BytesOf(*claim, tensor, box, bytes, lies, borrow);
+  Digest digest;
+  if (published.ok()) {
+    digest = BoxDigest(published->bytes(), BlockDigests(published->data(), published->bytes()));
+  }
   MutexLock lock(&mu_);
-  Version* const version = FindAttempt(number, attempt);
+  Version* const version = FindAttempt(number, claim->attempt);
+  if (!published.ok()) {
+    if (version != nullptr) version->claimed[claim->place] = false;
+    return published.status();
+  }
   if (version == nullptr) {
     return absl::AbortedError(absl::StrCat("version ", number, " was dropped"));
   }
-  version->boxes[place] = *std::move(snapshot);
-  version->digests[place] = digest;
+  version->boxes[claim->place] = *std::move(published);
+  version->digests[claim->place] = digest;
+  if (borrow) version->borrowed.insert(claim->place);
   ++version->published;
+  return absl::OkStatus();
+}
+
+absl::Status WeightOwner::State::Release(uint64_t number, ReleaseHow how,
+                                         const Patience& patience) {
+  absl::Status released;
+  if (how == ReleaseHow::kCopy) released = CopyBorrowed(number);
+  if (how == ReleaseHow::kDrop) released = LetGo(number);
+  return released.ok() ? borrowed_.AwaitReturned(number, patience) : released;
+}
+
+absl::Status WeightOwner::State::CopyBorrowed(uint64_t number) {
+  for (;;) {
+    size_t place = 0;
+    uint64_t attempt = 0;
+    Tensor box;
+    {
+      MutexLock lock(&mu_);
+      const auto found = versions_.find(number);
+      if (found == versions_.end() || found->second.borrowed.empty()) return absl::OkStatus();
+      place = *found->second.borrowed.begin();
+      attempt = found->second.attempt;
+      box = found->second.boxes[place];
+    }
+    auto copy = AllocateShared(server_, box.dtype(), box.shape());
+    if (!copy.ok()) return copy.status();
+    if (box.bytes() > 0) memcpy(copy->mutable_data(), box.data(), box.bytes());
+    MutexLock lock(&mu_);
+    Version* const version = FindAttempt(number, attempt);
+    if (version == nullptr || version->borrowed.erase(place) == 0) continue;
+    version->boxes[place] = *std::move(copy);  // `box` is the last to go, without the lock.
+  }
+}
+
+absl::Status WeightOwner::State::LetGo(uint64_t number) {
+  const absl::Status why =
+      absl::AbortedError(absl::StrCat("owner ", options_.rank, " has released version ", number));
+  Drop(number, why);  // If it is not sealed.
+  std::vector<Ended> ended;
+  Version gone;  // Its memory goes back without the lock.
+  {
+    MutexLock lock(&mu_);
+    const auto found = versions_.find(number);
+    if (found == versions_.end()) return absl::OkStatus();
+    if (number == active_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("version ", number,
+                       " is active, and members that come later need it: release it by a copy, or "
+                       "activate a later one"));
+    }
+    gone = TakeOut(number, why);
+    ended = TakeAnswered();
+  }
+  EndAll(std::move(ended));
   return absl::OkStatus();
 }
 
@@ -433,6 +512,7 @@ std::vector<absl::StatusOr<Tensor>> WeightOwner::State::AskIfReady(uint64_t numb
   ask.number = number;
   std::vector<absl::StatusOr<Tensor>> answers(options_.owners.size() - 1,
                                               absl::UnavailableError("it was not asked"));
+  const uint64_t term = group_->term();
   for (;;) {
     std::vector<WeightCalls::Call> calls;
     std::vector<size_t> places;
@@ -448,6 +528,13 @@ std::vector<absl::StatusOr<Tensor>> WeightOwner::State::AskIfReady(uint64_t numb
                         patience.cancellation));
     for (size_t i = 0; i < came.size(); ++i) answers[places[i]] = std::move(came[i]);
     if (patience.cancelled() || patience.left() == absl::ZeroDuration()) return answers;
+    if (term != 0 && group_->term() != term) {
+      // Who took an owner's place knows nothing of this version, so it would be waited for in vain.
+      for (auto& answer : answers) {
+        if (!answer.ok()) answer = absl::AbortedError("the owners have changed meanwhile");
+      }
+      return answers;
+    }
     // One that has answered before it was lost drops the version, too: the log says so.
     const uint32_t lost = group_->LostOwner().value_or(0);
     if (lost == 0 || answers[lost - 1].ok()) continue;
@@ -560,6 +647,7 @@ void WeightOwner::State::MarkSealed(const WeightVersion& name) {
         NoteDropped(version->first, absl::AbortedError(absl::StrCat(
                                         "version ", name.number, " was sealed, which is newer")));
       }
+      chain_.Forget({version->first, version->second.as.name.birth});
       over.push_back(std::move(version->second));
       version = versions_.erase(version);
     }
@@ -589,6 +677,15 @@ WeightView WeightOwner::State::View() const {
   return view;
 }
 
+WeightOwner::State::Version WeightOwner::State::TakeOut(uint64_t number, const absl::Status& why) {
+  const auto found = versions_.find(number);
+  Version gone = std::move(found->second);
+  versions_.erase(found);
+  chain_.Forget({number, gone.as.name.birth});
+  NoteDropped(number, why);
+  return gone;
+}
+
 void WeightOwner::State::NoteDropped(uint64_t number, absl::Status why) {
   constexpr size_t kRemembered = 64;
   dropped_[number] = std::move(why);
@@ -613,9 +710,7 @@ void WeightOwner::State::DropAttempt(uint64_t number, uint64_t attempt, const ab
     MutexLock lock(&mu_);
     Version* const version = FindAttempt(number, attempt);
     if (version == nullptr || version->sealed) return;
-    gone = std::move(*version);
-    versions_.erase(number);
-    NoteDropped(number, why);
+    gone = TakeOut(number, why);
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
@@ -637,14 +732,6 @@ void WeightOwner::State::Close() {
   parts_->Close(absl::AbortedError("this owner has left the set of weights"));
 }
 
-absl::StatusOr<Tensor> WeightOwner::State::BytesTensor(absl::string_view bytes,
-                                                       uint64_t more) const {
-  const TensorShape shape = {static_cast<int64_t>(bytes.size() + more)};
-  auto tensor = Allocate(DType::kUint8, shape);
-  if (tensor.ok() && !bytes.empty()) memcpy(tensor->mutable_data(), bytes.data(), bytes.size());
-  return tensor;
-}
-
 absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
     const WeightAsk& ask) const {
   const auto found = versions_.find(ask.number);
@@ -652,6 +739,9 @@ absl::StatusOr<const WeightOwner::State::Version*> WeightOwner::State::Find(
   if (found != versions_.end() && found->second.agreed &&
       found->second.as.name.birth == ask.birth) {
     return &found->second;
+  }
+  if (const auto dropped = dropped_.find(ask.number); dropped != dropped_.end()) {
+    return absl::AbortedError(dropped->second.message());
   }
   std::string there;
   for (const auto& [number, version] : versions_) {
@@ -702,10 +792,14 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
                                                  ask.number, ": a later one has replaced it"));
       return true;
     }
-    case WeightAsk::Kind::kNewer:
-      if (highest_sealed_ <= ask.number) return false;
-      *answer = BytesTensor(EncodeSealed(versions_.at(highest_sealed_).as));
+    case WeightAsk::Kind::kNewer: {
+      // The newest may have been released.
+      const auto newest = std::find_if(versions_.rbegin(), versions_.rend(),
+                                       [](const auto& version) { return version.second.sealed; });
+      if (newest == versions_.rend() || newest->first <= ask.number) return false;
+      *answer = BytesTensor(EncodeSealed(newest->second.as));
       return true;
+    }
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
                     ? BytesTensor(encoded_layouts_)
@@ -739,13 +833,7 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
   ask.done = std::move(done);
   if (!parsed.ok()) return EndAsk(std::move(ask), parsed.status());
   ask.ask = *std::move(parsed);
-  if (ask.ask.kind == WeightAsk::Kind::kPart) {
-    const auto source = CheckPart(ask.ask);
-    if (!source.ok()) return EndAsk(std::move(ask), source.status());
-    // For changes alone: what is, what was, and the code.
-    ask.bytes = source->copy.bytes() * (source->base.valid() ? 3 : 1) + source->digest_bytes();
-    return parts_->Enter(std::move(ask));
-  }
+  if (ask.ask.kind == WeightAsk::Kind::kPart) return EnterPart(std::move(ask));
   if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
     // What it brings about does not belong on a poller's thread.
     server_->executor()->RunWithoutWaiting(
@@ -771,7 +859,25 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
   EndAll(std::move(ended));
 }
 
-absl::StatusOr<WeightOwner::State::PartSource> WeightOwner::State::CheckPart(const WeightAsk& ask) {
+void WeightOwner::State::EnterPart(AskOfPeer ask) {
+  const auto source = CheckPart(ask.ask);
+  if (!source.ok()) return EndAsk(std::move(ask), source.status());
+  ask.bytes = source->making_bytes();
+  std::optional<Digest> digest;
+  {
+    MutexLock lock(&mu_);
+    const PartName part = NameOf(ask.ask);
+    ask.sent_to = chain_.Next(part, {ask.peer, ask.ask.holder}, ask.ask.may_be_sent_on);
+    digest = chain_.FindDigest(part);
+  }
+  if (!ask.sent_to.has_value() || !(source->whole || digest.has_value())) {
+    return parts_->Enter(std::move(ask));
+  }
+  auto answer = ReferralTensor({*ask.sent_to, digest});
+  EndAsk(std::move(ask), std::move(answer));
+}
+
+absl::StatusOr<PartSource> WeightOwner::State::CheckPart(const WeightAsk& ask) {
   MutexLock lock(&mu_);
   if (!closed_.ok()) return closed_;
   const auto version = Find(ask);
@@ -799,43 +905,32 @@ absl::StatusOr<WeightOwner::State::PartSource> WeightOwner::State::CheckPart(con
       ask.tensor, ", or that part is larger than ", kMaxPartBytes, " bytes"));
 }
 
-absl::StatusOr<Tensor> WeightOwner::State::MakePart(const WeightAsk& ask) {
-  const auto source = CheckPart(ask);
+absl::StatusOr<Tensor> WeightOwner::State::AnswerPart(const AskOfPeer& ask) {
+  const auto source = CheckPart(ask.ask);
   if (!source.ok()) return source.status();
-  const uint64_t bytes = source->copy.bytes();
-  const auto dense = [&source](const Tensor& box, void* to) -> const void* {
-    if (source->whole) return box.data();
-    RunCopy(source->copy, box.data(), static_cast<char*>(to));
-    return to;
-  };
-  absl::StatusOr<Tensor> answer = absl::UnknownError("");
-  std::string digest;  // Who asks for a whole box has its digest in the owner's list.
-  const void* now = source->box.data();
-  if (source->whole) {
-    answer = Tensor::Adopt(source->box.mutable_data(), DType::kUint8, {static_cast<int64_t>(bytes)},
-                           source->box.space(), [box = source->box] {});
-  } else {
-    answer = BytesTensor("", bytes + Digest::kBytes);
-    if (!answer.ok()) return answer;
-    char* const to = static_cast<char*>(answer->mutable_data());
-    now = dense(source->box, to);
-    digest = EncodeDigests({DigestOf(to, bytes)});
-    memcpy(to + bytes, digest.data(), digest.size());
+  if (!ask.sent_to.has_value()) return MakePart(server_, *source, &bytes_sent_);
+  const PartName part = NameOf(ask.ask);
+  Referral referral{*ask.sent_to, std::nullopt};
+  {
+    MutexLock lock(&mu_);
+    referral.digest = chain_.FindDigest(part);
   }
-  if (answer.ok() && source->base.valid() && bytes > 0) {
-    const auto room =
-        Tensor::Allocate(DType::kUint8, {source->whole ? int64_t{0} : static_cast<int64_t>(bytes)});
-    if (!room.ok()) return room;
-    const void* const base = dense(source->base, room->mutable_data());
-    std::string coded;
-    coded.reserve(MaxDeltaBytes(bytes) + digest.size());
-    EncodeDelta(base, now, bytes, source->element_bytes, &coded);
-    if (coded.size() < bytes) answer = BytesTensor(coded.append(digest));
+  if (referral.digest.has_value()) return ReferralTensor(referral);
+  const auto digest = DigestOfPart(*source);
+  if (!digest.ok()) return digest.status();
+  referral.digest = *digest;
+  {
+    MutexLock lock(&mu_);
+    chain_.KeepDigest(part, *digest);
   }
-  if (answer.ok()) {
-    bytes_sent_.fetch_add(answer->bytes() - digest.size(), std::memory_order_relaxed);
-  }
-  return answer;
+  return ReferralTensor(referral);
+}
+
+absl::StatusOr<Tensor> WeightOwner::State::ReferralTensor(const Referral& referral) const {
+  auto bytes = BytesTensor(EncodeReferral(referral));
+  if (!bytes.ok()) return bytes;
+  return Tensor::FromStorage(bytes->storage(), bytes->storage_offset(), DType::kInt8,
+                             bytes->shape());
 }
 
 std::vector<WeightOwner::State::Ended> WeightOwner::State::TakeAnswered() {
@@ -903,7 +998,16 @@ absl::Status WeightOwner::Declare(std::vector<TensorLayout> layouts) {
 
 absl::Status WeightOwner::Publish(uint64_t number, absl::string_view tensor, const Box& box,
                                   const Tensor& bytes, const Strides& lies) {
-  return state_->Publish(number, tensor, box, bytes, lies);
+  return state_->Publish(number, tensor, box, bytes, lies, /*borrow=*/false);
+}
+
+absl::Status WeightOwner::Borrow(uint64_t number, absl::string_view tensor, const Box& box,
+                                 const Tensor& bytes, const Strides& lies) {
+  return state_->Publish(number, tensor, box, bytes, lies, /*borrow=*/true);
+}
+
+absl::Status WeightOwner::Release(uint64_t number, ReleaseHow how, const Patience& patience) {
+  return state_->Release(number, how, patience);
 }
 
 absl::StatusOr<SealedVersion> WeightOwner::Seal(uint64_t number, const std::string& label,
@@ -918,6 +1022,8 @@ void WeightOwner::Drop(uint64_t number) {
 absl::Status WeightOwner::Activate(uint64_t number, ActivateMode mode, const Patience& patience) {
   return state_->group()->Activate(number, mode, patience);
 }
+
+size_t WeightOwner::members() const { return state_->group()->members(); }
 
 std::string WeightOwner::Explain() const { return state_->group()->Explain(); }
 

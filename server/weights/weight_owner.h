@@ -34,6 +34,13 @@ struct WeightOwnerOptions {
   PartLine::Limits answers;  // They bound the parts that this owner answers with.
 };
 
+// What becomes of a version whose memory is to be the caller's again.
+enum class ReleaseHow {
+  kWait,  // It stays until later versions have replaced it.
+  kCopy,  // It is copied first, and stays.
+  kDrop,  // This owner lets go of its boxes; who asks for them is told kAborted.
+};
+
 // An owner's end of a set: publishes boxes, seals versions together with the other owners, answers
 // whoever asks for parts of them, and says which version all members are to serve. The first owner
 // leads: it keeps the set's log, and nothing is decided while it is gone.
@@ -57,6 +64,15 @@ class WeightOwner {
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
                        const Tensor& bytes, const Strides& lies);
 
+  // Publishes without a copy: the box stays in the caller's memory, where nothing may be written
+  // before Release() has returned. Also kInvalidArgument: it does not lie dense there, or is of
+  // another type than the tensor.
+  absl::Status Borrow(uint64_t number, absl::string_view tensor, const Box& box,
+                      const Tensor& bytes, const Strides& lies);
+  // Returns when no byte of what that version has borrowed is read any more, by nobody; at once if
+  // it has borrowed nothing. kFailedPrecondition: the active version is not dropped.
+  absl::Status Release(uint64_t number, ReleaseHow how, const Patience& patience);
+
   // Every owner calls it when it has published all of its boxes; it returns when the log says that
   // the version is sealed or dropped. Dropped it is when an owner does not come within the patience
   // or dies (kAborted names it), has declared otherwise (kInvalidArgument), or replicas differ
@@ -72,6 +88,8 @@ class WeightOwner {
   // another Activate() of this owner is under way, or nothing is declared. kCancelled: it may still
   // come about.
   absl::Status Activate(uint64_t number, ActivateMode mode, const Patience& patience);
+  // How many members the set has, as far as this owner has heard.
+  size_t members() const;
   // Who owns what is sealed and active; at the first owner, what an activation waits for.
   std::string Explain() const;
 

@@ -16,6 +16,8 @@
 #include "base/mutex.h"
 #include "rendezvous/answerer.h"
 #include "server/status/weight_views.h"
+#include "server/testing.h"
+#include "server/weights/borrowed.h"
 #include "server/weights/weight_member.h"
 #include "weights/boxes.h"
 #include "weights/digests.h"
@@ -24,24 +26,6 @@ namespace tryst {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(30), kShort = absl::Milliseconds(300);
-
-std::unique_ptr<Server> Start(const std::string& job, int task, const Server* seed) {
-  ServerConfig config;
-  config.cluster = "lab";
-  config.job = job;
-  config.task = task;
-  config.protocol = "grpc";
-  config.insecure = true;
-  config.listen = "127.0.0.1:0";
-  config.open_cluster = true;
-  config.stop_deadline = absl::Seconds(5);
-  if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
-  auto server = ServerBuilder().SetEnvironment({}).Build(config);
-  EXPECT_TRUE(server.ok()) << server.status();
-  const absl::Status started = (*server)->Start();
-  EXPECT_TRUE(started.ok()) << started;
-  return *std::move(server);
-}
 
 TensorLayout Replicated() {
   TensorLayout layout;
@@ -78,9 +62,9 @@ class Mute : public Answerer {
 class WeightOwnerTest : public testing::Test {
  protected:
   WeightOwnerTest()
-      : first_server_(Start("owner", 0, nullptr)),
-        second_server_(Start("owner", 1, first_server_.get())),
-        member_server_(Start("member", 0, first_server_.get())),
+      : first_server_(StartTestServer("owner", 0, nullptr)),
+        second_server_(StartTestServer("owner", 1, first_server_.get())),
+        member_server_(StartTestServer("member", 0, first_server_.get())),
         first_(Open(first_server_.get(), 0)),
         second_(Open(second_server_.get(), 1)),
         member_(*WeightMember::Open(member_server_.get(), Observer())) {}
@@ -167,6 +151,151 @@ TEST_F(WeightOwnerTest, AVersionIsFetchedAndReplacedByTheNext) {
   EXPECT_EQ(member_->Newer(5, kLong)->name.number, 9u);
 }
 
+// Borrowed memory, which the caller writes as soon as it may.
+class WeightsBorrowedTest : public WeightOwnerTest {
+ protected:
+  WeightsBorrowedTest() { Declare(); }
+  static absl::Status Borrow(WeightOwner* owner, uint64_t number, const Tensor& bytes) {
+    return owner->Borrow(number, "w", Box::Whole(bytes.shape()), bytes, Dense({4}));
+  }
+  SealedVersion BorrowAndSeal(uint64_t number, const Tensor& first, const Tensor& second) {
+    EXPECT_TRUE(Borrow(first_.get(), number, first).ok());
+    EXPECT_TRUE(Borrow(second_.get(), number, second).ok());
+    EXPECT_TRUE(SealBoth(number).first.ok());
+    return *member_->Find(number, kLong);
+  }
+  // In turn from both owners.
+  absl::Status FetchTwice(const SealedVersion& version, int32_t first) {
+    for (int i = 0; i < 2; ++i) {
+      const auto element = FirstElement(version);
+      if (!element.ok()) return element.status();
+      EXPECT_EQ(*element, first);
+    }
+    return absl::OkStatus();
+  }
+  static void Overwrite(const Tensor& bytes) { memset(bytes.mutable_data(), 0xee, bytes.bytes()); }
+};
+
+TEST_F(WeightsBorrowedTest, WhatIsBorrowedIsFetchedFromWhereItLies) {
+  const Tensor first = Ints(5), second = Ints(5);
+  const SealedVersion version = BorrowAndSeal(5, first, second);
+  EXPECT_TRUE(FetchTwice(version, 5).ok());
+  Overwrite(first);
+  Overwrite(second);
+  EXPECT_EQ(FirstElement(version).status().code(), absl::StatusCode::kDataLoss)
+      << "it was written too soon, so nothing that was copied may have been delivered";
+}
+
+TEST_F(WeightsBorrowedTest, AWaitEndsWhenLaterVersionsHaveReplacedIt) {
+  const Tensor first = Ints(5), second = Ints(5);
+  (void)BorrowAndSeal(5, first, second);
+  PublishAndSeal(6);
+  const absl::Status early = first_->Release(5, ReleaseHow::kWait, kShort);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(early)) << early;
+  EXPECT_NE(early.message().find("version 5 still has 1 boxes"), absl::string_view::npos) << early;
+  absl::Status released = absl::UnknownError("");
+  std::thread waits([&] { released = first_->Release(5, ReleaseHow::kWait, kLong); });
+  PublishAndSeal(7);  // Two are kept.
+  waits.join();
+  EXPECT_TRUE(released.ok()) << released;
+  EXPECT_TRUE(first_->Release(6, ReleaseHow::kWait, kShort).ok()) << "it has borrowed nothing";
+}
+
+TEST_F(WeightsBorrowedTest, ACopyTakesItsPlace) {
+  const Tensor first = Ints(5), second = Ints(5);
+  const SealedVersion version = BorrowAndSeal(5, first, second);
+  ASSERT_TRUE(first_->Release(5, ReleaseHow::kCopy, kLong).ok());
+  ASSERT_TRUE(second_->Release(5, ReleaseHow::kCopy, kLong).ok());
+  Overwrite(first);
+  Overwrite(second);
+  EXPECT_TRUE(FetchTwice(version, 5).ok());
+}
+
+TEST_F(WeightsBorrowedTest, WhatIsDroppedIsRefused) {
+  const Tensor first = Ints(5), second = Ints(5);
+  const SealedVersion version = BorrowAndSeal(5, first, second);
+  ASSERT_TRUE(first_->Release(5, ReleaseHow::kDrop, kLong).ok());
+  Overwrite(first);
+  EXPECT_TRUE(FetchTwice(version, 5).ok()) << "the other owner has it still";
+  ASSERT_TRUE(second_->Release(5, ReleaseHow::kDrop, kLong).ok());
+  const absl::Status gone = FirstElement(version).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kAborted) << gone;
+  EXPECT_NE(gone.message().find("released version 5"), absl::string_view::npos) << gone;
+  // It was the newest one; the next is told all the same.
+  EXPECT_EQ(member_->Newer(0, kShort).status().code(), absl::StatusCode::kDeadlineExceeded);
+  PublishAndSeal(6);
+  EXPECT_EQ(member_->Newer(0, kLong)->name.number, 6u);
+  // One that is not sealed.
+  ASSERT_TRUE(Borrow(first_.get(), 7, first).ok());
+  ASSERT_TRUE(first_->Release(7, ReleaseHow::kDrop, kLong).ok());
+  EXPECT_EQ(Borrow(first_.get(), 7, first).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(WeightsBorrowedTest, TheActiveVersionIsNotDropped) {
+  const Tensor first = Ints(5), second = Ints(5);
+  (void)BorrowAndSeal(5, first, second);
+  WeightMemberOptions votes = Observer();
+  votes.observes = false;
+  const auto member = *WeightMember::Open(member_server_.get(), votes);
+  std::thread engine([&] {
+    for (;;) {
+      const auto event = member->NextEvent(kLong);
+      ASSERT_TRUE(event.ok()) << event.status();
+      if (event->kind == WeightEvent::Kind::kPrepare) {
+        const Tensor into = Ints(0);
+        const absl::Status staged = member->Stage(
+            event->number, {{"w", Box::Whole(into.shape()), into, Dense({4})}}, kLong);
+        EXPECT_TRUE(member->Vote(event->number, staged).ok());
+      }
+      if (event->kind != WeightEvent::Kind::kActive) continue;
+      EXPECT_TRUE(member->Switched(event->number).ok());
+      return;
+    }
+  });
+  const absl::Status activated = first_->Activate(5, ActivateMode::kRolling, kLong);
+  engine.join();
+  ASSERT_TRUE(activated.ok()) << activated;
+  const absl::Status refused = first_->Release(5, ReleaseHow::kDrop, kShort);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(first_->Release(5, ReleaseHow::kCopy, kLong).ok());
+}
+
+TEST_F(WeightsBorrowedTest, OnlyWhatLiesDenseIsBorrowed) {
+  const Tensor wide = *Tensor::Allocate(DType::kInt32, {8});
+  const auto borrow = [&](Strides lies) {
+    return first_->Borrow(5, "w", {{0}, {4}}, wide, lies).code();
+  };
+  EXPECT_EQ(borrow({0, {2}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(borrow({5, {1}}), absl::StatusCode::kOutOfRange) << "it ends outside";
+  EXPECT_EQ(
+      first_->Borrow(5, "w", {{0}, {4}}, *Tensor::Allocate(DType::kFloat, {4}), Dense({4})).code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(borrow({4, {1}}), absl::StatusCode::kOk) << "what was refused is not taken";
+}
+
+TEST(Borrowed, IsReturnedWhenNobodyHasIt) {
+  bool freed = false;
+  int32_t memory[4] = {1, 2, 3, 4};
+  Tensor from = *Tensor::Adopt(memory, DType::kInt32, {4}, MemorySpace(), [&] { freed = true; });
+  Borrowed borrowed;
+  Tensor box = *borrowed.Borrow(5, from, 2, {2});
+  from.Reset();
+  EXPECT_EQ(box.data(), memory + 2);
+  EXPECT_TRUE(borrowed.AwaitReturned(4, kShort).ok());
+  Tensor answer = *box.Slice(1, 1);
+  box.Reset();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(borrowed.AwaitReturned(5, kShort))) << "it is read still";
+  EXPECT_FALSE(freed);
+  Cancellation cancellation;
+  std::thread cancels([&] { cancellation.StartCancel(); });
+  EXPECT_TRUE(absl::IsCancelled(borrowed.AwaitReturned(5, Patience(kLong, &cancellation))));
+  cancels.join();
+  std::thread reads([&] { answer.Reset(); });
+  EXPECT_TRUE(borrowed.AwaitReturned(5, kLong).ok());
+  reads.join();
+  EXPECT_TRUE(freed);
+}
+
 TEST_F(WeightOwnerTest, AnOwnerThatDoesNotComeDropsTheVersion) {
   Declare();
   ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
@@ -193,6 +322,25 @@ TEST_F(WeightOwnerTest, AnOwnerThatHasGoneDropsTheVersionLongBeforeThePatienceIs
   EXPECT_NE(alone.status().message().find("nothing is heard of it"), absl::string_view::npos)
       << alone.status();
   EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 5);
+}
+
+TEST_F(WeightOwnerTest, AnOwnersNextLifeEndsTheSealThatItsFormerLifeWasIn) {
+  Declare();
+  PublishAndSeal(5);
+  ASSERT_TRUE(Publish(first_.get(), 6, Ints(6)).ok());
+  absl::StatusOr<SealedVersion> sealed = absl::UnknownError("");
+  const absl::Time begun = absl::Now();
+  std::thread waits([&] { sealed = first_->Seal(6, "", absl::Minutes(5)); });
+  absl::SleepFor(absl::Milliseconds(100));
+  second_.reset();
+  second_ = Open(second_server_.get(), 1);
+  ASSERT_TRUE(second_->Declare({Replicated()}).ok());
+  waits.join();
+  EXPECT_LT(absl::Now() - begun, absl::Minutes(1));
+  EXPECT_EQ(sealed.status().code(), absl::StatusCode::kAborted) << sealed.status();
+  EXPECT_NE(sealed.status().message().find("the owners have changed"), absl::string_view::npos)
+      << sealed.status();
+  PublishAndSeal(7);
 }
 
 // A drop and another attempt come while a large box is being copied for the first.
@@ -357,18 +505,21 @@ TEST_F(WeightOwnerTest, StrangersAsksAreRefused) {
   PublishAndSeal(5);
   const SealedVersion version = *member_->Newer(0, kLong);
   const std::string part = absl::StrFormat("|weights|policy|part|5.%016x|", version.name.birth);
+  const auto answer_to_part = [this](const std::string& edge) {
+    return AnswerTo(edge + "|0|0000000000000000");
+  };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_TRUE(AnswerTo(part + "0|1+2|0").ok());
-  EXPECT_TRUE(AnswerTo(part + "0|1+0|0").ok());
-  EXPECT_TRUE(AnswerTo(part + "0|1+0|5").ok());
-  EXPECT_TRUE(AnswerTo(part + "0|1+2|18446744073709551615").ok());
-  EXPECT_EQ(AnswerTo(part + "0|1+4|0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0|9223372036854775807+9223372036854775807|0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0||0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "0|0+1,0+1|0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "1|0+1|0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo(part + "4294967295|0+1|0").code(), kInvalid);
-  EXPECT_EQ(AnswerTo("|weights|policy|part|5.0000000000000000|0|0+1|0").code(),
+  EXPECT_TRUE(answer_to_part(part + "0|1+2|0").ok());
+  EXPECT_TRUE(answer_to_part(part + "0|1+0|0").ok());
+  EXPECT_TRUE(answer_to_part(part + "0|1+0|5").ok());
+  EXPECT_TRUE(answer_to_part(part + "0|1+2|18446744073709551615").ok());
+  EXPECT_EQ(answer_to_part(part + "0|1+4|0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part(part + "0|9223372036854775807+9223372036854775807|0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part(part + "0||0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part(part + "0|0+1,0+1|0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part(part + "1|0+1|0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part(part + "4294967295|0+1|0").code(), kInvalid);
+  EXPECT_EQ(answer_to_part("|weights|policy|part|5.0000000000000000|0|0+1|0").code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(AnswerTo("|weights|policy|nothing|1").code(), kInvalid);
   EXPECT_EQ(AnswerTo("|weights|policy|layouts|x").code(), absl::StatusCode::kNotFound);

@@ -23,10 +23,10 @@ TEST_P(WireTest, NothingCanBeRead) {
   EXPECT_EQ(pair_.wrong(), 0);
   EXPECT_EQ(pair_.markers(), 0u);
   EXPECT_EQ(pair_.hellos(), 0u);
-  if (!GetParam().over_grpc) {
-    EXPECT_TRUE(absl::StrContains(pair_.Explain(), "over rdma/soft-tls: connected"))
-        << pair_.Explain();
-  }
+  const char* const path = !GetParam().over_grpc     ? "over rdma/soft-tls: connected"
+                           : GetParam().certificates ? "over grpc/stream: connected"
+                                                     : "over grpc/sealed: connected";
+  EXPECT_TRUE(absl::StrContains(pair_.Explain(), path)) << pair_.Explain();
 }
 
 TEST_P(WireTest, NothingThatWasChangedIsDelivered) {

@@ -40,6 +40,17 @@ void ChannelContractTest::SetUp() {
   world_ = GetParam().open();
 }
 
+void ChannelContractTest::TearDown() {
+  if (world_ == nullptr || HasFailure() || IsSkipped()) return;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  std::string wrong = world_->Audit();
+  while (!wrong.empty() && std::chrono::steady_clock::now() < until) {
+    usleep(5'000);
+    wrong = world_->Audit();
+  }
+  EXPECT_EQ(wrong, "") << world_->Explain();
+}
+
 TensorKey ChannelContractTest::Key(const std::string& edge, uint64_t incarnation) const {
   if (incarnation == 0) incarnation = world_->producer_incarnation();
   return TensorKeyPrefix::Make(kProducer, incarnation, kConsumer, edge)->At(0, 0);
@@ -595,8 +606,44 @@ TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
   }
   EXPECT_LE(world_->PinnedBytes().second, cap);
   // A tensor larger than the cap can never land.
-  Send(2, Key("huge"), Numbers(static_cast<int64_t>(cap / sizeof(float)) + 1, 0));
+  const int64_t huge = static_cast<int64_t>(cap / sizeof(float)) + 1;
+  Send(2, Key("huge"), Numbers(huge, 0));
   EXPECT_EQ(FetchNow(2, Key("huge")).status.code(), absl::StatusCode::kResourceExhausted);
+  // Unless the caller has memory for it.
+  RecvArgs own;
+  own.destination = Numbers(huge, 0);
+  Send(2, Key("own"), Numbers(huge, 9));
+  const Result result = FetchNow(2, Key("own"), own);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(IsNumbers(result.tensor, huge, 9));
+}
+
+// Nobody waits for the next look at what waits.
+TEST_P(ChannelContractTest, RoomThatIsGivenBackIsTakenAtOnce) {
+  const uint64_t cap = GetParam().landing_bytes;
+  if (cap == 0) GTEST_SKIP() << "this back end has no landing cap";
+  const auto fetch = [&](int i, uint64_t bytes) {
+    const TensorKey key = Key(absl::StrCat("room", i));
+    Send(1, key, Numbers(static_cast<int64_t>(bytes / sizeof(float)), 0));
+    return StartFetch(1, key);
+  };
+  const auto held = fetch(0, cap / 4 * 3);
+  ASSERT_TRUE(held->Wait().status.ok());
+  auto last = fetch(1, cap / 16 * 3);
+  ASSERT_TRUE(last->Wait().status.ok());
+  std::chrono::steady_clock::duration waited{};
+  for (int i = 2; i < 7; ++i) {
+    auto next = fetch(i, cap / 16 * 3);
+    EXPECT_FALSE(next->ended());
+    usleep(10'000);
+    const auto began = std::chrono::steady_clock::now();
+    last.reset();
+    const Result result = next->Wait();
+    waited += std::chrono::steady_clock::now() - began;
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    last = std::move(next);
+  }
+  EXPECT_LT(waited, std::chrono::milliseconds(2500));
 }
 
 TEST_P(ChannelContractTest, SurvivesABrokenLink) {

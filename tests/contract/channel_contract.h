@@ -54,6 +54,9 @@ class ChannelWorld {
   virtual absl::StatusCode EndOfALife() const { return absl::StatusCode::kAborted; }
   // How many bytes peers may write: now, and at most so far; 0: not counted.
   virtual std::pair<uint64_t, uint64_t> PinnedBytes() { return {0, 0}; }
+  // Why the two do not look as they must, where all receives have ended and their tensors are gone;
+  // empty: they do. It may take a moment until then.
+  virtual std::string Audit() { return ""; }
   // For the message of a failing test.
   virtual std::string Explain() { return ""; }
 };
@@ -83,6 +86,7 @@ class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
   class Pending;
 
   void SetUp() override;
+  void TearDown() override;
   // The key of `edge`, from the producer to the consumer.
   TensorKey Key(const std::string& edge, uint64_t incarnation = 0) const;
   // A float tensor of `elements` numbers that start at `first`.

@@ -14,6 +14,7 @@ ChannelContract Contract() {
     options.paths = 0;
     options.adjust = [toy = ToyFactory()](TransportsOptions* pool) { pool->more = {toy}; };
     options.path = "over toy";
+    options.states = false;
     return OpenPoolWorld(options);
   };
   contract.skips = {{"CancelsAndDeadlinesLeaveTheOrderAsItWas",

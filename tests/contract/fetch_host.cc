@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "channel/compat/fetch_wire.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_wire.h"
 #include "channel/signing/caller.h"
 #include "server/members/membership.h"
 #include "server/services/transport_service.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "channel/grpc/fetch_server.h"
+#include "channel/compat/fetch_server.h"
 #include "rendezvous/alarms.h"
 #include "rendezvous/tensor_source.h"
 

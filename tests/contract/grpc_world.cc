@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/compat/grpc_transport.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/grpc_transport.h"
 #include "channel/signing/caller.h"
 #include "channel/transports.h"
 #include "rendezvous/thread_alarms.h"

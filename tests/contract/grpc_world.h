@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "channel/grpc/fetch_server.h"
-#include "channel/grpc/grpc_channel.h"
+#include "channel/compat/fetch_server.h"
+#include "channel/compat/grpc_channel.h"
 #include "tests/contract/channel_contract.h"
 
 namespace tryst {

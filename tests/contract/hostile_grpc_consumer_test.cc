@@ -11,10 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "channel/grpc/fetch_wire.h"
+#include "channel/compat/fetch_wire.h"
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
+#include "rendezvous/host_source.h"
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/contract/fetch_host.h"
@@ -111,7 +112,7 @@ class Call {
 class HostileGrpcConsumerTest : public ::testing::Test {
  protected:
   void Open(const FetchServerOptions& options = {}) {
-    host_ = std::make_unique<FetchHost>(&source_, &alarms_, kIncarnation, options);
+    host_ = std::make_unique<FetchHost>(&on_host_, &alarms_, kIncarnation, options);
     stub_ = rpc::TransportService::NewStub(grpc::CreateChannel(
         absl::StrCat("127.0.0.1:", host_->port()), grpc::InsecureChannelCredentials()));
   }
@@ -196,6 +197,7 @@ class HostileGrpcConsumerTest : public ::testing::Test {
 
   ThreadAlarms alarms_;
   ScriptedSource source_;
+  HostSource on_host_{&source_};
   std::unique_ptr<FetchHost> host_;
   CallSigner consumer_{{"lab", kHostConsumer, 1}, "", UnixMs};
   std::unique_ptr<rpc::TransportService::Stub> stub_;

@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/contract/breakable_nic.h"
+#include "tests/contract/pool_audit.h"
 #include "tests/process/pair/pool_counters.h"
 
 namespace tryst {
@@ -44,11 +46,16 @@ class MemoryBootstrap final : public Bootstrap {
 struct Worker {
   Worker(const PoolWorldOptions& options, Alarms* alarms, MemoryBootstrap* bootstrap,
          const std::string& name, uint64_t incarnation)
-      : steps(alarms), name(name), bootstrap(bootstrap) {
+      : steps(alarms), name(name), incarnation(incarnation), bootstrap(bootstrap) {
     std::vector<Poller*> turned;
+    std::vector<Trace*> traced;
+    TraceOptions all;
+    all.sample_every = 1;
     for (int i = 0; i < options.pollers; ++i) {
       pollers.push_back(std::make_unique<Poller>(&clock));
       turned.push_back(pollers.back().get());
+      traces.push_back(std::make_unique<Trace>(all));
+      traced.push_back(traces.back().get());
     }
     std::vector<NicPath> paths;
     for (int i = 0; i < options.paths; ++i) {
@@ -65,7 +72,7 @@ struct Worker {
     }
     TensorSource* source = &steps;
     if (wrap != nullptr) source = wrap->source();
-    pools = MakeChannelPools(turned, {}, bootstrap, source, std::move(paths), nullptr,
+    pools = MakeChannelPools(turned, traced, bootstrap, source, std::move(paths), nullptr,
                              std::move(pool_options));
     const absl::Status opened = pools->Open();
     TRYST_CHECK(opened.ok()) << opened;
@@ -88,10 +95,18 @@ struct Worker {
     pools.reset();
   }
 
+  AuditedWorker Audited() const {
+    AuditedWorker audited{name, incarnation, pools.get(), {}};
+    for (const auto& trace : traces) audited.traces.push_back(trace.get());
+    return audited;
+  }
+
   const SteadyClock clock;
   StepTable steps;
+  std::vector<std::unique_ptr<Trace>> traces;
   std::vector<std::unique_ptr<Poller>> pollers;
   const std::string name;
+  const uint64_t incarnation;
   MemoryBootstrap* const bootstrap;
   std::vector<std::shared_ptr<BreakableNic>> nics;
   std::unique_ptr<PoolWorldWrap> wrap;  // May be null.
@@ -117,7 +132,14 @@ class PoolWorld final : public ChannelWorld {
   }
   uint64_t producer_incarnation() const override { return incarnation_; }
 
+  std::string Audit() override {
+    AuditedWorker consumer = consumer_->Audited();
+    if (!options_.states) consumer.traces.clear();
+    return tryst::Audit(consumer, producer_->Audited(), !troubled_);
+  }
+
   bool BreakLink() override {
+    troubled_ = true;
     if (options_.paths == 0 && !options_.break_link) return false;
     // Breaks at each side in turn, because each must notice either break.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
@@ -130,6 +152,7 @@ class PoolWorld final : public ChannelWorld {
 
   bool LosePath(bool lost) override {
     if (options_.paths < 2) return false;
+    troubled_ = true;
     // Loses the path at one end, then at the other.
     if (lost) ++losses_;
     Worker* worker = losses_ % 2 == 0 ? producer_.get() : consumer_.get();
@@ -138,6 +161,7 @@ class PoolWorld final : public ChannelWorld {
   }
 
   bool RestartProducer() override {
+    troubled_ = true;
     producer_.reset();
     ++incarnation_;
     producer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kProducer, incarnation_);
@@ -169,6 +193,7 @@ class PoolWorld final : public ChannelWorld {
   ThreadAlarms alarms_;
   MemoryBootstrap bootstrap_;
   uint64_t incarnation_ = 0xab;
+  bool troubled_ = false;  // By the test.
   int breaks_ = 0;
   int losses_ = 0;
   std::unique_ptr<Worker> producer_;

@@ -37,6 +37,8 @@ struct PoolWorldOptions {
   std::function<void(bool is_producer)> break_link;
   // What Explain() must say of the consumer's channel after it was used. Empty: anything.
   std::string path;
+  // Whether its fetches go through the states of fetch_table.h, as a trace shows.
+  bool states = true;
   // See ChannelWorld::EndOfALife().
   absl::StatusCode end_of_a_life = absl::StatusCode::kAborted;
 };

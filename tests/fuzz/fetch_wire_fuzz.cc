@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "channel/grpc/fetch_wire.h"
+#include "channel/compat/fetch_wire.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr uint64_t kMaxBytes = 1 << 16;

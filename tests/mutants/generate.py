@@ -22,8 +22,8 @@ import re
 from cpp_source import Source, Unreadable
 from planting import Edit
 
-ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/device", "channel/grpc", "channel/ops", "channel/poller", "channel/pool",
-         "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/config", "server/data_plane",
+ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/compat", "channel/device", "channel/grpc", "channel/ops", "channel/poller",
+         "channel/pool", "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/config", "server/data_plane",
          "server/etcd", "server/listener", "server/members", "server/process", "server/security", "server/services", "server/status")
 
 # The text of `edits` has the word MUTANT where the code has to ask whether this fault, by its number, is awake.
@@ -37,7 +37,8 @@ AROUND_OR = AROUND_TERNARY | {"||"}
 AROUND_AND = AROUND_OR | {"&&"}
 AROUND_COMPARISON = AROUND_AND | set(TURNED)
 PLAIN = {"static_cast", "move", "size", "StoreLittle", "LoadLittle", "StoreBig", "LoadBig", "min", "max", "uint16_t", "uint32_t", "uint64_t",
-         "begin", "end", "empty", "front", "back", "remove"}
+         "begin", "end", "empty", "front", "back", "remove", "get", "load", "bytes", "string", "message", "address", "sizeof", "CMSG_SPACE",
+         "MakeConstSpan", "EncodeAckImmediate"}
 # Calls of containers and lines, which change what they are called on and nothing else.
 CHANGING = {"push_back", "pop_back", "push_front", "pop_front", "emplace", "emplace_back", "clear", "resize", "assign", "Push", "PushFront"}
 MADE = re.compile(r"\b(Tensor|TensorKey|SendArgs|RecvArgs|Received|absl :: Status|absl :: OkStatus) \( \)")  # Values without a call.

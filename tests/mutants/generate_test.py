@@ -226,6 +226,30 @@ class GenerateTest(unittest.TestCase):
                 return "".join("a.cc:%d:1: error: no\n" % (1 + i) for i, line in enumerate(lines) if "TrystMutant(10000)" in line)
             self.assertEqual(sample.build(root, tree, [], drawn, 1, compile_all, os.path.join(root, "refused"))[0], {})
 
+    def test_a_described_fault_that_does_not_compile_is_named_and_left_out(self):
+        def compile_all(planted):
+            with open(os.path.join(tree, "a.cc"), encoding="utf-8") as file:
+                lines = file.read().split("\n")
+            return "".join("a.cc:%d:1: error: no\n" % (1 + i) for i, line in enumerate(lines) if "TrystMutant(2)" in line)
+        with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as tree:
+            with open(os.path.join(root, "a.cc"), "w", encoding="utf-8") as file:
+                file.write("void F() {\n  Go();\n  Stop();\n}\n")
+            described = [planting.Mutant(1 + i, "name_%d" % i, "a.cc", [["//a"]], "", text, "") for i, text in enumerate(["Go();", "Stop();"])]
+            built = sample.build(root, tree, described, {}, 0, compile_all, os.path.join(root, "refused"))
+            self.assertEqual(built, ({}, {"name_1": "it does not compile"}))
+            self.assertEqual([mutant.name for mutant in described], ["name_0", "name_1"])  # The caller's own.
+            with open(os.path.join(tree, "a.cc"), encoding="utf-8") as file:
+                self.assertIn("TrystMutant(1)", file.read())
+
+    def test_each_instance_of_a_contract_is_a_test(self):
+        listing = "Alone.\n  Test\nShm/Contract.\n  A/Small  # GetParam() = Small\n  A/Large  # GetParam() = Large\n  B/Small  # GetParam() = Small\n"
+        contract = "//tests/contract:channel_contract_shm_test"
+        tests = sample.tests_of({contract: "c", planting.SIM: "s", "//a:b_test": "b"}, {"c": listing}.get)
+        filters = [test[1:] for test in tests if test[0] == contract]
+        self.assertEqual(filters, [["--gtest_filter=*/Large"], ["--gtest_filter=*/Small"], ["--gtest_filter=-*/*"]])
+        self.assertEqual(sum(test[0] == planting.SIM for test in tests), 2)
+        self.assertEqual([test for test in tests if not sample.is_thorough(test)], [["//a:b_test"]])
+
     def test_every_source_of_the_rooms_can_be_read(self):
         for path in sample.sources(ROOT, generate.ROOMS):
             with open(os.path.join(ROOT, path), encoding="utf-8") as file:

@@ -86,9 +86,7 @@ def _test(words):
 
 def _is_whole(text):
     """Whether it can be a branch: whole statements, or an expression."""
-    if STATEMENTS.search(text):
-        return True
-    return ";" not in text and all(text.count(a) == text.count(b) for a, b in ("()", "{}"))
+    return all(text.count(a) == text.count(b) for a, b in ("()", "{}")) and (STATEMENTS.search(text) or ";" not in text)
 
 
 def _block(lines, where, number):
@@ -103,6 +101,8 @@ def _block(lines, where, number):
     old, new = "\n".join(fields["-"]), "\n".join(fields["+"])
     if "MUTANT" not in new and not _is_whole(old):
         raise Wrong("%s: %s is neither a condition nor whole statements: the new text has to say MUTANT" % (where, lines[0]))
+    if not new.strip() and not STATEMENTS.search(old):
+        raise Wrong("%s: %s leaves a condition out, and says nothing in its place" % (where, lines[0]))
     return Mutant(number, lines[0], fields["in"][0], [_test(by.split()) for by in fields["by"]],
                   " ".join(fields["survives"]), old, new)
 

@@ -62,6 +62,13 @@ class PlantingTest(unittest.TestCase):
         self.assertEqual(len(read(opening.replace("+ false", "+ if (a == b && !MUTANT) {"))), 1)
         with self.assertRaises(planting.Wrong):
             read(BLOCK.replace("- a == b", "- a(); b(c,").replace("+ false", "+ b(c,"))
+        with self.assertRaises(planting.Wrong):
+            read(BLOCK.replace("- a == b", "- void A() { b();").replace("+ false", "+ void A() {"))
+
+    def test_a_condition_that_is_left_out_has_another_in_its_place(self):
+        with self.assertRaises(planting.Wrong):
+            read(BLOCK.replace("+ false", "+"))
+        self.assertEqual(read(BLOCK.replace("- a == b", "- a();").replace("+ false", "+"))[0].new, "")
 
     def test_two_of_one_name_are_wrong(self):
         with self.assertRaises(planting.Wrong):

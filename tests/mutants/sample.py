@@ -5,6 +5,7 @@ import functools
 import glob
 import os
 import re
+import subprocess
 
 import cpp_source
 import generate
@@ -13,6 +14,7 @@ import planting
 
 # What only tests are linked with: a fault there is none of the product.
 DOUBLES = {"cut_proxy.cc", "hostile_peer.cc", "pretended_etcd.cc", "soft_world.cc", "test_certificates.cc"}
+CONTRACT = re.compile(r"//tests/contract:channel_contract_\w+_test")
 FIRST = 10000  # Described faults have the numbers below.
 ROUNDS = 8
 ERROR = re.compile(r"^(?:\./)?([\w./-]+\.(?:cc|h)):(\d+):\d+: (?:fatal )?error:", re.MULTILINE)
@@ -96,22 +98,29 @@ def blamed(errors, tree):
 
 
 def build(root, tree, described, drawn, size, compile_all, refused_file):
-    """Leaves out what does not compile, until all does. ({number: fault}, of no more than `size`, and those refused)."""
+    """Leaves out what does not compile, until all does. ({number: fault}, of no more than `size`, and {name: why} of those refused)."""
     refused = {}
     by_number = dict(drawn)
-    paths = {fault.path for fault in drawn.values()}  # One that is left without a fault has to lose those that it had.
+    # One that is left without a fault has to lose those that it had.
+    paths = {fault.path for fault in drawn.values()} | {mutant.path for mutant in described}
     for _ in range(ROUNDS):
         not_here = plant_all(root, tree, described, by_number.values(), paths)
         refused.update(not_here)
         by_number = {number: fault for number, fault in by_number.items() if fault.name not in not_here}
-        errors = compile_all(sorted(paths | {mutant.path for mutant in described}))
+        errors = compile_all(sorted(paths))
         if not errors:
             kept = dict(list(by_number.items())[:size])
             return kept, refused
-        bad = {number for number in blamed(errors, tree) if number in by_number}
-        if not bad:
-            raise cpp_source.Unreadable("the copy in %s does not build, by no generated fault" % tree)
-        print("%d faults do not compile, and are left out" % len(bad), flush=True)
+        at = blamed(errors, tree)
+        bad, wrong = at & set(by_number), [mutant for mutant in described if mutant.number in at]
+        if not bad and not wrong:
+            raise cpp_source.Unreadable("the copy in %s does not build, by no planted fault" % tree)
+        for mutant in wrong:
+            print("%s does not compile" % mutant.name, flush=True)
+            refused[mutant.name] = "it does not compile"
+        described = [mutant for mutant in described if mutant not in wrong]
+        if bad:
+            print("%d faults do not compile, and are left out" % len(bad), flush=True)
         with open(refused_file, "a", encoding="utf-8") as file:
             for number in sorted(bad):
                 file.write(by_number[number].name + "\n")
@@ -119,14 +128,31 @@ def build(root, tree, described, drawn, size, compile_all, refused_file):
     raise cpp_source.Unreadable("after %d rounds the copy in %s still does not build" % (ROUNDS, tree))
 
 
-def is_simulator(test):
-    return test[0] == planting.SIM
+def is_thorough(test):
+    """Each fault that the simulator or a contract passes is judged by it, too, although it is slower than others: many faults are found
+    by nothing else."""
+    return test[0] == planting.SIM or CONTRACT.fullmatch(test[0]) is not None
 
 
-def tests_of(targets):
-    """A test of each target; of the simulator's program, one with faults and one of storms."""
-    return [[target] for target in targets if target != planting.SIM] + \
-        [[planting.SIM] + seeds for seeds in planting.SEEDS.values() if planting.SIM in targets]
+def listed_tests(program):
+    return subprocess.run([program, "--gtest_list_tests"], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL).stdout.decode()
+
+
+def tests_of(programs, list_tests=listed_tests):
+    """A test of each target; of a contract one of each instance, which takes seconds where all take a minute, and one of what has none; of
+    the simulator's program, one with faults and one of storms. `programs` is {target: program}."""
+    tests = []
+    for target, program in sorted(programs.items()):
+        if target == planting.SIM:
+            tests += [[target] + seeds for seeds in planting.SEEDS.values()]
+        elif CONTRACT.fullmatch(target):
+            listing = list_tests(program)
+            tests += [[target, "--gtest_filter=*/" + name] for name in sorted(set(re.findall(r"^  \w+/(\w+)", listing, re.MULTILINE)))]
+            if re.search(r"^  \w+$", listing, re.MULTILINE):
+                tests.append([target, "--gtest_filter=-*/*"])
+        else:
+            tests.append([target])
+    return tests
 
 
 def told(fault):
@@ -148,7 +174,7 @@ def judge_all(judge, tests, faults, known, args):
         chosen = {}
         for number, those in judging.reaching(passed_by, judge.seconds).items():
             most = judging.how_many(those, judge.seconds, args.most, args.seconds)
-            chosen[number] = those[:most] + [test for test in those[most:] if is_simulator(test)]
+            chosen[number] = those[:most] + [test for test in those[most:] if is_thorough(test)]
         counts, survivors, mended = collections.Counter(), [], 0
         asked = {pool.submit(judge.judge, chosen.get(number, []), number): fault for number, fault in faults.items()}
         for future in concurrent.futures.as_completed(asked):

@@ -116,10 +116,10 @@ class Release(unittest.TestCase):
                     looked += 1
         self.assertEqual(looked, 4 * sum(path.suffix == ".whl" for path in ARTEFACTS))  # Two in a wheel, an SDK's, a plug-in.
 
-    def test_a_wheel_has_16_mb_at_most(self):
+    def test_a_wheel_has_9_mb_at_most(self):
         for path in ARTEFACTS:
             if path.suffix == ".whl":
-                self.assertLessEqual(path.stat().st_size, 16_000_000, path.name)
+                self.assertLessEqual(path.stat().st_size, 9_000_000, path.name)
                 self.assertIn("manylinux_2_28", path.name)
 
     def test_the_notes_are_the_changelogs(self):

@@ -9,7 +9,8 @@ import sys
 import tryst
 
 # How each is asked for, and what `paths` calls it.
-PATHS = {"shm": {}, "rdma/soft": {"nic": "soft", "shm": "off"}, "grpc": {"protocol": "grpc"}}
+PATHS = {"shm": {}, "rdma/soft": {"nic": "soft", "shm": "off"}, "grpc/stream": {"protocol": "grpc"},
+         "grpc": {"protocol": "grpc", "nic": "calls"}}
 COMMON = {"listen": "127.0.0.1:0", "insecure": True, "open_cluster": True}
 HERE, THERE = "/job:here/task:0", "/job:there/task:0"
 BYTES = bytes(range(256)) * 4096

@@ -22,6 +22,7 @@
 #include "tests/model/slot_replay.h"
 #include "tests/process/pair/pool_counters.h"
 #include "tests/sim/direct_channel.h"
+#include "tests/sim/sim_shm.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 
@@ -30,6 +31,8 @@ namespace {
 
 // How long, after the load and the faults, every tensor that can still come may take.
 constexpr int64_t kRestNs = 30'000 * kMs;
+// By when everybody has seen that a process is dead whose memory they share.
+constexpr int64_t kUnburiedNs = 2'000 * kMs;
 
 std::string WorkerNameOf(size_t index) { return absl::StrCat("/job:w/replica:0/task:", index); }
 
@@ -65,9 +68,18 @@ struct Worker {
     Worker* const worker;
   } source;
   std::vector<std::shared_ptr<Nic>> nics;  // One for each path.
+  std::shared_ptr<Arena> arena;            // Null: it shares no memory.
   std::unique_ptr<ChannelPools> pools;
   int64_t paused_until_ns = 0;  // Until then its machine gives it no processor.
+  int64_t buried_at_ns = 0;     // It is dead, and until then nothing of it changes.
+  bool is_over = false;         // What it has is taken down.
 };
+
+// The model of slots, whose search takes seconds; nothing where no NIC asks it.
+const SlotEdges& EdgesFor(const ChannelClusterOptions& options) {
+  static const auto* const none = new SlotEdges;
+  return options.links == SimLinks::kShm ? *none : ModelEdges(options.slots == 1 ? 1 : 2);
+}
 
 // A slow wire and small pieces in a storm, so that bytes are under way for some time.
 SimOptions WorldOptions(const LoadOptions& load) {
@@ -96,6 +108,7 @@ class Cluster final : public LoadTarget {
     return workers_[worker]->step(step);
   }
   TensorFetcher* FetcherOf(size_t worker) override { return workers_[worker]->pools.get(); }
+  Allocator* SharedBy(size_t worker) override { return workers_[worker]->arena.get(); }
   std::string ExplainTo(size_t consumer, size_t producer) override {
     return absl::StrCat(
         workers_[consumer]->pools->ExplainNow(WorkerNameOf(producer)),
@@ -123,6 +136,11 @@ class Cluster final : public LoadTarget {
   bool Chance(uint32_t percent) { return Draw(100) < percent; }
   TransportsOptions DrawPoolOptions();
   void DrawPaths();
+  void DrawSharedMemory();
+  void PlanShmFaults();
+  void BreakShmLink();
+  void StopBeforeTheCheck(const Worker* reader);
+  bool TurnsDying(Worker* worker);
   uint32_t PlaceOf(size_t worker, uint32_t rail) const {
     return rail * static_cast<uint32_t>(options_.workers) + static_cast<uint32_t>(worker);
   }
@@ -139,6 +157,7 @@ class Cluster final : public LoadTarget {
   void StrikeBeforeTheDrain();
   void AuditLandings();
   void CheckNothingKept();
+  void CheckArena(const Worker& worker);
   void CountAndCheckConnections();
   void VerifyWhatIsTraced();
   void TakeDown();
@@ -152,16 +171,22 @@ class Cluster final : public LoadTarget {
   uint8_t nic_ports_ = 1;
   uint32_t rails_ = 1;         // NICs of each worker; each makes a path.
   bool has_fallback_ = false;  // There is a path without a NIC, too.
+  bool has_shm_ = false;
   TransportsOptions pool_options_;
   SlotReplay replay_;
   TableWatch watch_{&replay_};
+  TableWatch shm_watch_{nullptr};  // The model of slots knows no loan and no stage.
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
+  Worker* stopped_ = nullptr;  // It stands in the middle of a turn.
   std::unique_ptr<ChannelLoad> load_;
   bool quiet_ = false;  // No more faults.
   SimRandom aim_;
+  SimRandom shm_random_;                      // So that seeds of NICs keep their runs.
   std::vector<TraceDump> dumps_;              // A killed worker leaves its own here.
   std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
+  uint64_t shm_breaks_ = 0;                   // Links that the simulation has ended.
+  uint64_t shm_stops_ = 0;                    // Readers that stood before they looked at a loan.
   uint64_t next_incarnation_ = 1000;
   ChannelClusterReport report_;
 };
@@ -205,6 +230,11 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
+  if (cluster->has_shm_) {
+    arena = Arena::Make(DrawArena(&cluster->shm_random_, incarnation << 32));
+    options.shm_arena = arena;
+    options.shm.before_check = [cluster, this] { cluster->StopBeforeTheCheck(this); };
+  }
   (void)cluster->Chance(15);  // The pinned seeds were found with this draw.
   pools = MakeChannelPools(turned, traced, &cluster->wire_, &source, std::move(paths),
                            std::move(fallback), options);
@@ -302,17 +332,19 @@ Cluster::Cluster(const ChannelClusterOptions& options)
     : options_(options),
       world_(options.seed, WorldOptions(options.load)),
       random_(options.seed * 2654435761u + 1),
-      replay_(ModelEdges(options.slots == 1 ? 1 : 2),
-              [this](const std::string& what) { Violate(what); }),
-      aim_(options.load.aim_seed) {
+      replay_(EdgesFor(options), [this](const std::string& what) { Violate(what); }),
+      aim_(options.load.aim_seed),
+      shm_random_(options.seed * 0x9e3779b97f4a7c15u + 31) {
   pool_options_ = DrawPoolOptions();
   if (options.slots != 0) pool_options_.link.slots = options.slots;
-  pool_options_.link.watch = &watch_;
+  pool_options_.watch = &watch_;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_bytes > (4 << 20);
   if (Chance(25)) nic_ports_ = 2;
   if (options.paths > 1) DrawPaths();
+  if (options.links != SimLinks::kNics) DrawSharedMemory();
+  load.holds = has_shm_;
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
   }
@@ -353,8 +385,66 @@ void Cluster::DrawPaths() {
   pool_options_.probe_ms_most = 100;
 }
 
+// Where there are NICs, too, and where there is another path, a path that fails is left.
+void Cluster::DrawSharedMemory() {
+  has_shm_ = true;
+  if (options_.links == SimLinks::kShm) rails_ = 0;
+  pool_options_.shm = DrawShm(&shm_random_);
+  pool_options_.shm.watch = &shm_watch_;
+  if (options_.slots != 0) pool_options_.shm.sizes.slots = options_.slots;
+  if (options_.paths > 1) pool_options_.shm.give_up_ms = pool_options_.give_up_ms;
+}
+
+// Links end at either end, processes stop for a while, and some stop where they have read what
+// another one has lent them and have not looked whether it still is.
+void Cluster::PlanShmFaults() {
+  if (!has_shm_) return;
+  const int64_t end_ns = world_.NowNs() + options_.load.load_ns;
+  if (shm_random_.Below(100) < options_.weights.of(Trouble::kBreak)) {
+    const int64_t every_ns = shm_random_.Between(kMs / 4, 20 * kMs);
+    for (int64_t at_ns = world_.NowNs(); at_ns < end_ns; at_ns += every_ns) {
+      world_.At(at_ns + shm_random_.Between(0, every_ns), [this] { BreakShmLink(); });
+    }
+  }
+  if (shm_random_.Below(100) < options_.weights.of(Trouble::kSilence)) {
+    for (uint64_t stops = 1 + shm_random_.Below(4); stops > 0; --stops) {
+      world_.At(world_.NowNs() + shm_random_.Between(0, options_.load.load_ns), [this] {
+        if (quiet_) return;
+        // All of them together are less than a fetch may be late.
+        Worker* const worker = workers_[shm_random_.Below(workers_.size())].get();
+        worker->paused_until_ns = world_.NowNs() + shm_random_.Between(kMs, 120 * kMs);
+      });
+    }
+  }
+}
+
+void Cluster::BreakShmLink() {
+  if (quiet_) return;
+  if (BreakSomeShmLink(*workers_[shm_random_.Below(workers_.size())]->pools, &shm_random_)) {
+    ++shm_breaks_;
+  }
+}
+
+// The others go on while it stands there.
+void Cluster::StopBeforeTheCheck(const Worker* reader) {
+  if (quiet_ || !options_.load.faults || stopped_ != nullptr || shm_random_.Below(3) != 0) return;
+  ++shm_stops_;
+  stopped_ = workers_[reader->index].get();
+  for (uint64_t turns = 1 + shm_random_.Below(4); turns > 0; --turns) {
+    for (const auto& worker : workers_) {
+      if (worker.get() == stopped_) continue;
+      if (shm_random_.Below(3) == 0 && BreakSomeShmLink(*worker->pools, &shm_random_)) {
+        ++shm_breaks_;
+      }
+      (void)worker->Turn();
+    }
+  }
+  stopped_ = nullptr;
+}
+
 void Cluster::PlanFaults() {
   if (!options_.load.faults) return;
+  PlanShmFaults();
   FaultPlan plan;
   const auto some = [&](uint32_t percent, uint64_t most) {
     return Chance(percent) ? static_cast<uint32_t>(1 + Draw(most)) : 0;
@@ -377,12 +467,12 @@ void Cluster::PlanFaults() {
   plan.lossy_link_ns = every(Trouble::kLossyLink);
   plan.overrun_ns = every(Trouble::kOverrun);
   plan.jump_ns = every(Trouble::kJump);
-  DrawFlips(&plan);
+  if (rails_ > 0) DrawFlips(&plan);
   world_.SetFaultPlan(plan);
   // Whole paths fail at one worker, for a long time or for ever; one path always stays.
   for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
     const size_t index = Draw(workers_.size());
-    const uint32_t rail = has_fallback_ ? static_cast<uint32_t>(Draw(rails_)) : 0;
+    const uint32_t rail = has_fallback_ && rails_ > 0 ? static_cast<uint32_t>(Draw(rails_)) : 0;
     const uint64_t kind = Draw(10);
     world_.At(random_.Between(0, options_.load.load_ns),
               [this, index, rail, kind] { LosePath(index, rail, kind); });
@@ -452,7 +542,12 @@ void Cluster::Kill(size_t index) {
   if (options_.verify) dumps_.push_back(worker->Dump());
   // The fetches of the dead process itself have no owner any more.
   for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
-  worker->pools->Close(absl::UnavailableError("killed"));
+  if (has_shm_) {
+    EndShmSockets(*worker->pools);
+    worker->buried_at_ns = world_.NowNs() + kUnburiedNs;
+  } else {
+    worker->pools->Close(absl::UnavailableError("killed"));
+  }
   // The simulated process is still an object that must be destroyed. Works of a dead NIC never
   // complete, so they are destroyed after the drain deadline.
   dying_.push_back(std::move(workers_[index]));
@@ -475,11 +570,20 @@ bool Cluster::TurnAll() {
     worked |= worker->Turn();
   }
   for (auto& worker : dying_) {
-    worked |= worker->Turn();
+    worked |= TurnsDying(worker.get());
     if (worker->pools->Drained()) worker.reset();
   }
   dying_.erase(std::remove(dying_.begin(), dying_.end(), nullptr), dying_.end());
   return worked;
+}
+
+// What a dead process has shared is as it has left it, until all others have seen its end.
+bool Cluster::TurnsDying(Worker* worker) {
+  if (worker->buried_at_ns > world_.NowNs()) return false;
+  if (has_shm_ && !std::exchange(worker->is_over, true)) {
+    worker->pools->Close(absl::UnavailableError("killed"));
+  }
+  return worker->Turn();
 }
 
 // Advances to the next event, of whatever kind.
@@ -492,7 +596,11 @@ void Cluster::Advance(int64_t until_ns) {
     }
   }
   for (const auto& worker : dying_) {
-    next_ns = std::min(next_ns, worker->NextTimerNs());
+    next_ns = std::min(next_ns, std::max(worker->NextTimerNs(), worker->buried_at_ns));
+  }
+  if (has_shm_ && std::any_of(workers_.begin(), workers_.end(),
+                              [](const auto& worker) { return SocketsWait(*worker->pools); })) {
+    next_ns = std::min(next_ns, world_.NowNs() + kSocketPauseNs);
   }
   if (world_.next_ns() <= next_ns) {
     world_.Step();
@@ -529,8 +637,9 @@ ChannelClusterReport Cluster::Run() {
   report_.load = load_->counts();
   report_.slot_edges = replay_.taken();
   report_.tables = watch_.counts();
+  report_.tables += shm_watch_.counts();
   report_.troubles = TroublesOfRun();
-  report_.faults = world_.faults_done();
+  report_.faults = world_.faults_done() + shm_breaks_ + shm_stops_;
   report_.events = world_.events();
   report_.trace_hash = world_.trace().hash();
   for (const std::string& violation : world_.violations()) {
@@ -562,6 +671,7 @@ Troubles Cluster::TroublesOfRun() const {
     troubles[static_cast<size_t>(trouble)] = was;
   };
   for (const auto& [trouble, fault] : kOfFaults) note(trouble, world_.times(fault) > 0);
+  if (shm_breaks_ > 0) note(Trouble::kBreak, true);
   note(Trouble::kKills, report_.kills > 0);
   note(Trouble::kPaths, report_.paths_lost > 0);
   note(Trouble::kAborts, load_->counts().aborts > 0);
@@ -602,18 +712,8 @@ void Cluster::RefuseRegistration(size_t index) {
 // worker.
 void Cluster::AuditLandings() {
   for (const auto& worker : workers_) {
-    std::map<const LandingPool*, std::pair<uint64_t, uint64_t>> known;
-    for (const auto& pool : worker->pools->all()) {
-      for (const auto& transport : pool->transports()) {
-        const auto* rdma = dynamic_cast<const RdmaTransport*>(transport.get());
-        if (rdma == nullptr) continue;
-        uint64_t lent = 0;
-        uint64_t waiting = 0;
-        const LandingPool* landings = rdma->AddLent(&lent, &waiting);
-        known[landings].first += lent;
-        known[landings].second += waiting;
-      }
-    }
+    LandingBytes known;
+    for (const auto& pool : worker->pools->all()) AddLandings(*pool, &known);
     for (const auto& [landings, bytes] : known) {
       const auto [lent, waiting] = bytes;
       if (waiting == landings->waiting_bytes() && lent <= landings->in_use_bytes()) continue;
@@ -677,7 +777,10 @@ void Cluster::Settle() {
 void Cluster::CountAndCheckConnections() {
   for (const auto& worker : workers_) {
     FetchCounters counters;
-    for (const auto& pool : worker->pools->all()) counters += RdmaFetched(*pool);
+    for (const auto& pool : worker->pools->all()) {
+      counters += RdmaFetched(*pool);
+      report_.shm += ShmFetched(*pool);
+    }
     report_.epochs += counters.links;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
@@ -687,8 +790,9 @@ void Cluster::CountAndCheckConnections() {
   }
   // The NIC refuses bytes that arrive too late for a region that is gone, and that breaks a
   // connection without any other fault.
-  if (!options_.load.faults && report_.breaks > 0) {
-    Violate(absl::StrCat(report_.breaks, " connections broke and no fault was there"));
+  const uint64_t broken = report_.breaks + report_.shm.breaks;
+  if (!options_.load.faults && broken > 0) {
+    Violate(absl::StrCat(broken, " connections broke and no fault was there"));
   }
 }
 
@@ -711,6 +815,15 @@ bool Cluster::Drained() const {
          });
 }
 
+// All that consumers had by reference has come back.
+void Cluster::CheckArena(const Worker& worker) {
+  if (worker.arena == nullptr || !report_.violations.empty()) return;
+  const uint64_t used = worker.arena->counters().used_bytes;
+  if (used > 0) {
+    Violate(absl::StrCat("worker ", worker.index, " has ", used, " bytes of shared memory left"));
+  }
+}
+
 void Cluster::TakeDown() {
   load_->NoteKill();
   for (const auto& worker : workers_) {
@@ -721,6 +834,7 @@ void Cluster::TakeDown() {
     if (!TurnAll()) Advance(until_ns);
   }
   world_.RunUntil(world_.NowNs() + 10 * kMs);  // For work that waits in executors.
+  load_->DropHeld();
   if (!Drained()) {
     for (const auto* line : {&workers_, &dying_}) {
       for (const auto& worker : *line) {
@@ -739,6 +853,8 @@ void Cluster::TakeDown() {
       if (nic->queue_pairs() != 0) Violate("queue pairs are left");
       if (nic->regions() != 0) Violate(absl::StrCat(nic->regions(), " regions are left"));
     }
+    worker->steps.clear();  // Tensors that nobody has fetched.
+    CheckArena(*worker);
     worker->nics.clear();
   }
 }
@@ -757,6 +873,7 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
   kills += other.kills;
   paths_lost += other.paths_lost;
   moved += other.moved;
+  shm += other.shm;
   traced += other.traced;
   pairs += other.pairs;
   for (const auto& [edge, times] : other.slot_edges) slot_edges[edge] += times;
@@ -770,6 +887,18 @@ ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options) {
   // What has not drained cannot be destroyed safely, so it is leaked.
   if (!cluster->Drained()) cluster.release();  // NOLINT
   return report;
+}
+
+const char* SimLinksName(SimLinks links) {
+  switch (links) {
+    case SimLinks::kNics:
+      return "nics";
+    case SimLinks::kShm:
+      return "shm";
+    case SimLinks::kShmAndNics:
+      return "shm,nics";
+  }
+  return "unknown";
 }
 
 const char* SimNicKindName(SimNicKind kind) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "channel/ops/fetch_op.h"
 #include "tests/model/slot_edges.h"
 #include "tests/sim/channel_load.h"
 #include "tests/sim/sim_coverage.h"
@@ -19,9 +20,14 @@ namespace tryst {
 enum class SimNicKind { kOrdered, kUnordered, kNoImmediates };
 const char* SimNicKindName(SimNicKind kind);
 
+// By which kinds of link the workers reach each other.
+enum class SimLinks { kNics, kShm, kShmAndNics };
+const char* SimLinksName(SimLinks links);
+
 struct ChannelClusterOptions {
   uint64_t seed = 1;
   SimNicKind nic = SimNicKind::kOrdered;
+  SimLinks links = SimLinks::kNics;
   int workers = 2;
   LoadOptions load;
   SimWeights weights;  // Faults are drawn by them while it runs.
@@ -45,6 +51,7 @@ struct ChannelClusterReport {
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
   uint64_t moved = 0;    // Fetches that went on by another path.
+  FetchCounters shm;     // What came over shared memory, and how.
   uint64_t traced = 0;   // Ends of operations of which the traces tell.
   uint64_t pairs = 0;    // Fetches of which both ends' traces tell.
   SlotEdges slot_edges;  // How often each edge of the model of slots was taken.

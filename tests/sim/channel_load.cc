@@ -54,7 +54,8 @@ ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, 
       buffers_({[world](const void* address, uint64_t bytes) { world->Poison(address, bytes); },
                 [world](const void* address, uint64_t bytes) { world->Unpoison(address, bytes); }}),
       executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)),
-      aim_(options.aim_seed) {
+      aim_(options.aim_seed),
+      holding_(options.aim_seed + 1) {
   if (!options_.cancel_storm) return;
   storm_source_ = NewSource(kStormWords);
   uint64_t* at = static_cast<uint64_t*>(storm_source_.mutable_data());
@@ -192,7 +193,17 @@ Tensor ChannelLoad::NewSource(uint64_t elements) {
                         });
 }
 
-Tensor ChannelLoad::MakeTensor(uint64_t serial) {
+Tensor ChannelLoad::NewNumbers(size_t producer, uint64_t serial) {
+  const uint64_t elements = ElementsOf(serial);
+  Allocator* const shared = options_.holds ? target_->SharedBy(producer) : nullptr;
+  if (shared != nullptr && serial % 2 == 0) {
+    auto made = shared->AllocateTensor(DType::kUint64, {static_cast<int64_t>(elements)});
+    if (made.ok()) return *std::move(made);
+  }
+  return NewSource(elements);
+}
+
+Tensor ChannelLoad::MakeTensor(size_t producer, uint64_t serial) {
   const uint64_t elements = ElementsOf(serial);
   if (KindOf(serial) == Kind::kDead) return Tensor();
   if (KindOf(serial) == Kind::kStrings) {
@@ -200,7 +211,7 @@ Tensor ChannelLoad::MakeTensor(uint64_t serial) {
         absl::StrCat(serial), "", std::string(elements, static_cast<char>('a' + serial % 26))};
     return *Tensor::FromStrings(std::move(strings), {3});
   }
-  Tensor tensor = NewSource(elements);
+  Tensor tensor = NewNumbers(producer, serial);
   uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
   for (uint64_t i = 0; i < elements; ++i) at[i] = serial + (i << 32);
   return tensor;
@@ -211,8 +222,9 @@ void ChannelLoad::Send(Edge* edge) {
   const uint64_t serial = next_serial_++ | edge->size_class << kClassShift;
   edge->sent.push_back(serial);
   const bool is_dead = KindOf(serial) == Kind::kDead;
-  const absl::Status sent = target_->StepOf(edge->producer, edge->step)
-                                ->Send(edge->key, SendArgs(), MakeTensor(serial), is_dead);
+  const absl::Status sent =
+      target_->StepOf(edge->producer, edge->step)
+          ->Send(edge->key, SendArgs(), MakeTensor(edge->producer, serial), is_dead);
   if (!sent.ok() && !edge->aborted) {
     target_->Violate(absl::StrCat("send refused: ", sent.ToString()));
   }
@@ -445,6 +457,11 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
   --open_;
   fetch->status = std::move(status);
   fetch->ended_ns = world_->NowNs();
+  if (options_.holds &&
+      target_->IncarnationOf(fetch->edge->consumer) != fetch->consumer_incarnation) {
+    fetch->status = absl::UnavailableError("its process is dead");  // Nobody sees what it gets.
+    return;
+  }
   // The last of many to end decides; it may have been waiting in an executor's line.
   const int64_t late_ns = world_->NowNs() - fetch->deadline_ns;
   if (late_ns > (fetch->has_destination ? kFenceNs : kLateNs)) {
@@ -455,6 +472,7 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
     ++counts_.delivered;
     ++fetch->edge->arrived;
     CheckDelivered(fetch, tensor, is_dead);
+    if (options_.holds && !is_dead && !fetch->has_destination) Hold(*fetch, tensor);
   } else {
     ++counts_.failed;
     ++fetch->edge->ended_early;
@@ -538,12 +556,31 @@ void ChannelLoad::CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dea
   if (KindOf(serial) != Kind::kNumbers || tensor.shape().dim(0) != static_cast<int64_t>(elements)) {
     return Violate(*fetch, " delivered a wrong kind or size");
   }
+  CheckNumbers(*fetch, tensor);
+}
+
+void ChannelLoad::CheckNumbers(const Fetch& fetch, const Tensor& tensor) {
   const uint64_t* at = tensor.data_as<uint64_t>();
-  for (uint64_t i = 0; i < elements; ++i) {
-    if (at[i] != serial + (i << 32)) {
-      return Violate(*fetch, absl::StrCat(" delivered wrong bytes at ", i));
+  for (uint64_t i = 0; i < ElementsOf(fetch.serial); ++i) {
+    if (at[i] != fetch.serial + (i << 32)) {
+      return Violate(fetch, absl::StrCat(" delivered wrong bytes at ", i));
     }
   }
+}
+
+// A tensor that lies in the producer's memory must stay there as long as somebody has it.
+void ChannelLoad::Hold(const Fetch& fetch, const Tensor& tensor) {
+  if (options_.cancel_storm || tensor.dtype() != DType::kUint64 || holding_.Below(3) != 0) return;
+  held_[fetch.id] = tensor;
+  world_->At(world_->NowNs() + holding_.Between(0, 20 * kMs), [this, &fetch] {
+    const auto held = held_.find(fetch.id);
+    if (held == held_.end()) return;
+    // What a process had that is dead is nobody's.
+    if (target_->IncarnationOf(fetch.edge->consumer) == fetch.consumer_incarnation) {
+      CheckNumbers(fetch, held->second);
+    }
+    held_.erase(held);
+  });
 }
 
 void ChannelLoad::CheckEnds() {

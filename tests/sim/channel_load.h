@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "rendezvous/allocator.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "tests/process/faults/canary_buffers.h"
@@ -53,6 +54,9 @@ struct LoadOptions {
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
   int64_t link_bytes_per_second = 0;  // Every wire's; 0: what the kind of load has.
+  // Who gets a tensor often has it for a while, and it must not change meanwhile. Of tensors to
+  // send, many lie in memory that is shared.
+  bool holds = false;
 };
 
 // The workers that a load is put on.
@@ -62,6 +66,8 @@ class LoadTarget {
   virtual uint64_t IncarnationOf(size_t worker) const = 0;
   virtual LocalRendezvous* StepOf(size_t worker, int64_t step) = 0;
   virtual TensorFetcher* FetcherOf(size_t worker) = 0;
+  // Memory that the worker shares with its consumers; null: it has none.
+  virtual Allocator* SharedBy(size_t /*worker*/) { return nullptr; }
   virtual std::string ExplainTo(size_t consumer, size_t producer) = 0;
   virtual void Violate(const std::string& what) = 0;
 };
@@ -94,6 +100,8 @@ class ChannelLoad {
   void CheckEnds();
   // The workers are closed: whatever is still open lost its callback.
   void CheckNothingLost();
+  // Nobody has any tensor any more.
+  void DropHeld() { held_.clear(); }
   const LoadCounts& counts() const { return counts_; }
 
  private:
@@ -157,6 +165,7 @@ class ChannelLoad {
   void OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor, bool is_dead);
   void CheckStatus(const Fetch& fetch);
   void CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dead);
+  void CheckNumbers(const Fetch& fetch, const Tensor& tensor);
   void CheckOrder();
   // load_history.cc
   static std::string KeyOf(const Edge& edge);
@@ -166,7 +175,9 @@ class ChannelLoad {
   Kind KindOf(uint64_t serial) const;
   uint64_t ElementsOf(uint64_t serial) const;
   Tensor NewSource(uint64_t elements);
-  Tensor MakeTensor(uint64_t serial);
+  Tensor MakeTensor(size_t producer, uint64_t serial);
+  Tensor NewNumbers(size_t producer, uint64_t serial);
+  void Hold(const Fetch& fetch, const Tensor& tensor);
   std::string Name(const Fetch& fetch) const;
   void Violate(const Fetch& fetch, const std::string& what) {
     target_->Violate(Name(fetch) + what);
@@ -187,6 +198,8 @@ class ChannelLoad {
   // By producer, its incarnation, consumer, number, step.
   std::map<std::tuple<size_t, uint64_t, size_t, size_t, int64_t>, Edge> edges_;
   size_t open_ = 0;
+  std::map<size_t, Tensor> held_;  // By the fetch that brought it.
+  SimRandom holding_;
   bool killed_ = false;
   bool flips_ = false;
   LoadCounts counts_;

@@ -31,14 +31,17 @@ struct Settings {
   std::string weights;  // Files; empty: none.
   std::string learn;
   SimNicKind nic = SimNicKind::kOrdered;
+  SimLinks links = SimLinks::kNics;
   uint64_t pollers = 1;
   uint64_t slots = 0;
 };
 
 constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
-    "[--nic KIND] [--pollers N] [--slots N] [--coverage [--learn FILE]] [--weights FILE] "
+    "[--links KINDS] [--nic KIND] [--pollers N] [--slots N] [--coverage [--learn FILE]] [--weights "
+    "FILE] "
     "[--verbose]\n"
+    "  --links          nics, shm or shm,nics: what the workers reach each other by\n"
     "  --nic            ordered, unordered or no-immediates: what the NICs promise\n"
     "  --pollers        of each worker\n"
     "  --slots          of each channel; without it the seed says how many\n"
@@ -64,11 +67,24 @@ bool ParseKind(const std::string& name, SimNicKind* kind) {
   return false;
 }
 
+bool ParseLinks(const std::string& name, SimLinks* links) {
+  for (SimLinks one : {SimLinks::kNics, SimLinks::kShm, SimLinks::kShmAndNics}) {
+    if (name != SimLinksName(one)) continue;
+    *links = one;
+    return true;
+  }
+  return false;
+}
+
 bool Parse(int argc, char** argv, Settings* settings) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--nic" && i + 1 < argc) {
       if (!ParseKind(argv[++i], &settings->nic)) return false;
+      continue;
+    }
+    if (word == "--links" && i + 1 < argc) {
+      if (!ParseLinks(argv[++i], &settings->links)) return false;
       continue;
     }
     std::string* file = word == "--weights" ? &settings->weights
@@ -108,9 +124,11 @@ bool Parse(int argc, char** argv, Settings* settings) {
 
 void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
                   const ChannelClusterReport& again) {
-  printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --nic %s --pollers %" PRIu64
+  printf("seed %" PRIu64
+         " breaks a promise; replay with: ./run sim%s --links %s --nic %s --pollers %" PRIu64
          "%s%s --seeds 1 --from %" PRIu64 " --verbose\n",
-         seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), settings.pollers,
+         seed, settings.cancels ? " --cancels" : "", SimLinksName(settings.links),
+         SimNicKindName(settings.nic), settings.pollers,
          settings.slots == 0 ? "" : absl::StrCat(" --slots ", settings.slots).c_str(),
          settings.weights.empty() ? "" : absl::StrCat(" --weights ", settings.weights).c_str(),
          seed);
@@ -139,6 +157,13 @@ void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelCluste
          load.cancels_in_flight, load.aborts, load.delivered, load.failed, load.early,
          load.bytes >> 20, sum.faults, sum.kills, sum.paths_lost, sum.moved, sum.epochs,
          sum.replays, sum.events, sum.traced, sum.pairs, bad);
+  if (sum.shm.fetches > 0) {
+    printf("  over shared memory %" PRIu64 " fetches: %" PRIu64 " in cells, %" PRIu64
+           " by reference, %" PRIu64 " read in place, %" PRIu64 " in parts, %" PRIu64
+           " copied; %" PRIu64 " links, %" PRIu64 " ended, %" PRIu64 " replays\n",
+           sum.shm.fetches, sum.shm.in_message, sum.shm.by_reference, sum.shm.pulled,
+           sum.shm.in_parts, sum.shm.copied, sum.shm.links, sum.shm.breaks, sum.shm.replays);
+  }
   fflush(stdout);
 }
 
@@ -198,6 +223,7 @@ int Main(int argc, char** argv) {
     ChannelClusterOptions options =
         settings.cancels ? StormOfSeed(seed, *weights) : OptionsOfSeed(seed, *weights);
     options.nic = settings.nic;
+    options.links = settings.links;
     options.pollers = static_cast<int>(settings.pollers);
     options.slots = static_cast<uint32_t>(settings.slots);
     return RunChannelCluster(options);
@@ -232,7 +258,7 @@ int Main(int argc, char** argv) {
   } else {
     PrintGuards();
   }
-  PrintEdges(settings, sum.slot_edges);
+  if (settings.links != SimLinks::kShm) PrintEdges(settings, sum.slot_edges);
   return bad == 0 ? 0 : 1;
 }
 

@@ -207,6 +207,77 @@ TEST_P(ChannelSimNicTest, CancelsInFlightAreFenced) {
 INSTANTIATE_TEST_SUITE_P(LesserNics, ChannelSimNicTest,
                          ::testing::Values(SimNicKind::kUnordered, SimNicKind::kNoImmediates));
 
+// Shared memory, alone and before a NIC: its memory, sockets and reads are the kernel's.
+class ChannelSimShmTest : public ::testing::TestWithParam<SimLinks> {
+ protected:
+  static std::string Flags(const std::string& more) {
+    return absl::StrCat(more, "--links ", SimLinksName(GetParam()), " ");
+  }
+  static ChannelClusterReport Run(ChannelClusterOptions options) {
+    options.links = GetParam();
+    return RunChannelCluster(options);
+  }
+};
+
+TEST_P(ChannelSimShmTest, KeepsEveryPromise) {
+  ChannelClusterReport sum;
+  const uint64_t taken = TimesReached("shm: a loan that was taken");
+  const uint64_t not_taken = TimesReached("shm: a loan ends that was not taken");
+  for (uint64_t seed = 1; seed <= kSeeds / 8; ++seed) {
+    ChannelClusterOptions options = OptionsOfSeed(seed);
+    options.pollers = seed % 4 == 0 ? 3 : 1;
+    const ChannelClusterReport report = Run(options);
+    ExpectNone(report, Flags(seed % 4 == 0 ? "--pollers 3 " : "").c_str(), seed);
+    if (HasFailure()) return;
+    sum += report;
+  }
+  EXPECT_GT(sum.shm.fetches, 20 * kSeeds);
+  EXPECT_GT(sum.shm.by_reference, 4 * kSeeds);
+  EXPECT_GT(sum.shm.in_parts, 4 * kSeeds);
+  EXPECT_GT(sum.shm.pulled, kSeeds / 8);
+  EXPECT_GT(sum.shm.breaks, kSeeds / 4);
+  EXPECT_GT(sum.shm.replays, kSeeds / 8);
+  EXPECT_GT(sum.kills, kSeeds / 40);
+  EXPECT_GT(TimesReached("shm: a loan that was taken"), taken);
+  EXPECT_GT(TimesReached("shm: a loan ends that was not taken"), not_taken);
+}
+
+TEST_P(ChannelSimShmTest, CancelsInFlightAreFenced) {
+  ChannelClusterReport sum;
+  for (uint64_t seed = 1; seed <= kSeeds / 40; ++seed) {
+    const ChannelClusterReport report = Run(StormOfSeed(seed));
+    ExpectNone(report, Flags("--cancels ").c_str(), seed);
+    if (HasFailure()) return;
+    sum += report;
+  }
+  EXPECT_GT(sum.load.cancels_in_flight, kSeeds / 40);
+  EXPECT_GT(sum.load.delivered, 5 * kSeeds);
+}
+
+TEST_P(ChannelSimShmTest, WithoutFaultsNothingBreaks) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    ChannelClusterOptions options = OptionsOfSeed(seed);
+    options.load.faults = options.kills = false;
+    const ChannelClusterReport report = Run(options);
+    ExpectNone(report, Flags("").c_str(), seed);
+    EXPECT_EQ(report.shm.breaks, 0u);
+    EXPECT_EQ(report.shm.replays, 0u);
+  }
+}
+
+TEST_P(ChannelSimShmTest, TheSameSeedGivesTheSameRun) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const ChannelClusterReport first = Run(OptionsOfSeed(seed));
+    const ChannelClusterReport second = Run(OptionsOfSeed(seed));
+    EXPECT_EQ(first.trace_hash, second.trace_hash) << seed;
+    EXPECT_EQ(first.load.delivered, second.load.delivered) << seed;
+    EXPECT_EQ(first.shm.messages, second.shm.messages) << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, ChannelSimShmTest,
+                         ::testing::Values(SimLinks::kShm, SimLinks::kShmAndNics));
+
 // On a slow wire the peer's words wait behind megabytes: that is not silence.
 TEST(ChannelSimOneTest, SlowLinksAreNoSilentPeers) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {

@@ -269,6 +269,20 @@ TEST_F(HostileRdmaConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   EXPECT_TRUE(IsServed());
 }
 
+TEST_F(HostileRdmaConsumerTest, AListOfTicketsThatIsCutShortBreaksTheLink) {
+  uint64_t epoch = 1;
+  for (const auto type :
+       {wire::RecordType::kUnwanted, wire::RecordType::kPark, wire::RecordType::kWaits}) {
+    wire::Record record;
+    record.type = type;
+    record.body = "short";
+    EXPECT_TRUE(Say(record));
+    for (int i = 0; i < 20; ++i) Settle();
+    EXPECT_FALSE(IsServed());
+    JoinAgain(++epoch);
+  }
+}
+
 TEST_F(HostileRdmaConsumerTest, SoManyRequestsWaitWithoutASlot) {
   ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
   uint32_t told = 0;

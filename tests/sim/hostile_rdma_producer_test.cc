@@ -89,11 +89,14 @@ class HostileRdmaProducerTest : public ::testing::Test {
  protected:
   // `give_up_ms`: as in ConnectorOptions.
   explicit HostileRdmaProducerTest(int64_t give_up_ms = 0, uint32_t message_bytes = 8192,
-                                   uint32_t queue_pairs = 1)
+                                   uint32_t queue_pairs = 1, size_t standing = 1,
+                                   bool ordered = true)
       : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
-    nic_ = world_.OpenNic(0, SimNicOptions());
-    hostile_nic_ = world_.OpenNic(1, SimNicOptions());
+    SimNicOptions nic;
+    nic.limits.ordered = ordered;
+    nic_ = world_.OpenNic(0, nic);
+    hostile_nic_ = world_.OpenNic(1, nic);
     hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
     hub_->Attach();
     hostile_hub_ = *QueueHub::Create(hostile_nic_.get(), &poller_, 512);
@@ -107,7 +110,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     RdmaOptions rdma;
     rdma.link = link_options_;
     rdma.offered_bytes = 4096;
-    rdma.standing = 1;
+    rdma.standing = standing;
     FetchOpsOptions options;
     options.path = "rdma";
     options.self = kConsumer;
@@ -393,6 +396,23 @@ TEST_F(HostileRdmaProducerTest, AShapeThatNoTensorHasBreaksTheLink) {
   for (const auto type : {wire::RecordType::kLanded, wire::RecordType::kNeedDestination}) {
     Answer(1, 5);
     SayMeta(type, 0, meta);
+    EXPECT_EQ(channel_->Counted().breaks, ++breaks);
+    EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  }
+}
+
+TEST_F(HostileRdmaProducerTest, ADescriptionThatIsCutShortBreaksTheLink) {
+  const Fetched* const fetched = Fetch("a");
+  uint64_t breaks = 0;
+  for (const auto type : {wire::RecordType::kTensor, wire::RecordType::kLanded,
+                          wire::RecordType::kNeedDestination, wire::RecordType::kHere}) {
+    Answer(1, 5);
+    wire::Record record;
+    record.type = type;
+    record.slot = scripted_.LastRequest().slot;
+    record.generation = scripted_.LastRequest().generation;
+    record.body = "short";
+    Say(record);
     EXPECT_EQ(channel_->Counted().breaks, ++breaks);
     EXPECT_EQ(fetched->calls, 0) << fetched->status;
   }
@@ -772,6 +792,21 @@ TEST_F(HostileRdmaProducerTest, ASecondAttemptWaitsForItsOwnParts) {
   EXPECT_TRUE(fetched->status.ok()) << fetched->status;
 }
 
+// There may be no room for the second attempt where there was some for the first.
+TEST_F(HostileRdmaProducerTest, ASecondAttemptMayAskForRoomAnew) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  for (size_t requests = 1; requests <= 3; requests += 2) {
+    ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), requests);
+    Announce(scripted_.LastRequest(), kBytes);
+    for (int i = 0; i < 10; ++i) Settle();
+    ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), requests + 1) << "there is room";
+    if (requests == 1) SayLanded(0, /*digest=*/12345);
+  }
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
 TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
   RecvArgs args;
   args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
@@ -794,6 +829,22 @@ class TwoLanesTest : public HostileRdmaProducerTest {
  protected:
   TwoLanesTest() : HostileRdmaProducerTest(0, 8192, 2) {}
 };
+
+TEST_F(TwoLanesTest, WhatHasLandedInPartWaitsForItsParts) {
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  Fetch("a", args);
+  Answer(1, 5);
+  const auto waits_for = [&] {
+    LiveOps ops(1);
+    channel_->ListOps(&ops);
+    return ops.Take().at(0).span.waits_for();
+  };
+  EXPECT_EQ(waits_for(), WaitsFor::kPeerSend);
+  SayPart(scripted_.LastRequest().generation, 0);
+  SayLanded(2, /*digest=*/12345);
+  EXPECT_EQ(waits_for(), WaitsFor::kParts);
+}
 
 // The parts that are still to come are those of a tensor with a digest, whoever gets it.
 TEST_F(TwoLanesTest, WhoTakesOverATensorOfWhichPartsAreThereChecksIt) {
@@ -870,6 +921,36 @@ TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
     }
   }
   EXPECT_EQ(channel_->Counted().standing, 1u);
+}
+
+class TwoStandingTest : public HostileRdmaProducerTest {
+ protected:
+  TwoStandingTest() : HostileRdmaProducerTest(0, 8192, 1, 2) {}
+};
+
+// One of each key, and each for the time that it has.
+TEST_F(TwoStandingTest, EachWaitsForItsFetchAsLongAsOptionsSay) {
+  RecvArgs args;
+  args.recurring = true;
+  for (const char* const edge : {"a", "b"}) {
+    for (step_ = 1; step_ <= 2; ++step_) {
+      const Fetched* const fetched = Fetch(edge, args);
+      if (hellos_.answers.size() > answered_) Answer(1, 5);
+      for (int i = 0; i < 10; ++i) Settle();
+      SayInside(4, 4);
+      ASSERT_EQ(fetched->calls, 1) << edge << " in step " << step_;
+    }
+    for (int i = 0; i < 500; ++i) Settle();
+  }
+  ASSERT_EQ(channel_->Counted().standing, 2u);
+  const auto run_until = [&](uint64_t dropped) {
+    const int64_t began_ns = world_.clock().NowNs();
+    for (int i = 0; i < 60'000 && channel_->Counted().standing_dropped < dropped; ++i) Settle();
+    EXPECT_EQ(channel_->Counted().standing_dropped, dropped);
+    return (world_.clock().NowNs() - began_ns) / 1'000'000;
+  };
+  EXPECT_GE(run_until(1), RdmaOptions().standing_ms - 1100);
+  EXPECT_GE(run_until(2), 400) << "the second has come so much later";
 }
 
 // The fetch for which it was asked ahead wants another shape than the ones before.
@@ -963,20 +1044,30 @@ TEST_F(HostileRdmaProducerTest, AProducerThatOnlyAnswersHellosEndsWhatWaits) {
   drop();
 }
 
+// Whether it was there before or not.
 TEST_F(HostileRdmaProducerTest, AProducerThatNeverAnswersEndsWhatWaits) {
-  const Fetched* const fetched = Fetch("a");
-  AwaitHello();
-  answered_ = hellos_.answers.size();
-  for (int i = 0; i < 70 && fetched->calls == 0; ++i) {
-    world_.RunFor(1'000'000'000);
-    Settle();
-    for (HelloDone& done : hellos_.answers) {
-      if (done) std::exchange(done, nullptr)(absl::UnavailableError("nobody"));
+  for (const bool was_there : {false, true}) {
+    const uint64_t before = TimesReached("rare: the producer is without a word for too long");
+    const Fetched* const fetched = Fetch("a");
+    if (was_there) {
+      Answer(1, 5);
+      BreakLink();
     }
+    AwaitHello();
+    for (int i = 0; i < 70 && fetched->calls == 0; ++i) {
+      world_.RunFor(1'000'000'000);
+      Settle();
+      for (HelloDone& done : hellos_.answers) {
+        if (done && !was_there) std::exchange(done, nullptr)(absl::UnavailableError("nobody"));
+      }
+    }
+    answered_ = hellos_.answers.size();
+    EXPECT_EQ(fetched->calls, 1);
+    EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
+    EXPECT_EQ(TimesReached("rare: the producer is without a word for too long"), before + 1)
+        << was_there << " " << fetched->status;
+    Settle();
   }
-  EXPECT_EQ(fetched->calls, 1);
-  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
-  EXPECT_GT(TimesReached("rare: the producer is without a word for too long"), 0u);
 }
 
 // ---- What a producer owes ----
@@ -987,8 +1078,8 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
   static constexpr int64_t kGiveUpMs = 2000;
   static constexpr uint64_t kSession = 5;
 
-  explicit OwingRdmaProducerTest(int64_t give_up_ms = kGiveUpMs)
-      : HostileRdmaProducerTest(give_up_ms) {}
+  explicit OwingRdmaProducerTest(int64_t give_up_ms = kGiveUpMs, bool ordered = true)
+      : HostileRdmaProducerTest(give_up_ms, 8192, 1, 1, ordered) {}
 
   enum class Does {
     kNeverDials,    // Its queue pairs are never connected.
@@ -1167,6 +1258,23 @@ TEST_F(OwingRdmaProducerTest, WhoHasAnnouncedATensorIsNotLateBeforeItAnswers) {
 }
 
 // Here there is no other path: the fetches end with the patience.
+class UnorderedOwingTest : public OwingRdmaProducerTest {
+ protected:
+  static constexpr int64_t kSoonMs = 300;
+  UnorderedOwingTest() : OwingRdmaProducerTest(kSoonMs, /*ordered=*/false) {}
+};
+
+// Its answers overtake what it writes: a slow wire may have it still.
+TEST_F(UnorderedOwingTest, WhoMayWriteMuchHasTheTimeThatASlowWireTakes) {
+  announces_bytes_ = 1 << 20;
+  const Fetched* const fetched = Fetch("a");
+  const int64_t took_ms = RunUntilLeft(Does::kAnswers);
+  EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  EXPECT_GE(took_ms, 1049);  // 1 MiB, of which a millisecond brings 1000 bytes.
+  EXPECT_LE(took_ms, 3000) << channel_->Explain();
+}
+
 class OwingAloneRdmaProducerTest : public OwingRdmaProducerTest {
  protected:
   OwingAloneRdmaProducerTest() : OwingRdmaProducerTest(0) {}

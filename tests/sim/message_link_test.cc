@@ -197,6 +197,18 @@ TEST_F(MessageLinkTest, TakesMessagesInTurnManyTimesRoundTheRing) {
 }
 
 // The NIC may still read and write what the link has until its works have come back.
+// What a lost NIC had under way never comes back, and is not waited for.
+TEST_F(MessageLinkTest, IsDrainedAtOnceWhereTheNicIsLost) {
+  Connect();
+  owner_.to_send = 3;
+  link_->FlushSoon();
+  poller_.Turn();
+  world_.DeviceFatal(0);
+  Settle();
+  EXPECT_TRUE(absl::IsUnavailable(owner_.broken)) << owner_.broken;
+  EXPECT_TRUE(owner_.drained);
+}
+
 TEST_F(MessageLinkTest, IsDrainedWhenItsWorksHaveComeBack) {
   Connect();
   owner_.to_send = 1;

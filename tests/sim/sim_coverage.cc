@@ -41,15 +41,25 @@ std::string PairName(size_t one, size_t other) {
 
 }  // namespace
 
+TableCounts& TableCounts::operator+=(const TableCounts& other) {
+  for (size_t s = 0; s < kFetchStateCount; ++s) {
+    for (size_t e = 0; e < kFetchEventCount; ++e) fetch[s][e] += other.fetch[s][e];
+  }
+  for (size_t s = 0; s < kServeStateCount; ++s) {
+    for (size_t e = 0; e < kServeEventCount; ++e) serve[s][e] += other.serve[s][e];
+  }
+  return *this;
+}
+
 void TableWatch::OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
                               FetchEvent event) {
   ++counts_.fetch[static_cast<size_t>(from)][static_cast<size_t>(event)];
-  next_->OnFetchEvent(end, ask, from, event);
+  if (next_ != nullptr) next_->OnFetchEvent(end, ask, from, event);
 }
 
 void TableWatch::OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) {
   ++counts_.serve[static_cast<size_t>(from)][static_cast<size_t>(event)];
-  next_->OnServeEvent(end, slot, from, event);
+  if (next_ != nullptr) next_->OnServeEvent(end, slot, from, event);
 }
 
 SimCoverage::SimCoverage() {

@@ -18,9 +18,11 @@ namespace tryst {
 struct TableCounts {
   std::array<std::array<uint64_t, kFetchEventCount>, kFetchStateCount> fetch{};
   std::array<std::array<uint64_t, kServeEventCount>, kServeStateCount> serve{};
+
+  TableCounts& operator+=(const TableCounts& other);
 };
 
-// Counts what comes by, and passes it on.
+// Counts what comes by, and passes it on to `next`, if that is not null.
 class TableWatch final : public SlotWatch {
  public:
   explicit TableWatch(SlotWatch* next) : next_(next) {}
@@ -28,11 +30,19 @@ class TableWatch final : public SlotWatch {
 
   void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
                     FetchEvent event) override;
-  void OnSlotFreed(const void* end, uint16_t slot) override { next_->OnSlotFreed(end, slot); }
+  void OnSlotFreed(const void* end, uint16_t slot) override {
+    if (next_ != nullptr) next_->OnSlotFreed(end, slot);
+  }
   void OnServeEvent(const void* end, uint16_t slot, ServeState from, ServeEvent event) override;
-  void OnServeEpoch(const void* end) override { next_->OnServeEpoch(end); }
-  void OnServeFarewell(const void* end) override { next_->OnServeFarewell(end); }
-  void OnEndGone(const void* end) override { next_->OnEndGone(end); }
+  void OnServeEpoch(const void* end) override {
+    if (next_ != nullptr) next_->OnServeEpoch(end);
+  }
+  void OnServeFarewell(const void* end) override {
+    if (next_ != nullptr) next_->OnServeFarewell(end);
+  }
+  void OnEndGone(const void* end) override {
+    if (next_ != nullptr) next_->OnEndGone(end);
+  }
 
  private:
   SlotWatch* const next_;

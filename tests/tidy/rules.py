@@ -31,7 +31,7 @@ LAW = {
 SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "weights", "channel", "server", "plugins")
 # Back ends of one interface: they share only the interface.
 BACK_ENDS = [{"verbs/ibv", "verbs/ofi", "verbs/soft", "verbs/sim"},
-             {"channel/rdma", "channel/shm", "channel/grpc", "channel/device"}]
+             {"channel/rdma", "channel/shm", "channel/compat", "channel/device"}]
 # Foreign headers, and the only shipped folders that may include them.
 FOREIGN = [
     (re.compile(r"infiniband/|rdma/rdma_"), ("verbs/ibv",)),
@@ -409,7 +409,7 @@ FORBIDDEN = [
     (r"\bassert\s*\(", "|".join(SHIPPED), r"$^", "gone from the build that ships: TRYST_CHECK"),
     (r"\.detach\s*\(\s*\)", ".", r"server/server\.cc",
      "a detached thread has no owner (docs/decisions/0028-destroyed-in-a-callback.md)"),
-    (CLOCKS, "rendezvous|weights|verbs|gpu|channel", r"channel/(grpc|signing)/.*",  # RPCs carry wall time.
+    (CLOCKS, "rendezvous|weights|verbs|gpu|channel", r"channel/(compat|grpc|signing)/.*",  # RPCs carry wall time.
      "time comes in through base/clock.h"),
     (r"#\s*(el)?if(?!ndef TRYST_\w+_H_).*(CUDA|NVCC|GPU)", "|".join(SHIPPED), r".*\.cuh?", "CUDA is chosen by BUILD, never by #if"),
 ]

@@ -6,8 +6,9 @@
 //
 // An owner does "publish N", "seal N SECONDS", "activate N rolling|barrier SECONDS", and prints
 // "took LINE: DURATION" and "done LINE: STATUS". A member stages, checks, votes, holds and switches
-// by itself, and prints what it does; with "waits" it votes when it is told "vote". It prints
-// "serves N NS" whenever what it may serve changes; NS is CLOCK_MONOTONIC's.
+// by itself, and prints what it does; every second one has what it fetches for others; with "waits"
+// it votes when it is told "vote". It prints "serves N NS" whenever what it may serve changes; NS
+// is CLOCK_MONOTONIC's.
 
 #include <atomic>
 #include <cstdio>
@@ -197,6 +198,7 @@ int BeMember(Server* server, const Words& words) {
   WeightMemberOptions options;
   options.set = kSet;
   options.owners = OwnerNames(words.owners);
+  options.hold_bytes = words.task % 2 == 0 ? uint64_t{1} << 30 : 0;
   auto member = WeightMember::Open(server, options);
   if (!member.ok()) return Fail("open", member.status());
   std::atomic<bool> ends{false};

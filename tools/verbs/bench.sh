@@ -17,6 +17,8 @@
 #:   [--path shm|soft]         Mooncake and Ray's store, in Python; --pause: how long members stand while they generate
 #:   [--peers LIST] [--json FILE]; --delta: what comes of a version to who has the one before;
 #:   --data: what the copies, digests and deltas of weights/ cost one core
+#: bench kv [--quick]          blocks that lie anywhere, from pool to pool of two processes, in Python, beside NIXL
+#:   [--abort] [--spans=LIST]  how long a cancel takes, and what comes after it; --data: what the copies cost one core
 #: bench nccl [--check|--kill N]  NCCL over the plugin beside NCCL's sockets, on this machine's GPUs (needs PyTorch)
 #: bench device                tensors between devices of this machine
 #: bench tensorflow [OPTIONS]  TensorFlow's steps by Tryst beside its gRPC (docs/TENSORFLOW.md)
@@ -78,6 +80,12 @@ verb_bench() {
     make_wheel
     if [[ ${2:-} == --delta ]]; then exec bench/python.sh "$wheel" bench/weights_delta.py "${@:3}"; fi
     exec bench/python.sh "$wheel" bench/weights.py "${@:2}"
+  fi
+  if [[ ${1:-} == kv ]]; then
+    if [[ ${2:-} == --data ]]; then start //bench:kv_bench "${@:3}"; fi
+    need python3-venv
+    make_wheel
+    exec bench/python.sh "$wheel" bench/kv.py "${@:2}"
   fi
   if [[ ${1:-} == tensorflow ]]; then
     make_wheel

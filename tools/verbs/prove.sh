@@ -17,6 +17,7 @@ verb_fuzz() {
 #:   --cancels                 storms of fenced cancels; --until-cancels N: so many with bytes on their way
 #:   --hosts [--workers N --servers N --trouble kills|rack|rolling]  a job of 900 workers and 100 servers: some 20 GB
 #:   --fleet [--every N] [--worker]  which version of its weights a fleet serves; every fault at every Nth message
+#:   --links shm|shm,nics      over shared memory, which is real, or over that before a NIC
 #:   --nic KIND                NICs that promise less: unordered, no-immediates
 #:   --coverage [--learn FILE] [--weights FILE]  which states and events, guards, pairs of faults the seeds reach; aims at the rest
 verb_sim() {

@@ -48,7 +48,7 @@ std::string SealSoftAddress(const SoftAddress& address, absl::string_view secret
   SoftAddress open = address;
   open.token = salt;
   std::string bytes = EncodeSoftAddress(open);
-  bytes[6] = kTls | kSealed;
+  bytes[6] |= kSealed;
   Sealing sealing(secret, TextOf(salt), kSealingName);
   sealing.BeginSeal(0, bytes);
   uint8_t sealed[kSealedBytes];

@@ -12,18 +12,23 @@ bool SoftBatch::HasRoom(int payload_pieces) const {
 }
 
 void SoftBatch::Add(const FrameHeader& header, const iovec* payload, int payload_pieces,
-                    uint64_t work) {
+                    uint64_t work, const void* owner) {
   TRYST_CHECK(HasRoom(payload_pieces));
   uint8_t* const encoded = headers_[frames_];
   EncodeFrameHeader(header, encoded);
+  owner_[pieces_] = nullptr;
   piece_[pieces_++] = {encoded, kFrameHeaderBytes};
-  for (int i = 0; i < payload_pieces; ++i) piece_[pieces_++] = payload[i];
+  for (int i = 0; i < payload_pieces; ++i) {
+    owner_[pieces_] = owner;
+    piece_[pieces_++] = payload[i];
+  }
   end_ += kFrameHeaderBytes + header.bytes;
   frame_[frames_++] = {end_, work};
 }
 
 SoftBatch::Progress SoftBatch::WriteTo(SoftStream* stream, size_t* written) {
-  const ssize_t sent = stream->Send(piece_ + next_piece_, pieces_ - next_piece_);
+  const ssize_t sent =
+      stream->SendOf(piece_ + next_piece_, owner_ + next_piece_, pieces_ - next_piece_);
   *written = sent < 0 ? 0 : static_cast<size_t>(sent);
   if (sent < 0) {
     return errno == EAGAIN || errno == ENOBUFS ? Progress::kSome : Progress::kLost;

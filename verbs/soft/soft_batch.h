@@ -26,8 +26,10 @@ class SoftBatch {
   // Whether there is room for one more frame with that many payload parts.
   bool HasRoom(int payload_pieces) const;
   uint64_t bytes() const { return end_; }
-  // Adds a frame. TakeWritten() returns `work` when the frame has been sent.
-  void Add(const FrameHeader& header, const iovec* payload, int payload_pieces, uint64_t work);
+  // Adds a frame. TakeWritten() returns `work` when the frame has been sent. `owner`: as
+  // SendWork::owner.
+  void Add(const FrameHeader& header, const iovec* payload, int payload_pieces, uint64_t work,
+           const void* owner = nullptr);
   // One system call. kSome: the socket is full.
   Progress WriteTo(SoftStream* stream, size_t* written);
   // The works whose frames were sent completely since the last call; kNoWork: no more.
@@ -45,6 +47,7 @@ class SoftBatch {
 
   uint8_t headers_[kMaxFrames][kFrameHeaderBytes];
   iovec piece_[kMaxPieces];
+  const void* owner_[kMaxPieces];  // Those of the pieces.
   Frame frame_[kMaxFrames];
   int frames_ = 0;
   int frames_taken_ = 0;

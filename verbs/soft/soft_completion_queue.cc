@@ -32,7 +32,8 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // What epoll is to say of a lane. What a helper receives would wake us in vain.
 uint32_t Events(const SoftLane& lane) {
   const bool for_room =
-      lane.full || (lane.state == SoftLane::State::kDialling && !lane.stream.SendWaitsForPeer());
+      lane.stream.shows_room_apart() &&
+      (lane.full || (lane.state == SoftLane::State::kDialling && !lane.stream.SendWaitsForPeer()));
   return (lane.receiving.given() ? 0u : EPOLLIN) | (for_room ? EPOLLOUT : 0u);
 }
 
@@ -49,6 +50,7 @@ absl::StatusOr<std::unique_ptr<SoftCompletionQueue>> SoftCompletionQueue::Create
 SoftCompletionQueue::SoftCompletionQueue(SoftContext* context, uint32_t depth)
     : context_(context),
       depth_(depth),
+      ack_delay_ns_(absl::ToInt64Nanoseconds(context->options.ack_delay)),
       ring_(std::min(depth, kFirstRing)),
       door_(context, &epoll_, &queue_pairs_) {}
 
@@ -95,7 +97,7 @@ absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
 
 absl::Status SoftCompletionQueue::Arm() {
   armed_ = true;
-  PayDebts(/*all=*/true);
+  PayDebts(DebtsAreDue(/*sleeping=*/true));
   WatchWhatMatters();
   if (ring_begin_ < ring_end_) Wake();
   return absl::OkStatus();
@@ -103,7 +105,7 @@ absl::Status SoftCompletionQueue::Arm() {
 
 void SoftCompletionQueue::NotePosted() {
   if (!armed_) return;
-  PayDebts(/*all=*/true);
+  PayDebts(DebtsAreDue(/*sleeping=*/true));
   WatchWhatMatters();
 }
 
@@ -159,7 +161,15 @@ void SoftCompletionQueue::NoteActive(SoftQueuePair* queue_pair) {
   if (queue_pair->SetActive(true)) active_.push_back(queue_pair);
 }
 
-void SoftCompletionQueue::NoteDebt(SoftQueuePair* queue_pair) { debtors_.push_back(queue_pair); }
+void SoftCompletionQueue::NoteDebt(SoftQueuePair* queue_pair) {
+  if (ack_delay_ns_ > 0 && debtors_.empty()) debts_since_ns_ = context_->clock->NowNs();
+  debtors_.push_back(queue_pair);
+}
+
+bool SoftCompletionQueue::DebtsAreDue(bool sleeping) const {
+  if (ack_delay_ns_ == 0) return sleeping;
+  return !debtors_.empty() && context_->clock->NowNs() - debts_since_ns_ >= ack_delay_ns_;
+}
 
 void SoftCompletionQueue::PayDebts(bool all) {
   if (debtors_.empty()) return;
@@ -184,7 +194,7 @@ bool SoftCompletionQueue::FewLanes() const {
 
 void SoftCompletionQueue::TakeTurn() {
   ++turn_;
-  PayDebts(/*all=*/false);
+  PayDebts(DebtsAreDue(/*sleeping=*/false));
   if (!handed_.empty()) TakeBackHanded();
   const bool few = FewLanes();
   // Backwards: a lane that is lost leaves the list.
@@ -253,6 +263,9 @@ void SoftCompletionQueue::WatchWhatMatters() {
     queue_pair->SetActive(false);
     active_[i] = active_.back();
     active_.pop_back();
+  }
+  if (ack_delay_ns_ > 0 && !debtors_.empty()) {
+    at_ns = std::min(at_ns, debts_since_ns_ + ack_delay_ns_);
   }
   SetTimer(at_ns, now_ns);
   if (handed_.empty()) return;

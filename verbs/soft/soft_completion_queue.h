@@ -85,6 +85,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void TakeBackHanded();
   void WatchLanes();
   void ServeReady();
+  bool DebtsAreDue(bool sleeping) const;
   void PayDebts(bool all);
   void RunTimers();
   void WatchWhatMatters();
@@ -93,6 +94,7 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   SoftContext* const context_;
   const uint32_t depth_;
+  const int64_t ack_delay_ns_;  // 0: acknowledgements are due when the poller goes to sleep.
   std::atomic<uint32_t> reserved_{0};
 
   // Constant after Open().
@@ -118,6 +120,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   absl::flat_hash_map<uint64_t, SoftLane*> lane_by_id_;
   std::vector<SoftQueuePair*> active_;
   std::vector<SoftQueuePair*> debtors_;
+  int64_t debts_since_ns_ = 0;  // With a delay: when the first of them was noted.
   std::vector<SoftQueuePair*> paying_;
   SoftDoor door_;
   SoftLoans<SoftBatch> batches_;  // Empty ones.

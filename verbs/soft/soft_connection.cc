@@ -1,7 +1,5 @@
 #include "verbs/soft/soft_connection.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <limits>
@@ -36,8 +34,11 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   absl::StatusOr<SoftAddress> peer =
       DecodeSoftAddress(remote_address, shared_->context->options.secret);
   if (!peer.ok()) return peer.status();
-  absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
-  if (!listener.ok()) return listener.status();
+  if (shared_->context->options.pipes == nullptr) {
+    absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
+    if (!listener.ok()) return listener.status();
+    peer_listener_ = *listener;
+  }
   if (peer->tls != (shared_->context->tls != nullptr)) {
     return absl::InvalidArgumentError(
         "one worker uses TLS and the other does not: set encrypt alike on both, or find out who "
@@ -47,7 +48,6 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
     return absl::InvalidArgumentError("a queue pair cannot connect to itself");
   }
   peer_ = *std::move(peer);
-  peer_listener_ = *listener;
   // Both sides know both tokens, so they agree on which one dials.
   dialler_ = shared_->token < peer_.token;
   state_ = QueuePairState::kReady;
@@ -69,16 +69,22 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   return absl::OkStatus();
 }
 
-void SoftConnection::Dial(SoftLane* lane) {
+SoftStream SoftConnection::NewStream() {
+  if (SoftPipes* const pipes = shared_->context->options.pipes.get(); pipes != nullptr) {
+    return SoftStream(pipes->Dial(peer_.listener));
+  }
   SoftTls* const tls = shared_->context->tls.get();
   Fd fd = peer_listener_.Dial();
   std::unique_ptr<SoftTlsSession> session;
   if (tls != nullptr && fd.valid()) session = tls->Dial(fd.get(), peer_.number, peer_.token);
-  if (!fd.valid() || (tls != nullptr && session == nullptr)) {
-    RetryDial(lane);
-    return;
-  }
-  lane->stream = SoftStream(std::move(fd), std::move(session));
+  if (!fd.valid() || (tls != nullptr && session == nullptr)) return SoftStream();
+  return SoftStream(std::move(fd), std::move(session));
+}
+
+void SoftConnection::Dial(SoftLane* lane) {
+  lane->stream = NewStream();
+  lane->stream.set_keep(shared_->options.keep);
+  if (!lane->stream.valid()) return RetryDial(lane);
   lane->state = SoftLane::State::kDialling;
   shared_->completions->AddLane(lane);
 }
@@ -143,6 +149,7 @@ bool SoftConnection::Adopt(const SoftHello& hello, SoftStream* stream) {
   if (lane->state != SoftLane::State::kIdle) return false;
   if (ready() && !Expects(hello)) return false;
   lane->stream = std::move(*stream);
+  lane->stream.set_keep(shared_->options.keep);
   lane->hello = hello;
   lane->state = SoftLane::State::kHeld;
   shared_->completions->AddLane(lane);
@@ -173,10 +180,7 @@ void SoftConnection::Answer(SoftLane* lane) {
 
 // The peer may give up while we do not know it yet.
 void SoftConnection::DropIfClosed(SoftLane* held) {
-  uint8_t byte;
-  const ssize_t got = recv(held->stream.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0 && errno == EAGAIN) return;
-  Drop(held);
+  if (!held->stream.Quiet()) Drop(held);
 }
 
 void SoftConnection::Raise(SoftLane* lane, const SoftHello& hello) {
@@ -251,7 +255,7 @@ void SoftConnection::WatchLanes() {
 void SoftConnection::HangUp(SoftLane* lost) {
   Drop(lost);
   hanging_up_ = true;
-  shutdown(first()->stream.fd(), SHUT_WR);
+  first()->stream.EndSending();
 }
 
 void SoftConnection::Break() {

@@ -12,6 +12,7 @@
 #include "verbs/soft/socket.h"
 #include "verbs/soft/soft_lane.h"
 #include "verbs/soft/soft_shared.h"
+#include "verbs/soft/soft_stream.h"
 
 namespace tryst {
 
@@ -55,6 +56,7 @@ class SoftConnection {
   void Break();                 // Drops all lanes.
 
  private:
+  SoftStream NewStream();  // Invalid: the peer cannot be dialled now.
   void Dial(SoftLane* lane);
   bool Wants(const SoftLane& lane) const { return lane.index == 0 || shared_->wants_lanes; }
   bool Redials(const SoftLane& lane) const;

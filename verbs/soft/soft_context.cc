@@ -71,4 +71,11 @@ Token SoftContext::NewToken() const {
   return token;
 }
 
+// The smaller token of two dials (SoftConnection).
+Token SoftContext::NewTokenOf(const QueuePairOptions& queue_pair) const {
+  Token token = NewToken();
+  token[0] = static_cast<uint8_t>(queue_pair.dials ? token[0] & 0x7f : token[0] | 0x80);
+  return token;
+}
+
 }  // namespace tryst

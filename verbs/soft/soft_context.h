@@ -38,6 +38,7 @@ class SoftEvents {
 struct SoftContext {
   explicit SoftContext(SoftNicOptions given);
   Token NewToken() const;
+  Token NewTokenOf(const QueuePairOptions& queue_pair) const;
 
   const SoftNicOptions options;  // No field is null.
   const SteadyClock steady_clock;

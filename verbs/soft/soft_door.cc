@@ -1,7 +1,6 @@
 #include "verbs/soft/soft_door.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,6 +29,14 @@ constexpr int64_t kNuisancesNs = 20'000'000;
 
 absl::Status SoftDoor::Listen() {
   const SoftNicOptions& options = context_->options;
+  if (options.pipes != nullptr) {
+    auto pipes = options.pipes->Listen();
+    if (!pipes.ok()) return pipes.status();
+    pipes_ = *std::move(pipes);
+    address_ = pipes_->address();
+    epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
+    return absl::OkStatus();
+  }
   absl::StatusOr<SocketAddress> wanted = SocketAddress::Parse(options.listen_address);
   if (!wanted.ok()) return wanted.status();
   const uint16_t first = wanted->port();
@@ -47,7 +54,7 @@ absl::Status SoftDoor::Listen() {
     if (!bound.ok()) return bound.status();
   }
   address_ = bound->ToString();
-  epoll_->Watch(listener_.get(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
+  epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
   return absl::OkStatus();
 }
 
@@ -55,7 +62,7 @@ absl::Status SoftDoor::Listen() {
 void SoftDoor::PauseListening(int64_t until_ns) {
   listening_ = false;
   listen_again_ns_ = until_ns;
-  epoll_->Watch(listener_.get(), 0, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
+  epoll_->Watch(listener_fd(), 0, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
 }
 
 void SoftDoor::Accept() {
@@ -66,8 +73,8 @@ void SoftDoor::Accept() {
   }
   if (nuisances_ >= kMostNuisances) return PauseListening(nuisances_since_ns_ + kNuisancesNs);
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    Fd fd = AcceptFrom(listener_.get());
-    if (!fd.valid()) {
+    SoftStream came = NextStream();
+    if (!came.valid()) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         PauseListening(now_ns + kListenerPauseNs);
       }
@@ -79,23 +86,27 @@ void SoftDoor::Accept() {
       ++nuisances_;
     }
     Stranger stranger;
-    stranger.stream = Greet(std::move(fd));
-    if (!stranger.stream.valid()) continue;
+    stranger.stream = std::move(came);
     stranger.deadline_ns = now_ns + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
     epoll_->Watch(stranger.stream.fd(), EPOLLIN, epoll_->NewId(), EPOLL_CTL_ADD);
     strangers_.push_back(std::move(stranger));
   }
 }
 
-SoftStream SoftDoor::Greet(Fd fd) {
-  if (context_->tls == nullptr) return SoftStream(std::move(fd));
+// Invalid: nobody waits, or errno says what is missing.
+SoftStream SoftDoor::NextStream() {
+  errno = 0;
+  if (pipes_ != nullptr) return SoftStream(pipes_->Accept());
+  Fd fd = AcceptFrom(listener_.get());
+  if (!fd.valid() || context_->tls == nullptr) return SoftStream(std::move(fd));
   auto tls = context_->tls->Accept(fd.get(), [this](uint32_t number) -> absl::optional<Token> {
     const auto found = queue_pairs_->find(number);
     if (found == queue_pairs_->end()) return absl::nullopt;
     return found->second->token();
   });
-  if (tls == nullptr) return SoftStream();
-  return SoftStream(std::move(fd), std::move(tls));
+  if (tls != nullptr) return SoftStream(std::move(fd), std::move(tls));
+  errno = ENOMEM;
+  return SoftStream();
 }
 
 void SoftDoor::HearStrangers() {
@@ -145,7 +156,7 @@ void SoftDoor::RunTimers(int64_t now_ns) {
   leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(), late), leaving_.end());
   if (!listening_ && now_ns >= listen_again_ns_) {
     listening_ = true;
-    epoll_->Watch(listener_.get(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
+    epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
   }
 }
 
@@ -165,11 +176,10 @@ void SoftDoor::CloseGently(SoftStream stream, std::vector<uint8_t> last) {
   if (!SeeOffOne(&leaving)) return;
   if (leaving_.size() >= kMaxLeaving) leaving_.erase(leaving_.begin());
   leaving.id = epoll_->NewId();
-  epoll_->Watch(leaving.stream.fd(),
-                leaving.sent < leaving.last.size() || leaving.stream.HasUnsent()
-                    ? EPOLLIN | EPOLLOUT
-                    : EPOLLIN,
-                leaving.id, EPOLL_CTL_ADD);
+  const bool for_room = leaving.stream.shows_room_apart() &&
+                        (leaving.sent < leaving.last.size() || leaving.stream.HasUnsent());
+  epoll_->Watch(leaving.stream.fd(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, leaving.id,
+                EPOLL_CTL_ADD);
   leaving_.push_back(std::move(leaving));
 }
 
@@ -187,7 +197,7 @@ bool SoftDoor::SeeOffOne(Leaving* leaving) {
     if (sent < 0 && errno != EAGAIN) return false;
     if (sent > 0) leaving->sent += static_cast<size_t>(sent);
     if (leaving->sent == leaving->last.size() && !leaving->stream.HasUnsent()) {
-      shutdown(leaving->stream.fd(), SHUT_WR);
+      leaving->stream.EndSending();
       if (leaving->id != 0)
         epoll_->Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
     }
@@ -195,9 +205,9 @@ bool SoftDoor::SeeOffOne(Leaving* leaving) {
   // What is unread when a socket is closed makes the kernel throw away what is unsent.
   uint8_t ignored[4096];
   for (int i = 0; i < 256; ++i) {
-    const ssize_t got = recv(leaving->stream.fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    const ssize_t got = leaving->stream.Discard(ignored, sizeof(ignored));
     if (got == 0) return false;
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got < 0) return errno == EAGAIN;
   }
   return true;
 }

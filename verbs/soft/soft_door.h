@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "verbs/soft/socket.h"
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_epoll.h"
+#include "verbs/soft/soft_pipe.h"
 #include "verbs/soft/soft_stream.h"
 
 namespace tryst {
@@ -58,14 +60,16 @@ class SoftDoor {
     size_t sent = 0;
   };
   void PauseListening(int64_t until_ns);
-  SoftStream Greet(Fd fd);
+  int listener_fd() const { return pipes_ != nullptr ? pipes_->event_fd() : listener_.get(); }
+  SoftStream NextStream();
   bool HearStranger(Stranger* stranger);  // False when it is to be dropped.
   bool SeeOffOne(Leaving* leaving);
 
   SoftContext* const context_;
   SoftEpoll* const epoll_;
   const QueuePairs* const queue_pairs_;
-  Fd listener_;
+  Fd listener_;                                 // Or:
+  std::unique_ptr<SoftPipes::Listener> pipes_;  // Null: peers come by sockets.
   std::string address_;
   bool listening_ = true;  // The listener is in epoll.
   int64_t listen_again_ns_ = 0;

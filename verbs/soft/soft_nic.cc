@@ -72,6 +72,10 @@ absl::Status CheckOptions(const SoftNicOptions& options) {
         absl::StrCat("a queue pair cannot have ", options.sockets_per_queue_pair,
                      " sockets: it may have 1 to ", kMaxSocketsPerQueuePair));
   }
+  if (options.pipes != nullptr && (options.tls || options.crew != nullptr)) {
+    return absl::InvalidArgumentError(
+        "a soft NIC over pipes has no TLS and no helpers: leave tls and crew unset");
+  }
   if (options.max_pending_handshakes < 1 || options.limits.max_entries < 1 ||
       options.limits.max_entries > SoftBatch::kMaxPieces / 2) {
     return absl::InvalidArgumentError(
@@ -101,8 +105,9 @@ class SoftNicImpl final : public SoftNic {
   std::vector<NicPort> Ports() const override {
     NicPort port;
     port.state = PortState::kActive;
-    port.address = context_.options.listen_address;
-    port.description = "stream sockets of this host";
+    const bool pipes = context_.options.pipes != nullptr;
+    port.address = pipes ? name() : context_.options.listen_address;
+    port.description = pipes ? "pipes" : "stream sockets of this host";
     return {port};
   }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/crew.h"
 #include "verbs/nic.h"
+#include "verbs/soft/soft_pipe.h"
 
 // A NIC in user space: queue pairs, regions and completions as in hardware, carried by stream
 // sockets. It has no thread of its own: bytes
@@ -34,6 +35,9 @@ struct SoftNicOptions {
   std::string listen_address = "127.0.0.1:0";
   uint16_t listen_ports = 16;
   std::string advertised_host;  // The host by which peers reach us; the listening host unless set.
+  // Carry the bytes in place of sockets; then there are no TLS and no helpers here, and
+  // listen_address and what belongs to it are not used. Null: sockets do.
+  std::shared_ptr<SoftPipes> pipes;
   // The two sides use the smaller number. More than one is useful with helpers, or if one flow
   // cannot fill the link (docs/decisions/0061-help-with-large-tensors.md). Those after the first
   // are dialled with the first large message.
@@ -44,9 +48,11 @@ struct SoftNicOptions {
   // the cipher's work for each byte. Who reads a queue pair's address can then speak for it, so
   // addresses must travel in secret, or:
   bool tls = false;
-  // With TLS: a secret of all peers, under a key of which an address hides its token. Empty: it
-  // does not.
+  // A secret of all peers, under a key of which an address hides its token. Empty: it does not.
   std::string secret;
+  // How long an acknowledgement waits for a message to ride on, while the poller sleeps too. 0: not
+  // when it sleeps.
+  absl::Duration ack_delay = absl::ZeroDuration();
   // How long a work waits for the peer's receive, times (rnr_retry_count + 1).
   absl::Duration rnr_timer = absl::Milliseconds(10);
   // How long a stranger may take to authenticate.

@@ -53,6 +53,56 @@ TEST(SoftNicTest, OptionsThatCannotWorkAreRefused) {
   EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// It rides on the next message, or leaves when its time is over, although nobody polls.
+TEST(SoftNicTest, AnAcknowledgementMayWaitWhileTheReceiverSleeps) {
+  constexpr absl::Duration kDelay = absl::Milliseconds(200);
+  SoftNicOptions options;
+  options.ack_delay = kDelay;
+  const auto first = MustOpenSoftNic(options);
+  const auto second = MustOpenSoftNic(options);
+  SoftSide a(first.get()), b(second.get());
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  ASSERT_TRUE(a.PostWrite(8).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return !a.done.empty(); }));
+  a.done.clear();
+  a.data()[0] = 7;
+  const absl::Time sent = absl::Now();
+  ASSERT_TRUE(a.PostWrite(8).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return b.data()[0] == 7; }));
+  ASSERT_TRUE(b.completions->Arm().ok());
+  while (a.done.empty() && absl::Now() < sent + absl::Seconds(10)) {
+    pollfd sleeper = {b.completions->event_fd(), POLLIN, 0};
+    if (poll(&sleeper, 1, 10) == 1) {
+      b.Poll();
+      ASSERT_TRUE(b.completions->Arm().ok());
+    }
+    a.Poll();
+  }
+  EXPECT_FALSE(a.done.empty());
+  EXPECT_GE(absl::Now() - sent, kDelay / 2);
+}
+
+// Either could, and which one does would be left to chance.
+TEST(SoftNicTest, TheEndThatIsToDialDoes) {
+  const auto from = MustOpenSoftNic();
+  const auto to = MustOpenSoftNic();
+  constexpr uint64_t kPairs = 8;
+  for (uint64_t i = 0; i < kPairs; ++i) {
+    SoftSide a(from.get()), b(to.get());
+    QueuePairOptions options = SoftSide::UsualOptions();
+    b.OpenQueuePair(options);
+    options.dials = true;
+    a.OpenQueuePair(options);
+    ConnectSides(&a, &b);
+    ASSERT_TRUE(b.PostWrite(8).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return !b.done.empty(); }));
+  }
+  EXPECT_EQ(from->counters().connections_accepted, 0u);
+  EXPECT_EQ(to->counters().connections_accepted, kPairs);
+}
+
 TEST(SoftNicTest, EveryQueueListensOnAPortOfTheRange) {
   SoftNicOptions options;
   const auto probe = SocketAddress::Parse("127.0.0.1:0")->Listen();
@@ -354,6 +404,44 @@ TEST(SoftNicTest, SeveralHelpersCarryMessagesOfOneMegabyte) {
     for (const Completion& one : a.done) EXPECT_EQ(one.status, CompletionStatus::kOk);
   }
   EXPECT_GT(options.crew->threads(), 1u);
+}
+
+// Into a posted receive, and as the answer to a READ: no region's key is needed for either.
+TEST(SoftNicTest, HelpersReadWhatGoesIntoNoRegion) {
+  SoftNicOptions options;
+  options.UseCrew(std::make_shared<Crew>(3, &Crew::Never));
+  const auto nic = MustOpenSoftNic(options);
+  const auto peer_nic = MustOpenSoftNic(options);
+  constexpr uint64_t kBytes = 1 << 20;
+  SoftSide a(nic.get(), kBytes);
+  SoftSide b(peer_nic.get(), kBytes);
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  {
+    SoftSide other(nic.get(), kBytes);  // What was written last is a region that has gone.
+    b.remote = other.region.get();
+    ASSERT_TRUE(b.PostWrite(kBytes).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return b.done.size() == 1; }));
+  }
+  for (const SendOp op : {SendOp::kRead, SendOp::kSend}) {
+    for (uint8_t round = 1; round <= 30; ++round) {
+      a.done.clear();
+      b.done.clear();
+      SoftSide* const from = op == SendOp::kSend ? &a : &b;
+      SoftSide* const into = op == SendOp::kSend ? &b : &a;
+      memset(from->data(), round, kBytes);
+      if (op == SendOp::kSend) b.PostReceives(1);
+      ASSERT_TRUE(a.PostWrite(kBytes, op).ok());
+      ASSERT_TRUE(PollUntil({&a, &b}, [&] {
+        return a.done.size() == 1 && b.done.size() == (op == SendOp::kSend ? 1u : 0u);
+      }));
+      ASSERT_EQ(a.done[0].status, CompletionStatus::kOk);
+      ASSERT_TRUE(std::all_of(into->data(), into->data() + kBytes,
+                              [round](uint8_t byte) { return byte == round; }));
+    }
+  }
+  EXPECT_GT(options.crew->threads(), 0u);
 }
 
 // A small message waits in its lane for a large one of other lanes. What lies behind it there may

@@ -8,8 +8,8 @@ namespace {
 
 // A lone acknowledgement costs both sides a system call. So it waits this many turns for our next
 // request to carry it: a caller that pulls one tensor after the other makes the next request by
-// then. A peer that sends much does not wait, nor does one whose acknowledgement is due when the
-// poller goes to sleep.
+// then. A peer that sends much does not wait, nor does one whose acknowledgement is due: when the
+// poller goes to sleep, or where a message costs more than that, after SoftNicOptions::ack_delay.
 constexpr uint64_t kTurnsForCompany = 32;
 constexpr uint32_t kManyUnsaid = 4;
 constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
@@ -45,13 +45,13 @@ bool SoftProgress::CreditDue() const {
 
 bool SoftProgress::BeginDebt() { return !std::exchange(in_debt_, true); }
 
-bool SoftProgress::DebtMayWait(uint64_t turn, bool sleeping, uint64_t bytes) const {
+bool SoftProgress::DebtMayWait(uint64_t turn, bool due, uint64_t bytes) const {
   const uint32_t unsaid = executed_ - executed_announced_;
   if (ends_when_left_ && unsaid < kManyUnsaidWhenLeft && !CreditDue()) return true;
-  if (sleeping) return false;
+  if (due) return false;
   if (delivered_turn_ == turn) return true;
   return unsaid > 0 && unsaid < kManyUnsaid && bytes < kMuchUnsaidBytes && !CreditDue() &&
-         turn - delivered_turn_ < kTurnsForCompany;
+         (acks_late_ || turn - delivered_turn_ < kTurnsForCompany);
 }
 
 }  // namespace tryst

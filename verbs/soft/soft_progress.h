@@ -14,8 +14,9 @@ namespace tryst {
 class SoftProgress {
  public:
   // The ring outlives it.
-  SoftProgress(const QueuePairOptions& options, const SoftReceiveRing* receives)
+  SoftProgress(const QueuePairOptions& options, bool acks_late, const SoftReceiveRing* receives)
       : ends_when_left_(options.ends_when_left),
+        acks_late_(acks_late),
         receive_depth_(options.receive_depth),
         receives_(receives) {}
 
@@ -47,10 +48,11 @@ class SoftProgress {
   void EndDebt() { in_debt_ = false; }
   // Whether another frame may still carry it: an answer of ours, or our next request. `bytes`: of
   // the peer's last message.
-  bool DebtMayWait(uint64_t turn, bool sleeping, uint64_t bytes) const;
+  bool DebtMayWait(uint64_t turn, bool due, uint64_t bytes) const;
 
  private:
   const bool ends_when_left_;
+  const bool acks_late_;  // SoftNicOptions::ack_delay
   const uint32_t receive_depth_;
   const SoftReceiveRing* const receives_;
   uint32_t next_sequence_ = 0;

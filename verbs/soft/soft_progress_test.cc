@@ -31,8 +31,9 @@ class SoftProgressTest : public ::testing::Test {
   }
 
   SoftReceiveRing ring_{Options(false)};
-  SoftProgress progress_{Options(false), &ring_};
-  SoftProgress when_left_{Options(true), &ring_};
+  SoftProgress progress_{Options(false), false, &ring_};
+  SoftProgress late_{Options(false), true, &ring_};
+  SoftProgress when_left_{Options(true), false, &ring_};
 };
 
 TEST_F(SoftProgressTest, APeerAcknowledgesWhatWasSentAndInOrder) {
@@ -120,9 +121,14 @@ TEST_F(SoftProgressTest, AFewAcknowledgementsWaitForCompany) {
   progress_.NoteDelivered(kTurn);
   Execute(1);
   EXPECT_TRUE(progress_.DebtMayWait(kTurn + 1, false, 100));
-  EXPECT_FALSE(progress_.DebtMayWait(kTurn + 1, /*sleeping=*/true, 100));
-  EXPECT_FALSE(progress_.DebtMayWait(kTurn, /*sleeping=*/true, 100));
+  EXPECT_FALSE(progress_.DebtMayWait(kTurn + 1, /*due=*/true, 100));
+  EXPECT_FALSE(progress_.DebtMayWait(kTurn, /*due=*/true, 100));
   EXPECT_TRUE(progress_.DebtMayWait(kTurn + 31, false, 100));
+  late_.AnnounceReceives();
+  late_.NoteDelivered(kTurn);
+  late_.NoteExecuted();
+  EXPECT_TRUE(late_.DebtMayWait(kTurn + 1000, false, 100)) << "time alone ends its wait";
+  EXPECT_FALSE(late_.DebtMayWait(kTurn + 1000, /*due=*/true, 100));
   EXPECT_FALSE(progress_.DebtMayWait(kTurn + 32, false, 100));
   EXPECT_TRUE(progress_.DebtMayWait(kTurn + 1, false, kMuch - 1));
   EXPECT_FALSE(progress_.DebtMayWait(kTurn + 1, false, kMuch));

@@ -1,8 +1,5 @@
 #include "verbs/soft/soft_queue_pair.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,13 +20,11 @@ constexpr useconds_t kLookAgainUs = 50;
 
 // Throws away what has come, and tells how much the peer's kernel does not have. 0 also if the peer
 // has ended.
-int StillUnderWay(int fd, bool* heard) {
+size_t StillUnderWay(SoftStream* stream, bool* heard) {
   char ignored[16 << 10];
   ssize_t got;
-  while ((got = recv(fd, ignored, sizeof(ignored), MSG_DONTWAIT)) > 0) *heard = true;
-  if (got == 0 || (errno != EAGAIN && errno != EINTR)) return 0;
-  int left = 0;
-  return ioctl(fd, SIOCOUTQ, &left) == 0 ? left : 0;
+  while ((got = stream->Discard(ignored, sizeof(ignored))) > 0) *heard = true;
+  return got == 0 || errno != EAGAIN ? 0 : stream->Unsent();
 }
 
 }  // namespace
@@ -166,8 +161,8 @@ void SoftQueuePair::TakeBack(SoftLane* lane) {
   if (connection_.ready()) Pump();
 }
 
-bool SoftQueuePair::DebtMayWait(uint64_t turn, bool sleeping) const {
-  return shared_.progress.DebtMayWait(turn, sleeping, landing_.message().total);
+bool SoftQueuePair::DebtMayWait(uint64_t turn, bool due) const {
+  return shared_.progress.DebtMayWait(turn, due, landing_.message().total);
 }
 
 void SoftQueuePair::PayDebt() {
@@ -191,18 +186,18 @@ void SoftQueuePair::AwaitPeersKernel() {
   if (!connection_.ready()) return;
   for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) {
     lane->Recall();
-    if (lane->up()) shutdown(lane->stream.fd(), SHUT_WR);
+    if (lane->up()) lane->stream.EndSending();
   }
   const Clock& clock = *shared_.context->clock;
   std::atomic<int64_t>& in_vain_ns = shared_.context->waited_in_vain_ns;
   int64_t moved_ns = clock.NowNs();
   const bool is_short = !left || moved_ns < in_vain_ns.load() + kShortAfterNs;
-  int64_t before = 0;
+  size_t before = 0;
   for (;; usleep(kLookAgainUs)) {
-    int64_t under_way = 0;
+    size_t under_way = 0;
     bool heard = false;
     for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) {
-      if (lane->up()) under_way += StillUnderWay(lane->stream.fd(), &heard);
+      if (lane->up()) under_way += StillUnderWay(&lane->stream, &heard);
     }
     if (under_way == 0) return;
     const int64_t now_ns = clock.NowNs();

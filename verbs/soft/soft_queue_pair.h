@@ -56,7 +56,7 @@ class SoftQueuePair final : public QueuePair {
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
   void PayDebt();  // Sends acknowledgements that are due and that nothing else will carry.
   // Whether another frame may still carry them: an answer of ours, or our next request.
-  bool DebtMayWait(uint64_t turn, bool sleeping) const;
+  bool DebtMayWait(uint64_t turn, bool due) const;
   void OnTimer(int64_t now_ns);
   int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none is set.
   void WatchLanes() { connection_.WatchLanes(); }

@@ -37,7 +37,7 @@ void SoftReceiver::TakeParked() {
         Leave(lane.get());
       }
     }
-  } while (connection_->ready() && landing_->changes() != before);
+  } while (landing_->changes() != before);
 }
 
 bool SoftReceiver::Read(SoftLane* lane) {

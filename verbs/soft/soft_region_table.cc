@@ -20,9 +20,7 @@ bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_b
 }  // namespace
 
 SoftRegionTable::SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random)
-    : random_(std::move(random)) {
-  // At full size from the start, because keys are retired with each transfer.
-  retired_.reserve(kRetiredKeysKept);
+    : random_(std::move(random)), retired_(kRetiredKeysKept) {
   taken_.reserve(2 * kRetiredKeysKept);
 }
 
@@ -96,7 +94,6 @@ void SoftRegionTable::Unpin(SoftRegionRecord* record) {
 }
 
 void SoftRegionTable::Retire(uint32_t key) {
-  if (retired_.size() < kRetiredKeysKept) return retired_.push_back(key);
   taken_.erase(retired_[oldest_retired_]);
   retired_[oldest_retired_] = key;
   oldest_retired_ = (oldest_retired_ + 1) % kRetiredKeysKept;

@@ -58,7 +58,7 @@ class SoftRegionTable {
   absl::flat_hash_map<uint32_t, SoftRegionRecord*> remote_ ABSL_GUARDED_BY(mu_);
   // Keys in use or retired recently.
   absl::flat_hash_set<uint32_t> taken_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // A ring, once it is full.
+  std::vector<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // A ring; 0 is no key.
   size_t oldest_retired_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<uint32_t> drawn_ ABSL_GUARDED_BY(mu_);  // Random numbers that were not used yet.
 };

@@ -51,6 +51,7 @@ void SoftSendRing::Post(const SendWork& work) {
   SoftSend& send = at(end_);
   send = SoftSend();
   send.id = work.id;
+  send.owner = work.inline_data ? nullptr : work.owner;
   send.op = work.op;
   send.signaled = work.signaled;
   send.remote_address = work.remote_address;

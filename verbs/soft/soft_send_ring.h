@@ -14,6 +14,7 @@ namespace tryst {
 // A work from PostSend(), until it is given back.
 struct SoftSend {
   uint64_t id = 0;
+  const void* owner = nullptr;
   uint64_t remote_address = 0;
   uint64_t total = 0;
   uint64_t assigned = 0;   // Bytes assigned to lanes.

@@ -255,7 +255,7 @@ void SoftSender::AddMessageFrame(SoftLane* lane) {
     send.assigned += header.bytes;
   }
   ++send.unwritten_frames;
-  lane->out->Add(header, payload, count, i);
+  lane->out->Add(header, payload, count, i, send.owner);
   if (send.assigned == send.total) sends.Advance();
 }
 

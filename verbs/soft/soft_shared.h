@@ -26,11 +26,11 @@ struct SoftShared {
         queue_pair(its_queue_pair),
         options(its_options),
         number(its_number),
-        token(its_context->NewToken()),
+        token(its_context->NewTokenOf(its_options)),
         sends(its_context, its_options),
         receives(its_options),
         reads(its_context->options.limits.max_reads_in_flight),
-        progress(its_options, &receives),
+        progress(its_options, its_context->options.ack_delay > absl::ZeroDuration(), &receives),
         waits(its_context->options, its_options) {}
 
   // The peer is owed an acknowledgement, which waits some turns for another frame to carry it.

@@ -2,8 +2,10 @@
  *
  * It does what client.py does, by the calls that C has: it obeys the same lines and writes the same
  * history. */
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -55,6 +57,14 @@ static void Sleep(double seconds) {
 static void Die(const char* what) {
   fprintf(stderr, "%s: %s\n", life, what);
   exit(70);
+}
+
+/* The log says where it was, as the machine may keep no core. */
+static void Crash(int number) {
+  void* frames[64];
+  backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+  signal(number, SIG_DFL);
+  raise(number);
 }
 
 /* As zlib's crc32 and adler32. */
@@ -458,14 +468,19 @@ static void Ahead(stream_t* stream) {
       while (out_of[k] < AHEAD && out_of[k] < stream->left[k]) {
         const int64_t timeout = Timeout(stream);
         const tryst_recv_item item = {stream->key_texts[k], NULL};
+        tryst_status* status;
         out_t* out = outs;
         while (out->stream != NULL) ++out;
         out->key = k;
         out->call = BeginReceive(stream, (uint32_t)k, timeout, "fresh");
         out->stream = stream;
-        if (tryst_recv_start(server, stream->first, &item, 1, NULL, timeout, queue, out,
-                             &out->op) != NULL) {
-          Die("a receive does not start");
+        status =
+            tryst_recv_start(server, stream->first, &item, 1, NULL, timeout, queue, out, &out->op);
+        if (status != NULL) { /* The step was cleaned up just now. */
+          EndFailed(out->call, status);
+          tryst_status_free(status);
+          out->stream = NULL;
+          break;
         }
         ++out_of[k];
         ++total;
@@ -598,9 +613,13 @@ static void BySteps(stream_t* stream) {
         for (k = 0; k < stream->keys; ++k) {
           call[k] = BeginReceive(stream, (uint32_t)(i * stream->keys + k), timeout, "each");
         }
-        if (tryst_plan_recv_start(plan, stream->first + i, NULL, options, timeout, NULL, NULL,
-                                  &op) != NULL) {
-          Die("a plan does not start");
+        tryst_status* const status =
+            tryst_plan_recv_start(plan, stream->first + i, NULL, options, timeout, NULL, NULL, &op);
+        if (status != NULL) { /* The step was cleaned up just now. */
+          for (k = 0; k < stream->keys; ++k) worst = EndFailed(call[k], status);
+          tryst_status_free(status);
+          AfterFailure(stream, worst);
+          break;
         }
         tryst_op_wait(op, -1);
       }
@@ -627,6 +646,7 @@ static void BySteps(stream_t* stream) {
       }
       if (any) AfterFailure(stream, worst);
       if (tries == 0) tryst_op_free(op);
+      if (tries > 0 && worst == TRYST_UNAVAILABLE) --tries; /* Nobody took it: it is still there. */
     }
   }
   tryst_plan_free(plan);
@@ -771,6 +791,9 @@ int main(int argc, char** argv) {
   int i, random;
   if (argc < 3) return 2;
   life = argv[1];
+  signal(SIGSEGV, Crash);
+  signal(SIGBUS, Crash);
+  signal(SIGABRT, Crash);
   snprintf(path, sizeof(path), "%s/%s.history", argv[2], life);
   history = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
   if (history < 0) Die("no history");

@@ -12,6 +12,7 @@ FOLDER/LIFE.history (checker.py has the form). It judges nothing.
 A stream's bytes come from a pool of chance that each life draws; a head before them says what they are.
 """
 import asyncio
+import faulthandler
 import itertools
 import os
 import random
@@ -301,8 +302,14 @@ class Stream:
             while len(out) < min(AHEAD, left[key]):
                 timeout = self.timeout()
                 call = self.history.receive(self.name, key, timeout, "fresh")
-                receive = step.recv_many([f"k{key}"], self.peer, timeout)
+                try:
+                    receive = step.recv_many([f"k{key}"], self.peer, timeout)
+                except tryst.errors.Error as error:  # The step was cleaned up just now.
+                    self.history.failed(call, error)
+                    break
                 out[asyncio.ensure_future(end(receive, call))] = (receive, call)
+            if not out:
+                continue
             if self.random.random() < 0.1:
                 self.cancel(*self.random.choice(list(out.values())))
             done, _ = await asyncio.wait(out, return_when=asyncio.FIRST_COMPLETED)
@@ -445,6 +452,7 @@ class Client:
 
 
 def main():
+    faulthandler.enable()  # The log says where it crashed, as the machine may keep no core.
     life, folder = sys.argv[1:3]
     Client(life, folder, dict(word.split("=", 1) for word in sys.argv[3:])).run()
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""interfaces.py [--print]: what the adapters use and override of vLLM, verl and Ray has the parameters that interfaces.txt
+"""interfaces.py [--print]: what the adapters use and override of vLLM, verl, LMCache and Ray has the parameters that interfaces.txt
 says, and ours take what their bases do. ADAPTERS=real asks the packages, otherwise the stubs are asked."""
 import importlib
 import inspect
@@ -13,6 +13,9 @@ LIST = pathlib.Path(__file__).with_name("interfaces.txt")
 OURS = {"vllm.distributed.weight_transfer.base:WeightTransferEngine": "tryst.vllm_weights:WorkerEngine",
         "vllm.distributed.weight_transfer.base:TrainerWeightTransferEngine": "tryst.vllm_weights:TrainerEngine",
         "verl.checkpoint_engine.base:CheckpointEngine": "tryst.verl_weights:TrystCheckpointEngine",
+        "lmcache.v1.distributed.transfer_channel.abstract:TransferChannelServer": "tryst.lmcache:TrystServer",
+        "lmcache.v1.distributed.transfer_channel.abstract:TransferChannelClient": "tryst.lmcache:TrystClient",
+        "lmcache.v1.distributed.transfer_channel.abstract:TransferChannelContext": "tryst.lmcache:TrystContext",
         "ray.experimental.rdt.tensor_transport_manager:TensorTransportManager": "tryst.ray_transport:Transport"}
 
 
@@ -38,7 +41,7 @@ def main():
         try:
             found = parameters(find(name))
         except ImportError as error:
-            if stubs.REAL and not name.startswith("ray."):
+            if stubs.REAL and not name.startswith(("ray.", "lmcache.")):
                 raise
             skipped.add(f"{name.partition('.')[0]}: {error}")
             continue

@@ -40,8 +40,8 @@ class Remote:
 
     def begin(self, name, *arguments):
         for known in (self.connection, None):  # What was known may be that of a process before.
-            self.connection = known or multiprocessing.connection.Client(self.path, "AF_UNIX")
             try:
+                self.connection = known or multiprocessing.connection.Client(self.path, "AF_UNIX")
                 return self.connection.send((name, arguments))
             except OSError:
                 self.connection = None

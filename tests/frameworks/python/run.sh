@@ -36,7 +36,7 @@ cd "$work" || exit 1
 check "install the wheel alone" "$python" -m pip install -q --no-index --no-deps "$wheel"
 check "import" "$python" -c 'import tryst; print(tryst.__version__)'
 size=$(stat -c %s "$wheel")
-check "the wheel has 16.5 MB at most" test "$size" -le 16500000
+check "the wheel has 9 MB at most" test "$size" -le 9000000
 check "two processes" "$python" "$root/tests/release/two_processes.py"
 check "the examples in C from their archive" "$root/tests/release/sdk/self_contained.sh" "$bin/sdk_c.tar.gz"
 if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" auditwheel abi3audit ziglang >pip.log 2>&1; then
@@ -54,6 +54,8 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   for group in Values Waiting Asyncio Plans Memory Frameworks Devices Processes Documentation; do
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
+  check "selections, groups and regions" "$python" -X faulthandler "$here/test_selections.py"
+  check "LMCache's transfer channel over stubs, a peer killed" "$python" -X faulthandler "$here/test_lmcache.py"
   check "weights" "$python" -X faulthandler "$here/test_weights.py"
   if "$python" -c "import torch" 2>pip.log; then
     check "weights of torch" "$python" -X faulthandler "$here/test_torch_weights.py"
@@ -64,7 +66,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   check "vLLM's engines over stubs, processes killed" "$python" -X faulthandler "$here/test_vllm.py"
   check "weights between four processes" "$python" "$root/bench/weights.py" --quick
   check "what has changed of weights" "$python" "$root/bench/weights_delta.py" --quick
-  check "the interfaces of vLLM and verl, as stubs" "$python" "$here/interfaces.py"
+  check "the interfaces of vLLM, verl and LMCache, as stubs" "$python" "$here/interfaces.py"
   check "verl's checkpoint engine over stubs, an actor killed" "$python" -X faulthandler "$here/test_verl.py"
   if command -v valgrind >/dev/null; then
     check "instructions an array" "$python" "$root/bench/python_counts.py" --check

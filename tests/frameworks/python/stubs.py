@@ -1,4 +1,4 @@
-"""Stand-ins for torch, vLLM and verl: what the adapters use of them, with the names and signatures of interfaces.txt.
+"""Stand-ins for torch, vLLM, verl and LMCache: what the adapters use of them, with the names and signatures of interfaces.txt.
 
 install() puts them where imports find them. With ADAPTERS=real it is torch, vLLM and verl's base.py themselves.
 """
@@ -318,6 +318,112 @@ def _around_verl():
     sys.modules["verl.utils.ray_utils"].auto_await = lambda function: function
 
 
+# ---- LMCache ----
+
+@dataclasses.dataclass(frozen=True)
+class L1MemoryDesc:
+    ptr: int
+    size: int
+    align_bytes: int
+    stable_registration_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferChannelAddress:
+    offset: int
+    size: int
+
+
+@dataclasses.dataclass
+class TransferChannelReadResult:
+    finished: bool
+    succeeded_mask: list = dataclasses.field(default_factory=list)
+
+    def is_finished(self):
+        return self.finished
+
+
+class TransferChannelServer(abc.ABC):
+    @abc.abstractmethod
+    def __init__(self, listen_url, advertise_url, l1_memory_desc):
+        ...
+
+    @abc.abstractmethod
+    def close(self):
+        ...
+
+
+class TransferChannelClient(abc.ABC):
+    @abc.abstractmethod
+    def __init__(self, transfer_channel_server_url):
+        ...
+
+    @abc.abstractmethod
+    def submit_read(self, local_addresses, remote_addresses):
+        ...
+
+    @abc.abstractmethod
+    def query_read_status(self, task_id):
+        ...
+
+    @abc.abstractmethod
+    def close(self):
+        ...
+
+
+class TransferChannelContext(abc.ABC):
+    @abc.abstractmethod
+    def get_transfer_channel_server(self):
+        ...
+
+    @abc.abstractmethod
+    def get_transfer_channel_client(self, peer_advertise_url):
+        ...
+
+    @abc.abstractmethod
+    def remove_transfer_channel_client(self, peer_advertise_url):
+        ...
+
+    @abc.abstractmethod
+    def get_transfer_channel_address(self, lmcache_addresses):
+        ...
+
+    @abc.abstractmethod
+    def get_num_connected_clients(self):
+        ...
+
+    @abc.abstractmethod
+    def close(self):
+        ...
+
+
+_channels = {}
+
+
+def register_transfer_channel_factory(transfer_channel_type, factory):
+    if transfer_channel_type in _channels:
+        raise ValueError(f"Transfer channel factory already registered: {transfer_channel_type!r}")
+    _channels[transfer_channel_type] = factory
+
+
+def create_transfer_channel_context(transfer_channel_type, l1_memory_desc, listen_url, advertise_url, **kwargs):
+    return _channels[transfer_channel_type](l1_memory_desc=l1_memory_desc, listen_url=listen_url, advertise_url=advertise_url,
+                                            **kwargs)
+
+
+def _lmcache():
+    for name in "lmcache", "lmcache.v1", "lmcache.v1.distributed":
+        _module(name)
+    _module("lmcache.v1.distributed.internal_api", L1MemoryDesc=L1MemoryDesc)
+    channel = "lmcache.v1.distributed.transfer_channel"
+    _module(channel)
+    _module(channel + ".api", TransferChannelAddress=TransferChannelAddress, TransferChannelReadResult=TransferChannelReadResult)
+    _module(channel + ".abstract", TransferChannelServer=TransferChannelServer, TransferChannelClient=TransferChannelClient,
+            TransferChannelContext=TransferChannelContext)
+    _module(channel + ".factory", register_transfer_channel_factory=register_transfer_channel_factory,
+            create_transfer_channel_context=create_transfer_channel_context)
+
+
 def install():
     if REAL:
         _around_verl()
@@ -325,3 +431,4 @@ def install():
         _torch()
         _vllm()
         _verl()
+        _lmcache()

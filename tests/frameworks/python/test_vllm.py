@@ -181,7 +181,7 @@ class Trainer:
         adapters.register_vllm()
         self.source, self.client = globals()[kind](rank, trainers), Client(paths)
         info = TrainerInfo(rank=rank, address=address, trainers=trainers, workers=len(paths), token=token, first=first,
-                           permit=PERMIT, timeout=TIMEOUT)
+                           permit=PERMIT, timeout=TIMEOUT, hold_bytes=1 << 24)
         self.engine = WeightTransferTrainerFactory.trainer_init(info, client=self.client, source=self.source)
 
     def send(self, value, kill=()):

@@ -76,6 +76,27 @@ class Weights(unittest.TestCase):
             version.publish("w", w)
         return owner, w
 
+    def test_borrowed_arrays(self):
+        owner = self.owner(keep=1)
+        owner.declare([Layout("w", "float32", (4, 3))])
+        member, into = self.member("observer"), numpy.zeros((4, 3), "f")
+        w = numpy.arange(12, dtype="f").reshape(4, 3)
+        with owner.version(5) as version:
+            with self.assertRaisesRegex(ValueError, "not dense"):
+                version.publish("w", numpy.zeros((3, 4), "f").T, borrow=True)
+            version.publish("w", w, borrow=True)
+        with self.assertRaisesRegex(TimeoutError, "version 5 still has 1 boxes"):
+            owner.release(5, timeout=0.1)
+        owner.release(5, "copy")
+        w[:] = -1
+        member.fetch(5, {"w": into})
+        numpy.testing.assert_array_equal(into, numpy.arange(12, dtype="f").reshape(4, 3))
+        with owner.version(6) as version:
+            version.publish("w", w, borrow=True)
+        asyncio.run(owner.arelease(6, "drop"))
+        with self.assertRaisesRegex(tryst.Aborted, "released version 6"):
+            member.fetch(6, {"w": into})
+
     def following(self, member):
         """A member that follows on a thread, and what it has switched to."""
         switched = []
@@ -263,6 +284,7 @@ class Weights(unittest.TestCase):
             self.until(lambda: member.serves() == (6, True))
         self.assertEqual(members[0].fetch("active", ["w"]).number, 6)
         self.assertIn("version 6 is active", owner.explain())
+        self.assertEqual(owner.members(), 2)
         # Without the leader nobody may serve.
         owner.close()
         self.until(lambda: members[0].serves() == (0, False))

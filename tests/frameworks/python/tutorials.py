@@ -36,8 +36,8 @@ def main():
         assert "step 50: off by 0.00" in ps, ps
         assert all("learned: off by 0.00" in said for said in workers), workers
         trainer, *readers = run("weights.py", ("trainer", ["2"]), [("reader", ["0"]), ("reader", ["1"])], token)
-        assert "version 4: 2 readers have it" in trainer, trainer
-        assert all("filled 5 times" in said for said in readers), readers
+        assert "version 5: all serve it" in trainer, trainer
+        assert all("none of two versions; the last one of version 5" in said for said in readers), readers
     print("2 programs in 6 processes")
 
 

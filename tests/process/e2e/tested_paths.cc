@@ -17,7 +17,8 @@ std::vector<TestedPath> TestedPaths() {
   }
   return {{"Soft", {"--nic=soft", "--shm=off"}, "over rdma/soft"},
           {"Shm", {"--nic=soft", "--shm=on"}, "over shm: "},
-          {"Grpc", {"--protocol=grpc"}, "grpc to "}};
+          {"Grpc", {"--protocol=grpc", "--nic=calls"}, "grpc to "},
+          {"GrpcStream", {"--protocol=grpc"}, "over grpc/stream: "}};
 }
 
 }  // namespace tryst

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -206,6 +207,27 @@ TEST_P(VerifyTest, ManyThatRecurAreNotHeldUp) {
   EXPECT_LT(absl::Now() - begun, absl::Seconds(25)) << consumer_->Explain("");
   const TraceVerdict verdict = VerifyTraces(Dumps());
   EXPECT_TRUE(verdict.breaches.empty()) << Words(verdict).substr(0, 4000);
+}
+
+// A request over a NIC has 16 bits of how often its slot was used.
+TEST_P(VerifyTest, ASlotThatWasUsedMoreOftenThanARequestSaysIsOneAtBothEnds) {
+  const int times = absl::StrContains(GetParam().path, "rdma") ? 66'000 : 1000;
+  auto here = consumer_->steps()->StartStep(1);
+  auto there = producer_->steps()->StartStep(1);
+  ASSERT_TRUE(here.ok() && there.ok());
+  const Tensor tensor = *Tensor::Allocate(DType::kUint32, TensorShape({1}));
+  for (int i = 0; i < times; ++i) {
+    ASSERT_TRUE((*there)->Send(Key(0), {}, tensor, false).ok());
+    ++open_;
+    (*here)->RecvAsync(Key(0), RecvArgs(), [this](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      --open_;
+    });
+    while (open_ > 0) std::this_thread::yield();
+  }
+  const TraceVerdict verdict = VerifyTraces(Dumps());
+  EXPECT_TRUE(verdict.breaches.empty()) << Words(verdict).substr(0, 4000);
+  EXPECT_LE(verdict.alone, 8u) << "the oldest of one end may be overwritten";
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryPath, VerifyTest, ::testing::ValuesIn(TestedPaths()),

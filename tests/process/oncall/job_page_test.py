@@ -172,7 +172,7 @@ class OfThreePaths(unittest.TestCase):
         self.ps = self.puppet("ps", "--shm=on")
         self.consumers = {"shm": self.puppet("near", "--shm=on", join=[self.ps]),
                           "rdma/soft": self.puppet("far", "--shm=off", join=[self.ps]),
-                          "grpc": self.puppet("plain", join=[self.ps], protocol="grpc")}
+                          "grpc/stream": self.puppet("plain", join=[self.ps], protocol="grpc")}
 
     def transfer(self, step):
         for consumer in self.consumers.values():
@@ -189,7 +189,7 @@ class OfThreePaths(unittest.TestCase):
         job = eventually(lambda: len(page.job()["edges"]) == 3 and page.job())
         self.assertTrue(job, page.job())
         edges = {way: (bad, why) for _, _, way, bad, *_, why in job["edges"]}
-        self.assertEqual({way: edge[0] for way, edge in edges.items()}, {"shm": 0, "rdma/soft": 0, "grpc": 0}, edges)
+        self.assertEqual({way: edge[0] for way, edge in edges.items()}, {"shm": 0, "rdma/soft": 0, "grpc/stream": 0}, edges)
         table = tryst("top", "--count=1", "--join=" + self.ps.place)
         self.assertNotIn("e+", table)
         why = browser.missing()

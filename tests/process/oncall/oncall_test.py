@@ -146,10 +146,10 @@ class OnCall(unittest.TestCase):
         answer = tryst_json("explain", self.worker.place, plain.name)
         paths = {path["path"]: path for path in answer["paths"]}
         self.assertEqual(paths["rdma/soft"]["state"], "turned down")
-        self.assertIn("there is: grpc", paths["rdma/soft"]["why"])
+        self.assertIn("there is: grpc/stream, grpc", paths["rdma/soft"]["why"])
         self.assertFalse(paths["rdma/soft"]["in_use"])
-        self.assertTrue(paths["grpc"]["in_use"])
-        self.assertEqual(paths["grpc"]["done"], 1)
+        self.assertTrue(paths["grpc/stream"]["in_use"])
+        self.assertEqual(paths["grpc/stream"]["done"], 1)
         answer = tryst_json("explain", self.worker.place, self.ps.name)
         paths = {path["path"]: path for path in answer["paths"] if path["role"] == "fetch"}
         used = [path for path in paths.values() if path["in_use"]]
@@ -242,7 +242,7 @@ class OnCall(unittest.TestCase):
     def test_how_fast_is_the_way_from_here_to_there(self):
         near = self.puppet("near", "--nic=auto")
         for peer, flag, path in ((self.ps, "--nic=soft", "rdma/soft"), (near, "--nic=auto", "shm"),
-                                 (self.ps, "--protocol=grpc", "grpc")):
+                                 (self.ps, "--protocol=grpc", "grpc/stream")):
             told = tryst_json("bench", peer.place, "--open_cluster", "--job=bench", flag,
                               "--listen=127.0.0.1:0")
             self.assertEqual(told["peer"], peer.name)

@@ -2,6 +2,7 @@
 #define TRYST_TESTS_PROCESS_PAIR_POOL_COUNTERS_H_
 
 #include <cstdint>
+#include <map>
 #include <utility>
 
 #include "channel/pool/channel_pool.h"
@@ -31,6 +32,19 @@ inline FetchCounters ShmFetched(const ChannelPool& pool) {
 }
 inline ServeCounters ShmServed(const ChannelPool& pool) {
   return SumOver<ShmTransport>(pool, &ShmTransport::serve_counters);
+}
+// The bytes of each landing memory that channels know of as lent, and as waited for.
+using LandingBytes = std::map<const LandingPool*, std::pair<uint64_t, uint64_t>>;
+inline void AddLandings(const ChannelPool& pool, LandingBytes* known) {
+  for (const auto& transport : pool.transports()) {
+    const auto* rdma = dynamic_cast<const RdmaTransport*>(transport.get());
+    if (rdma == nullptr) continue;
+    uint64_t lent = 0;
+    uint64_t waiting = 0;
+    const LandingPool* landings = rdma->AddLent(&lent, &waiting);
+    (*known)[landings].first += lent;
+    (*known)[landings].second += waiting;
+  }
 }
 // How many bytes peers may write: now, and at most so far.
 inline std::pair<uint64_t, uint64_t> PinnedBytes(const ChannelPool& pool) {

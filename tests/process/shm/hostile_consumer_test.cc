@@ -108,6 +108,7 @@ class HostileConsumerTest : public ::testing::Test {
     memory_ = *std::move(memory);
     view_ = shm_wire::LinkView(memory_->data(), packet.sizes);
     cells_ = packet.sizes.cells;
+    proof_.assign(packet.probe, packet.probe + sizeof(packet.probe));
     requests_ = RingWriter<shm_wire::kRequestCellBytes>(view_.requests, packet.sizes.cells,
                                                         &view_.header->requests_read);
     packet.type = shm_wire::PacketType::kReady;
@@ -219,6 +220,7 @@ class HostileConsumerTest : public ::testing::Test {
   std::unique_ptr<SharedMemory> memory_;
   shm_wire::LinkView view_;
   uint32_t cells_ = 0;
+  std::string proof_;  // What is to be read in the producer's memory.
   RingWriter<shm_wire::kRequestCellBytes> requests_;
 };
 
@@ -491,6 +493,37 @@ TEST_F(WhatWasSentTest, ToAProcessThatHasEndedGoesBack) {
   for (int i = 0; i < 3; ++i) Turn();
   EXPECT_EQ(path_->serving().size(), 0u);
   EXPECT_EQ(Back(), 1);
+}
+
+// Who can guess it need not read it.
+TEST_F(HostileConsumerTest, EachLinkHasAProofOfItsOwn) {
+  const std::string first = proof_;
+  EXPECT_NE(first, std::string(first.size(), '\0'));
+  view_.header->consumer_left.store(shm_wire::kKept);
+  socket_.reset();
+  ASSERT_TRUE(Join(2).ok());
+  EXPECT_NE(proof_, first);
+}
+
+// It has accepted all that it was sent, or waits for something.
+TEST_F(WhatWasSentTest, OnlyWhoGoesBeforeItHasAllIsLogged) {
+  static int lost = 0;
+  lost = 0;
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view text) {
+    lost += absl::StrContains(text, "lost the shm connection");
+  });
+  AcceptOneOfTwo();
+  socket_.reset();
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(lost, 0) << "nothing is under way";
+  ASSERT_TRUE(Join(2).ok());
+  const std::string key = KeyOf(1, 100);
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  socket_.reset();
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(lost, 1);
 }
 
 // It may read its ring later, and accept what is there.

@@ -89,6 +89,15 @@ class HostileProducerTest : public ::testing::Test {
     for (int i = 0; i < 100 && hellos_.answer == nullptr; ++i) Turn();
     ASSERT_NE(hellos_.answer, nullptr) << channel_->Explain();
   }
+  // It ends the link while nothing is out, and the next fetch wants another one.
+  void HangUpAndFetch() {
+    link_.view.header->producer_left.store(shm_wire::kKept);
+    link_.socket.reset();
+    for (int i = 0; i < 100 && channel_->open(); ++i) Turn();
+    Fetch();
+    for (int i = 0; i < 100 && hellos_.answer == nullptr; ++i) Turn();
+    ASSERT_NE(hellos_.answer, nullptr) << channel_->Explain();
+  }
   // How many packets of this type the consumer has sent over the socket.
   int Heard(shm_wire::PacketType type) {
     int heard = 0;
@@ -337,6 +346,14 @@ TEST_F(HostileProducerTest, WhoParksAFetchUnaskedBreaksTheLink) {
   EXPECT_EQ(ended_, 0) << status_;
 }
 
+TEST_F(HostileProducerTest, WhoAnswersASlotThatThereIsNotBreaksTheLink) {
+  Fetch();
+  Open();
+  Answer(UINT16_MAX, LastRequest().generation, kNumber);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(ended_, 0) << "the fetch is asked for over another link";
+}
+
 TEST_F(HostileProducerTest, WhatALifeWasAskedForEndsWithTheNext) {
   Fetch();
   Open();
@@ -424,6 +441,82 @@ TEST_F(HostileProducerTest, ASessionThatIsForgottenEndsWhatWasAsked) {
   Fetch();
   Answer(LastRequest().slot, LastRequest().generation, kNumber);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+TEST_F(HostileProducerTest, AnAnswerInASlotWithoutAFetchBreaksTheLink) {
+  Fetch();
+  Open();
+  const uint16_t other = LastRequest().slot == 0 ? 1 : 0;
+  Answer(other, 1, kNumber);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(ended_, 0) << "the fetch is asked for over another link";
+}
+
+// Another link may bring a right one, but not for ever.
+TEST_F(HostileProducerTest, AFetchThatIsAnsweredWronglyAgainAndAgainEnds) {
+  Fetch();
+  int links = 0;
+  for (; links < 20 && ended_ == 0; ++links) {
+    for (int i = 0; i < 10'000 && hellos_.answer == nullptr; ++i) Turn();
+    Open();
+    Say(shm_wire::CellType::kMore, LastRequest());
+    EXPECT_EQ(channel_->Counted().breaks, static_cast<uint64_t>(links) + 1);
+  }
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(links, 3);
+  EXPECT_TRUE(absl::IsDataLoss(status_)) << status_;
+}
+
+// Its memory cannot be read where it says: it is told so, and answers otherwise.
+TEST_F(HostileProducerTest, WhatCannotBeReadIsAskedForOtherwise) {
+  link_.lends = true;
+  for (const int64_t bytes : {int64_t{4}, int64_t{8 << 20}}) {
+    Fetch(*Tensor::Allocate(DType::kUint8, {bytes}));
+    if (!channel_->open()) Open(1);
+    const shm_wire::CellHead request = LastRequest();
+    link_.view.slots[request.slot].loan.store(shm_wire::kLent);
+    AnswerPull(request, bytes, reinterpret_cast<const void*>(uintptr_t{1} << 46));
+    for (int i = 0; i < 20; ++i) Turn();
+    EXPECT_EQ(Count([](const shm_wire::CellHead& head) {
+                return head.type == shm_wire::CellType::kPulled &&
+                       head.flags == shm_wire::kPullFailed;
+              }),
+              bytes == 4 ? 1u : 2u);
+    EXPECT_EQ(link_.view.slots[request.slot].loan.load(), uint32_t{shm_wire::kLent});
+    EXPECT_EQ(ended_, bytes == 4 ? 0 : 1) << status_;
+    Fail(request);
+    EXPECT_TRUE(absl::IsInternal(status_)) << status_;
+  }
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_EQ(channel_->Counted().pulled, 0u);
+}
+
+// A path is tried before anybody needs it: only an answer shows that it works.
+TEST_F(HostileProducerTest, WhoIsTriedIsAskedForASignAtOnce) {
+  channel_->Probe();
+  Turn();
+  Open();
+  EXPECT_EQ(Written(shm_wire::CellType::kPing), 1u);
+  EXPECT_EQ(user_.usable, 0);
+  shm_wire::ReplyCell pong{};
+  pong.head.type = shm_wire::CellType::kPong;
+  link_.Reply(pong);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(user_.usable, 1);
+}
+
+// It was reached before, so that it has ended since its hello, and its path is good.
+TEST_F(HostileProducerTest, ADoorThatIsShutIsNoReasonToLeaveAPathThatWorked) {
+  bool refused = false;
+  user_.when_refused = [&] { refused = true; };
+  Fetch();
+  Open();
+  Answer(LastRequest().slot, LastRequest().generation, kNumber);
+  HangUpAndFetch();
+  HostileLink::Invite(&hellos_, "tryst-nobody-listens", kProducer, 7);
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_FALSE(refused);
+  EXPECT_EQ(ended_, 1) << status_;
 }
 
 // The memory may hold anything by the time at which it was read.

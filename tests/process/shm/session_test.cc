@@ -2,18 +2,24 @@
 // on, and so does the session, so each tensor must arrive once and in order. This thread turns both
 // ends, on virtual time.
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/crew.h"
 #include "base/guards_reached.h"
 #include "base/log.h"
@@ -70,8 +76,8 @@ class Hellos final : public Bootstrap {
 
 struct End {
   End(VirtualAlarms* alarms, Hellos* hellos, const std::string& self, uint64_t incarnation,
-      const ShmOptions& options)
-      : source(alarms), poller(alarms) {
+      const ShmOptions& options, const Clock* clock = nullptr)
+      : source(alarms), poller(clock != nullptr ? clock : alarms) {
     ArenaOptions memory;
     memory.cap_bytes = 16 << 20;
     memory.seed = incarnation << 20;
@@ -924,6 +930,156 @@ TEST_F(SessionTest, ThatASegmentIsGoneIsToldOnce) {
   for (int i = 0; i < 1000 && !fetched[0].ended; ++i) Turn();
   EXPECT_EQ(fetched[0].number, 2) << fetched[0].status;
   EXPECT_EQ(channel_->Counted().breaks, 0u);
+}
+
+// One of the consumer's view; its number is the next segment's. That of parts is never gone.
+TEST_F(SessionTest, ASegmentThatIsGoneIsMappedNoLongerAndItsNumberIsUsedAgain) {
+  constexpr int64_t kBytes = 3 << 20;  // One fits into the first segment.
+  Open(ShmOptions());
+  const auto mapped = [] {
+    int count = 0;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);)
+      count += absl::StrContains(line, "memfd:tryst");
+    return count;
+  };
+  const auto fetch = [this](const char* edge, int64_t destination_bytes, int number) {
+    Fetched fetched;
+    Fetch(Key(edge), destination_bytes, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    EXPECT_EQ(fetched.number, number) << fetched.status;
+  };
+  Send(Key("first"), kBytes, 1, /*in_arena=*/true);
+  fetch("first", 0, 1);
+  Send(Key("parts"), 40'000, 2, /*in_arena=*/false);
+  fetch("parts", 40'000, 2);
+  ASSERT_EQ(channel_->Counted().in_parts, 1u);
+  for (int i = 0; i < 100; ++i) Turn();
+  const int before = mapped();
+  for (int round = 0; round < 3; ++round) {
+    for (const char* const edge : {"a", "b"}) Send(Key(edge), kBytes, 3 + round, true);
+    ASSERT_EQ(producer_->arena->counters().segments, 2u);
+    for (const char* const edge : {"a", "b"}) fetch(edge, 0, 3 + round);
+    Send(Key("parts"), 40'000, 2, false);
+    fetch("parts", 40'000, 2);
+    for (int i = 0; i < 100; ++i) Turn();
+    for (int i = 0; i < 2; ++i) producer_->arena->Trim();
+    EXPECT_EQ(producer_->arena->counters().segments, 1u);
+    for (int i = 0; i < 10; ++i) Turn();
+    EXPECT_EQ(mapped(), before) << round;
+    Send(Key("parts"), 40'000, 2, false);
+    fetch("parts", 40'000, 2);
+    EXPECT_EQ(channel_->Counted().breaks, round == 2 ? 1u : 0u);
+    if (round != 1) continue;
+    SayNonsense(LinkSide::kConsumer);  // Numbers begin anew with the next link.
+    for (int i = 0; i < 10; ++i) Turn();
+  }
+}
+
+TEST_F(SessionTest, WhatIsSaidOverAllLinksIsCounted) {
+  Open(ShmOptions());
+  uint64_t messages = 0;
+  for (int link = 0; link < 3; ++link) {
+    for (int i = 0; i < 20 - 5 * link; ++i) {
+      Fetched fetched;
+      Send(Key("edge"), 8, 1, false);
+      Fetch(Key("edge"), 0, &fetched);
+      for (int turn = 0; turn < 1000 && !fetched.ended; ++turn) Turn();
+      ASSERT_EQ(fetched.number, 1) << fetched.status;
+    }
+    const uint64_t now = channel_->Counted().messages;
+    EXPECT_GE(now, messages + static_cast<uint64_t>(20 - 5 * link));
+    messages = now;
+    SayNonsense(LinkSide::kConsumer);
+    for (int i = 0; i < 10; ++i) Turn();
+  }
+}
+
+// As where the process has no descriptor left for it.
+TEST_F(SessionTest, ATransportThatCouldNotOpenGoes) {
+  Open(ShmOptions());
+  rlimit was{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
+  rlimit none = was;
+  none.rlim_cur = 0;
+  TransportContext context;
+  context.poller = &consumer_->poller;
+  context.bootstrap = &hellos_;
+  context.source = &consumer_->source;
+  context.self = kConsumer;
+  auto path = std::make_unique<ShmTransport>(context, consumer_->arena, ShmOptions());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status opened = path->Open();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
+  EXPECT_FALSE(opened.ok());
+  path.reset();
+}
+
+// The memory is its owner's again.
+TEST_F(SessionTest, NothingIsCopiedForAFetchThatHasEnded) {
+  Open(ShmOptions());
+  Send(Key("edge"), 8 << 20, 5, /*in_arena=*/true);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  args.destination = *Tensor::Allocate(DType::kUint8, {8 << 20});
+  uint8_t* const into = static_cast<uint8_t*>(args.destination.mutable_data());
+  memset(into, 0, args.destination.bytes());
+  const size_t last = args.destination.bytes() - 1;
+  Fetched fetched;
+  FetchWith(Key("edge"), args, &fetched);
+  for (int i = 0; i < 1000 && into[0] == 0; ++i) Turn();
+  ASSERT_EQ(into[0], 5);
+  ASSERT_EQ(into[last], 0) << "it is copied in one turn";
+  cancellation.StartCancel();
+  for (int i = 0; i < 1000 && !fetched.ended; ++i) Turn();
+  EXPECT_TRUE(absl::IsCancelled(fetched.status)) << fetched.status;
+  const std::vector<uint8_t> then(into, into + last + 1);
+  for (int i = 0; i < 200; ++i) Turn();
+  EXPECT_EQ(memcmp(then.data(), into, then.size()), 0);
+  EXPECT_EQ(into[last], 0);
+}
+
+// ---- Who has nothing to do ----
+
+class CountedClock final : public Clock {
+ public:
+  int64_t NowNs() const override {
+    ++reads;
+    return SteadyClock().NowNs();
+  }
+  mutable std::atomic<int64_t> reads{0};
+};
+
+// A thread that sleeps reads no clock.
+TEST_F(SessionTest, AProducerWhoseTensorsAreAllAcceptedSleeps) {
+  CountedClock clock;
+  Open(ShmOptions());
+  StopProducer();
+  producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_, &clock);
+  Send(Key("edge"), 100'000, 3, /*in_arena=*/true);
+  Fetched fetched;
+  Fetch(Key("edge"), 0, &fetched);
+  for (int i = 0; i < 10'000 && !fetched.ended; ++i) Turn();
+  ASSERT_EQ(fetched.number, 3) << fetched.status;
+  End* const producer = producer_.get();
+  producer->poller.Start();
+  // Longer than the longest pause between two looks; again where the machine was slow.
+  bool slept = false;
+  for (int i = 0; i < 5 && !slept; ++i) {
+    const int64_t before = clock.reads;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    slept = clock.reads == before;
+  }
+  EXPECT_TRUE(slept);
+  bool drained = false;
+  producer->poller.RunAndWait([&] {
+    producer->path->Close(absl::CancelledError("over"));
+    producer->source.step()->StartAbort(absl::CancelledError("over"));
+  });
+  while (!drained) producer->poller.RunAndWait([&] { drained = producer->path->Drained(); });
+  producer->poller.Stop();
+  producer_.reset();
 }
 
 // ---- What ends while its copy is under way ----

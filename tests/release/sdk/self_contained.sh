@@ -25,7 +25,7 @@ needed=$(readelf -d "$library" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | grep -vE 
 newest=$(readelf -V "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -V | tail -n 1)
 [ "$(printf '%s\nGLIBC_2.28\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.28 ] || { echo "it needs $newest"; exit 1; }
 exports_what_is_declared "$library" "$sdk/include"
-if nm -D --extern-only --defined-only "$library" | awk '{ print $NF }' | grep -vE '^(tryst_[a-z0-9_]+@@)?TRYST_[01]$'; then
+if nm -D --extern-only --defined-only "$library" | awk '{ print $NF }' | grep -vE '^((tryst_[a-z0-9_]+@@)?TRYST_[01]|(_Z9TrystMainiPPc@@)?TRYST_PYTHON)$'; then
   echo "exports what is not the C interface"
   exit 1
 fi

@@ -243,6 +243,8 @@ def pairs():
             name = "%s_to_%s_over_%s" % (producer.capitalize(), consumer, path.split("/")[-1])
             # 0.2.0 speaks another version of shared memory: each refuses the other's hello.
             expected = "rdma/soft" if path == "shm" and producer != consumer else None
+            if path == "grpc" and producer == consumer:  # 0.2.0 knows calls alone.
+                expected = "grpc/stream"
             yield type(name, (Pair, unittest.TestCase), dict(who, path=path, expected=expected, __module__=__name__))
         if producer == "old":
             name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
@@ -258,8 +260,8 @@ def pairs():
                     who["new_flags"] = ("--encrypt=off",)
                 elif mixed and path != "grpc":  # 0.2.0 has no path that is encrypted.
                     who["expected"] = "grpc"
-                elif path == "rdma/soft":
-                    who["expected"] = "rdma/soft-tls"
+                elif not mixed and path != "shm":
+                    who["expected"] = {"rdma/soft": "rdma/soft-tls", "grpc": "grpc/stream" if security == "tls" else "grpc/sealed"}[path]
                 name = "%s_to_%s_over_%s_under_%s" % (producer.capitalize(), consumer, path.split("/")[-1], security)
                 yield type(name, (Pair, unittest.TestCase), dict(who, __module__=__name__))
 

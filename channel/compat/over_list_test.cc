@@ -1,0 +1,74 @@
+#include "channel/compat/over_list.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/transport.pb.h"
+
+namespace tryst {
+namespace {
+
+OverList::Line LineOf(uint64_t number) {
+  return {1, TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                                   "/job:c/replica:0/task:0/device:CPU:0", absl::StrCat(number))
+                 ->At(0, 0)};
+}
+
+// A request that says nothing of an ended fetch but that it is older than the oldest says that its
+// tensor was delivered.
+TEST(OverListTest, WhatIsUnwantedIsNamedBeforeItCountsAsDelivered) {
+  OverList over;
+  for (uint64_t serial = 1; serial <= 5; ++serial) {
+    over.Add(serial, LineOf(serial), /*known=*/true, /*delivered=*/false);
+  }
+  EXPECT_EQ(over.unwanted(), 5u);
+  std::vector<uint64_t> named;
+  for (const uint64_t oldest : {3, 5, 6}) {
+    rpc::FetchRequest request;
+    std::vector<uint64_t> told;
+    over.Fill(&request, 2, {}, &told);
+    EXPECT_EQ(request.oldest_serial(), oldest);
+    EXPECT_EQ(request.over_size(), request.unwanted_size());
+    for (const uint64_t serial : request.unwanted()) {
+      EXPECT_LT(serial, request.oldest_serial());
+      named.push_back(serial);
+    }
+    over.Forget(told);
+  }
+  EXPECT_EQ(named, (std::vector<uint64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(over.unwanted(), 0u);
+}
+
+// The producer must have it back before it hears of a new request of that key.
+TEST(OverListTest, ARequestNamesWhatItsKeyLeftBehind) {
+  OverList over;
+  for (uint64_t serial = 1; serial <= 5; ++serial) {
+    over.Add(serial, LineOf(serial), true, false);
+  }
+  EXPECT_EQ(over.LeftOf(LineOf(5)), std::vector<uint64_t>{5});
+  EXPECT_TRUE(over.LeftOf(LineOf(6)).empty());
+  rpc::FetchRequest request;
+  std::vector<uint64_t> told;
+  over.Fill(&request, 1, over.LeftOf(LineOf(5)), &told);
+  EXPECT_EQ(told, std::vector<uint64_t>{5});
+  over.Forget(told);
+  EXPECT_TRUE(over.LeftOf(LineOf(5)).empty());
+}
+
+TEST(OverListTest, WhatNobodyKnowsOfIsNotNamed) {
+  OverList over;
+  over.Add(1, LineOf(1), /*known=*/false, /*delivered=*/false);
+  over.Add(3, LineOf(3), /*known=*/true, /*delivered=*/true);
+  rpc::FetchRequest request;
+  std::vector<uint64_t> told;
+  over.Fill(&request, 10, {}, &told);
+  EXPECT_EQ(told, std::vector<uint64_t>{3});
+  EXPECT_EQ(request.unwanted_size(), 0);
+  EXPECT_EQ(request.oldest_serial(), 2u) << "the second has not ended";
+}
+
+}  // namespace
+}  // namespace tryst

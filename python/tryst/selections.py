@@ -1,0 +1,165 @@
+"""Which bytes of an array are sent, fetched or filled; groups of fetches, and regions (docs/KV.md)."""
+
+import array
+
+from tryst import _tryst
+
+_INDICES, _RUNS, _SPANS = 1, 2, 3
+REGIONS_STEP = -(2**63) + 46  # Fetches from regions that belong to no step of the program's.
+
+
+def _numbers(source, code):
+    """A buffer of unsigned numbers of that code of the module array, without a copy where it is one."""
+    try:
+        view = memoryview(source)
+    except TypeError:
+        view = None
+    if view is not None and view.format in ((code,) if code == "I" else ("Q", "L")) and view.c_contiguous:
+        return view
+    if hasattr(source, "astype"):  # numpy's, and others that are like it.
+        if source.size and (source.min() < 0 or int(source.max()) >> (32 if code == "I" else 64)):
+            raise ValueError("a selection's numbers must not be negative, nor blocks' above 2**32 - 1")
+        return memoryview(source.astype("uint32" if code == "I" else "uint64", order="C"))
+    if hasattr(source, "tolist"):
+        source = source.tolist()
+    try:
+        return array.array(code, source)
+    except OverflowError as error:
+        raise ValueError(f"a selection's numbers must not be negative, nor blocks' above 2**32 - 1: {error}") from None
+
+
+class _Selection:
+    """`packed` is what the extension takes. A selection can be used any number of times."""
+
+    __slots__ = ("packed",)
+
+
+class Blocks(_Selection):
+    """Blocks of `block_bytes` each, by their numbers, as in a block table: a list or an array of integers."""
+
+    __slots__ = ()
+
+    def __init__(self, ids, block_bytes):
+        self.packed = (_INDICES, block_bytes, _numbers(ids, "I"))
+
+
+class _Rows(_Selection):
+    __slots__ = ()
+
+    def __init__(self, kind, rows, width):
+        if not hasattr(rows, "astype"):
+            rows = [number for row in rows for number in _row(row, width)]
+        elif rows.ndim != 2 or rows.shape[1] != width:
+            raise ValueError(f"the array of a selection must have {width} columns")
+        self.packed = (kind, 0, _numbers(rows, "Q"))
+
+
+def _row(row, width):
+    row = tuple(row)
+    if len(row) != width:
+        raise ValueError(f"{row} is not of {width} numbers")
+    return row
+
+
+class Spans(_Rows):
+    """Spans of bytes: (offset, bytes) of each, or an array with these columns."""
+
+    __slots__ = ()
+
+    def __init__(self, spans):
+        super().__init__(_SPANS, spans, 2)
+
+
+class Runs(_Rows):
+    """Spans at equal distances: (offset, bytes, stride, count), or an array with these columns."""
+
+    __slots__ = ()
+
+    def __init__(self, runs):
+        super().__init__(_RUNS, runs, 4)
+
+
+def packed(selection):
+    if selection is None:
+        return None
+    if not isinstance(selection, _Selection):
+        raise TypeError(f"a selection is Blocks, Runs or Spans, and not {type(selection).__name__}")
+    return selection.packed
+
+
+class Group:
+    """Fetches that are cancelled together. In a `with` they are at its end, and it waits until nothing lands any more."""
+
+    def __init__(self):
+        self.handle = _tryst.Group()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.cancel().wait()
+
+    @property
+    def under_way(self):
+        return self.handle.under_way()
+
+    @property
+    def fenced(self):
+        """Whether it was cancelled, and nothing lands any more."""
+        return self.handle.fenced(0)
+
+    def cancel_nowait(self):
+        """What is under way ends with Cancelled, and what is started later is refused."""
+        self.handle.cancel()
+
+    def cancel(self):
+        """The same; await what it returns, or call its wait(): nothing lands any more then."""
+        self.handle.cancel()
+        return Fence(self.handle)
+
+    @property
+    def report(self):
+        """What became of the fetches, once it is fenced; None before."""
+        text = self.handle.report()
+        if text is None:
+            return None
+        import json
+
+        return json.loads(text)
+
+
+class Fence:
+    """What a cancelled group still waits for."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def wait(self, timeout=None):
+        """At most so many seconds: whether nothing lands any more. Ctrl-C ends the wait."""
+        return self._handle.fenced(timeout)
+
+    def __await__(self):
+        if not self._handle.fenced(0):
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+            yield from loop.run_in_executor(None, self._handle.fenced, None).__await__()
+
+
+class Region:
+    """Memory that peers may fetch of, until it is closed: see Server.region()."""
+
+    def __init__(self, handle, name):
+        self._handle, self.name = handle, name
+
+    def close(self, timeout=None):
+        """Nobody is answered any more. Waits until nothing reads the memory, which no peer can delay: whether it is so."""
+        return self._handle.close(timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

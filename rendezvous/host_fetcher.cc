@@ -1,0 +1,139 @@
+#include "rendezvous/host_fetcher.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+namespace {
+
+// The memory that a tensor is copied into.
+absl::StatusOr<Tensor> Into(const TensorKey& key, const RecvArgs& args, const Tensor& tensor) {
+  const Tensor& wanted = args.destination;
+  if (!wanted.valid()) {
+    return args.device_context->Allocate(tensor.dtype(), tensor.shape(), args.alloc_attrs);
+  }
+  if (wanted.dtype() == tensor.dtype() && wanted.shape() == tensor.shape()) return wanted;
+  return absl::InvalidArgumentError(
+      absl::StrCat("The destination of ", key.text(), " is ", DTypeName(wanted.dtype()),
+                   wanted.shape().ToString(), " and the tensor is ", DTypeName(tensor.dtype()),
+                   tensor.shape().ToString()));
+}
+
+}  // namespace
+
+bool HostFetcher::WantsDevice(const TensorKey& key, const RecvArgs& args) {
+  if (args.destination.valid()) return !args.destination.on_host();
+  return args.device_context != nullptr && !args.alloc_attrs.on_host && !key.empty() &&
+         key.dst().type != "CPU";
+}
+
+bool HostFetcher::AnyWantsDevice(absl::Span<const TensorKey> keys, const RecvArgs& args) {
+  if (args.destinations.empty() && args.device_context == nullptr) return false;
+  ArgsOfEach each(args);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (WantsDevice(keys[i], each.At(i))) return true;
+  }
+  return false;
+}
+
+void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                        DoneFn&& done) {
+  if (!WantsDevice(key, args)) return fetcher_->Fetch(step_id, key, args, std::move(done));
+  if (args.device_context == nullptr) {
+    return FailReceive(absl::InvalidArgumentError(absl::StrCat(
+                           "the receive has a destination in a GPU's memory and no device context "
+                           "by which to copy there: set RecvArgs::device_context; key: ",
+                           key.text())),
+                       args.executor, std::move(done));
+  }
+  Tensor kept = kept_.TakeFirst({step_id, key});
+  if (kept.valid()) {
+    absl::StatusOr<Tensor> into = Into(key, args, kept);
+    if (into.ok()) {
+      return Copy({step_id, key}, args, std::move(kept), *std::move(into), std::move(done));
+    }
+    kept_.Keep({step_id, key}, std::move(kept));  // This fetch fails when it gets it again.
+  }
+  RecvArgs on_host = args;
+  on_host.destination = Tensor();
+  on_host.device_context = nullptr;
+  on_host.executor = nullptr;
+  on_host.by_reference = true;  // The device reads it, once.
+  fetcher_->Fetch(step_id, key, on_host,
+                  [this, step_id, key, args, done = std::move(done)](Received&& received) mutable {
+                    OnFetched(step_id, key, args, std::move(received), std::move(done));
+                  });
+}
+
+void HostFetcher::OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                            Received&& received, DoneFn done) {
+  if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
+    return EndReceive(args.executor, std::move(received), std::move(done));
+  }
+  Tensor first = kept_.FirstBefore({step_id, key}, std::move(received.tensor));
+  absl::StatusOr<Tensor> into = Into(key, args, first);
+  if (into.ok()) {
+    return Copy({step_id, key}, args, std::move(first), *std::move(into), std::move(done));
+  }
+  kept_.Keep({step_id, key}, std::move(first));
+  FailReceive(into.status(), args.executor, std::move(done));
+}
+
+void HostFetcher::Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into,
+                       DoneFn done) {
+  copying_.fetch_add(1, std::memory_order_relaxed);
+  // Held here, too: the end of the copy may be told on another thread before this call returns.
+  const std::shared_ptr<DeviceContext> context = args.device_context;
+  context->StartCopy(from, into,
+                     [this, place, context, from, into, executor = args.executor,
+                      done = std::move(done)](absl::Status copied) mutable {
+                       if (!copied.ok()) {
+                         kept_.Keep(place, std::move(from));
+                         into = Tensor();
+                       }
+                       from = Tensor();
+                       EndReceive(executor, {std::move(copied), std::move(into)}, std::move(done));
+                       copying_.fetch_sub(1, std::memory_order_release);
+                     });
+}
+
+void HostFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
+  fetcher_->AbortStep(step_id, status);
+  kept_.DropStep(step_id);
+}
+
+void HostFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
+                            ManyDoneFn done) {
+  if (!AnyWantsDevice(keys, args)) {
+    return fetcher_->FetchMany(step_id, keys, args, std::move(done));
+  }
+  FetchEach(this, step_id, keys, args, std::move(done));
+}
+
+void FetchEach(TensorFetcher* fetcher, int64_t step_id, absl::Span<const TensorKey> keys,
+               const RecvArgs& args, ManyDoneFn done) {
+  struct Many {
+    std::atomic<size_t> left{0};
+    std::vector<Received> results;
+    ManyDoneFn done;
+  };
+  auto many = std::make_shared<Many>();
+  many->results.resize(keys.size());
+  many->left = keys.size();
+  many->done = std::move(done);
+  ArgsOfEach each(args);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    fetcher->Fetch(step_id, keys[i], each.At(i), [many, i](Received&& received) {
+      many->results[i] = std::move(received);
+      if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      absl::Status first;
+      for (const Received& result : many->results) {
+        if (first.ok()) first = result.status;
+      }
+      std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
+    });
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,56 @@
+#ifndef TRYST_RENDEZVOUS_HOST_FETCHER_H_
+#define TRYST_RENDEZVOUS_HOST_FETCHER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "rendezvous/kept_tensors.h"
+#include "rendezvous/tensor_fetcher.h"
+
+namespace tryst {
+
+// Fetches into memory of a program's own device, by a fetcher that fills host memory: the device
+// context of the receive copies what has come. A tensor that cannot be copied, for lack of memory
+// on the device or into a destination of another shape, is kept for the next fetch of its key. A
+// fetch that is cancelled or late while its tensor is copied still gets it. Everything else passes
+// through unchanged.
+class HostFetcher final : public TensorFetcher {
+ public:
+  explicit HostFetcher(TensorFetcher* fetcher) : fetcher_(fetcher) {}  // `fetcher` outlives it.
+
+  // kInvalidArgument, perhaps inside this call: a destination on a device needs a device context.
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
+                 ManyDoneFn done) override;
+  std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override { return fetcher_->TurnsFor(key); }
+  void AbortStep(int64_t step_id, const absl::Status& status) override;
+
+  // Whether a receive wants its tensor in a device's memory.
+  static bool WantsDevice(const TensorKey& key, const RecvArgs& args);
+  // Whether one of a FetchMany does.
+  static bool AnyWantsDevice(absl::Span<const TensorKey> keys, const RecvArgs& args);
+
+  // Copies under way. The end of each uses this object.
+  size_t copying() const { return copying_.load(std::memory_order_acquire); }
+
+ private:
+  using Place = KeptTensors::Place;
+
+  void OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args, Received&& received,
+                 DoneFn done);
+  void Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into, DoneFn done);
+
+  TensorFetcher* const fetcher_;
+  std::atomic<size_t> copying_{0};
+  KeptTensors kept_;  // What no copy could bring to its receive.
+};
+
+// FetchMany() by a Fetch() of each.
+void FetchEach(TensorFetcher* fetcher, int64_t step_id, absl::Span<const TensorKey> keys,
+               const RecvArgs& args, ManyDoneFn done);
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_HOST_FETCHER_H_

@@ -1,0 +1,119 @@
+#include "tests/weights/chain_sim.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_join.h"
+
+namespace tryst {
+namespace {
+
+void ExpectKept(const ChainReport& report, uint64_t seed) {
+  EXPECT_TRUE(report.violations.empty())
+      << "seed " << seed << ": " << absl::StrJoin(report.violations, "; ");
+}
+
+TEST(ChainSim, EachPartLeavesItsOwnerOnceAndEachMemberOnce) {
+  ChainOptions options;
+  const ChainReport report = RunChain(options);
+  ExpectKept(report, options.seed);
+  const uint64_t parts = uint64_t{16} * 2 * 3;
+  EXPECT_EQ(report.sent_by_owners, parts);
+  EXPECT_EQ(report.sent_on, 7 * parts);
+  EXPECT_EQ(report.returns, 0u);
+  EXPECT_EQ(report.most_by_member, 1u);
+}
+
+TEST(ChainSim, ADeathCostsASecondSending) {
+  for (int member = 0; member < 8; ++member) {
+    ChainOptions options;
+    options.seed = 7'000'000'001 + member;
+    options.dying = {member};
+    const ChainReport report = RunChain(options);
+    ExpectKept(report, options.seed);
+    EXPECT_EQ(report.kills, 1u);
+    EXPECT_LE(report.most_by_owners, 2u);
+  }
+}
+
+// Those that have nothing for others are sent on all the same, and spread over those that do.
+TEST(ChainSim, MembersThatHaveNothingForOthersAreSpread) {
+  ChainOptions options;
+  options.members = 9;
+  options.all_hold = false;
+  const ChainReport report = RunChain(options);
+  ExpectKept(report, options.seed);
+  EXPECT_EQ(report.returns, 0u);
+  EXPECT_LE(report.most_by_owners, 3u);
+  EXPECT_LE(report.most_by_member, 2u);
+}
+
+// 64 owners, 58 replicas of 16 hosts each.
+ChainOptions AThousandHosts() {
+  ChainOptions options;
+  options.owners = 64;
+  options.members = 58 * 16;
+  options.slices = 16;
+  options.parts = 64;
+  options.versions = 1;
+  options.part_ns = 1'250'000'000 / (64 * 4);
+  return options;
+}
+
+TEST(ChainSim, AThousandHosts) {
+  const ChainOptions options = AThousandHosts();
+  const ChainReport report = RunChain(options);
+  ExpectKept(report, options.seed);
+  EXPECT_EQ(report.sent_by_owners, 64u * 64);
+  EXPECT_NEAR(report.bound_ns, 1'250'000'000, 1000);
+  EXPECT_LE(report.sync_ns, report.bound_ns * 13 / 10);
+}
+
+TEST(ChainSim, AThousandHostsOfWhichOneInAHundredDies) {
+  ChainOptions options = AThousandHosts();
+  options.come_back = false;
+  for (int member = 50; member < options.members; member += 97) options.dying.push_back(member);
+  const ChainReport report = RunChain(options);
+  ExpectKept(report, options.seed);
+  EXPECT_EQ(report.kills, 10u);
+  EXPECT_LE(report.sent_by_owners, 2u * 64 * 64);
+  EXPECT_LE(report.sync_ns, report.bound_ns * 15 / 10);
+}
+
+TEST(ChainSim, WhateverGoesWrongEveryMemberHasTheLastVersion) {
+  ChainReport sum;
+  for (uint64_t seed = 7'000'000'001; seed <= 7'000'001'000; ++seed) {
+    const ChainReport report = RunChain(ChainOfSeed(seed));
+    ExpectKept(report, seed);
+    if (!report.violations.empty()) return;
+    sum.sent_by_owners += report.sent_by_owners;
+    sum.sent_on += report.sent_on;
+    sum.returns += report.returns;
+    sum.lies += report.lies;
+    sum.kills += report.kills;
+    sum.retired_asks += report.retired_asks;
+    sum.timeouts += report.timeouts;
+    sum.dropped += report.dropped;
+  }
+  // The runs reach what could break.
+  EXPECT_GT(sum.sent_on, 100'000u);
+  EXPECT_GT(sum.returns, 10'000u);
+  EXPECT_GT(sum.lies, 5000u);
+  EXPECT_GT(sum.kills, 5000u);
+  EXPECT_GT(sum.retired_asks, 1000u);
+  EXPECT_GT(sum.timeouts, 2000u);
+  EXPECT_GT(sum.dropped, 500u);
+  printf(
+      "%zu sent by owners, %zu sent on, %zu returns, %zu lies, %zu kills, %zu retired asks, %zu "
+      "timeouts, %zu dropped\n",
+      sum.sent_by_owners, sum.sent_on, sum.returns, sum.lies, sum.kills, sum.retired_asks,
+      sum.timeouts, sum.dropped);
+}
+
+TEST(ChainSim, EqualSeedsAreEqualRuns) {
+  for (uint64_t seed = 7'000'000'001; seed <= 7'000'000'020; ++seed) {
+    EXPECT_EQ(RunChain(ChainOfSeed(seed)).trace_hash, RunChain(ChainOfSeed(seed)).trace_hash);
+  }
+}
+
+}  // namespace
+}  // namespace tryst
