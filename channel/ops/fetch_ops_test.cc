@@ -1260,6 +1260,28 @@ TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
   End();
 }
 
+// What was asked of the former life ends as at any restart, not with the path's refusal, which would
+// say that the receive can never be had.
+TEST_F(FetchOpsTest, WhoTurnsDownThePathAndTheFarewellHasRestarted) {
+  CountingUser user;
+  options_.user = &user;
+  End();
+  Make();
+  fetches_->Open(1);
+  fetches_->Resume();
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->Unlink();
+  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  ASSERT_EQ(hellos_.answers.size(), 1u);
+  std::move(std::exchange(hellos_.answers, {})[0])(absl::UnimplementedError("no such path"));
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
+  EXPECT_EQ(user.refused, 1);
+  End();
+}
+
 // The path may work again, or the peer may be down and answer no farewell.
 TEST_F(FetchOpsTest, OverAPathThatHasFailedForLongHellosAndFarewellsAlternate) {
   CountingUser user;
