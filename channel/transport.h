@@ -27,10 +27,10 @@ class PathUser {
  public:
   virtual ~PathUser() = default;
 
-  // Whether the peer may be reached otherwise, so that this path may be left; and whether by one
-  // that brings whatever this one cannot. The first is asked when the channel is made.
+  // Whether the peer may be reached otherwise, so that this path may be left; and whether by a
+  // worse one that brings tensors of any size. The first is asked when the channel is made.
   virtual bool HasAnother() const = 0;
-  virtual bool HasLastResort() const = 0;
+  virtual bool HasForAnySize() const = 0;
 
   // The peer has no such path. Takes out of the channel what waits in it (TakeWaiting).
   virtual void OnRefused() = 0;
@@ -39,7 +39,7 @@ class PathUser {
   // The path works, as Probe() was to find out.
   virtual void OnUsable() = 0;
   // The tensor of the first is larger than what this path can bring; the others, of the same key,
-  // follow it. REQUIRES: HasLastResort().
+  // follow it. REQUIRES: HasForAnySize().
   virtual void OnTooLarge(std::vector<WaitingFetch> fetches) = 0;
   // The network has changed for the better: what waits to be tried again is tried now.
   virtual void OnNetworkChange() = 0;
@@ -60,8 +60,8 @@ class Transport {
   virtual absl::Status Open() { return absl::OkStatus(); }
   // Whether a worker whose system has none goes on without it, and says why.
   virtual bool is_optional() const { return false; }
-  // Reaches every peer and brings every tensor: what there is when the others fail.
-  virtual bool is_last_resort() const { return false; }
+  // Whether no tensor is too large for it.
+  virtual bool brings_any_size() const { return false; }
 
   // The channel to `peer`, which connects when it is first asked for something. What its hello
   // offers is between the channel and OnHello(). `user` outlives it.

@@ -34,6 +34,9 @@ struct NicLimits {
   uint32_t max_reads_in_flight = 0;   // For each queue pair; 0: there is no READ.
   bool renews_keys = false;           // Region::RenewRemoteKey().
   bool dma_buf = false;
+  // Memory that is registered stays in RAM, as a NIC reads and writes it without the processor. If
+  // not, a region costs nothing while no peer may write it.
+  bool pins_memory = true;
   // RegisterRegion() accepts device memory, if a kernel module finds its owner.
   bool device_pointers = false;
   bool relaxed_ordering = false;

@@ -138,7 +138,7 @@ class KeptHellos final : public Bootstrap {
 class CountingUser final : public PathUser {
  public:
   bool HasAnother() const override { return true; }
-  bool HasLastResort() const override { return true; }
+  bool HasForAnySize() const override { return true; }
   void OnRefused() override { ++refused; }
   void OnLeft(std::vector<WaitingFetch>) override {}
   void OnUsable() override { ++usable; }
@@ -1260,8 +1260,8 @@ TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
   End();
 }
 
-// What was asked of the former life ends as at any restart, not with the path's refusal, which would
-// say that the receive can never be had.
+// What was asked of the former life ends as at any restart, not with the path's refusal, which
+// would say that the receive can never be had.
 TEST_F(FetchOpsTest, WhoTurnsDownThePathAndTheFarewellHasRestarted) {
   CountingUser user;
   options_.user = &user;

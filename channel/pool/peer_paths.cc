@@ -288,24 +288,34 @@ void PeerPaths::NoteIncarnation(uint64_t incarnation) {
   SetTimer();
 }
 
-bool PeerPaths::Path::HasLastResort() const {
-  return peer->context_->transports.back()->is_last_resort() && index + 1 < peer->paths_.size();
+bool PeerPaths::Path::HasForAnySize() const { return peer->PathForAnySize(index) != index; }
+
+// The best good one behind `path`; if none is good, the best that may be so again; else `path`.
+size_t PeerPaths::PathForAnySize(size_t path) const {
+  size_t found = path;
+  for (size_t other = path + 1; other < paths_.size(); ++other) {
+    if (!context_->transports[other]->brings_any_size()) continue;
+    if (paths_[other].standing == Standing::kGood) return other;
+    if (found == path && paths_[other].standing == Standing::kLeft) found = other;
+  }
+  return found;
 }
 
-// They go on by the last path, and so do later fetches of their key, until these have ended.
+// They go on by another path, and so do later fetches of their key, until these have ended.
 void PeerPaths::OnTooLarge(Path* path, std::vector<WaitingFetch> fetches) {
-  const size_t last = paths_.size() - 1;
+  const size_t next = PathForAnySize(path->index);
   if (path->passed_on == 0 && !fetches.empty()) {
     TRYST_LOG(Info) << context_->options->self << " fetches " << fetches.front().key.text()
-                    << " over " << NameOf(paths_[last])
+                    << " over " << NameOf(paths_[next])
                     << ", because the tensor is larger than landing_bytes of " << NameOf(*path)
                     << "; `tryst explain` counts further such tensors, which are not logged";
   }
   path->passed_on += fetches.size();
+  path->passed_to = next;
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
   for (WaitingFetch& fetch : fetches) {
-    keys_out_->AddTo(fetch.key, last);
-    ChannelOn(last)->Fetch(fetch.step, fetch.key, fetch.args,
+    keys_out_->AddTo(fetch.key, next);
+    ChannelOn(next)->Fetch(fetch.step, fetch.key, fetch.args,
                            Counted(fetch.key, std::move(fetch.done)));
   }
 }
@@ -375,9 +385,10 @@ PathView PeerPaths::ViewOf(const Path& path) const {
     if (left) view.since_ns = path.since_ns;
   }
   if (path.passed_on > 0) {
-    absl::StrAppend(&view.note, view.note.empty() ? "" : ", ", path.passed_on, " went over ",
-                    NameOf(paths_.back()), " instead: they, or earlier tensors of their key, are ",
-                    "larger than landing_bytes");
+    absl::StrAppend(
+        &view.note, view.note.empty() ? "" : ", ", path.passed_on, " went over ",
+        NameOf(paths_[path.passed_to]),
+        " instead: they, or earlier tensors of their key, are larger than landing_bytes");
   }
   LiveOps ops(0);
   path.channel->ListOps(&ops);

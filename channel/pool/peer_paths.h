@@ -70,7 +70,7 @@ class PeerPaths final : private PollerTimer {
       kLeft,     // It stopped working.
     };
     bool HasAnother() const override { return peer->NextPath(index) != index; }
-    bool HasLastResort() const override;
+    bool HasForAnySize() const override;
     void OnRefused() override { peer->OnRefused(this); }
     void OnLeft(std::vector<WaitingFetch> fetches) override {
       peer->OnLeft(this, std::move(fetches));
@@ -90,7 +90,8 @@ class PeerPaths final : private PollerTimer {
     int64_t since_ns = 0;    // Since when it is not good,
     int64_t probe_ns = 0;    // when it is tried again,
     int64_t pause_ms = 0;    // and the pause before that.
-    uint64_t passed_on = 0;  // Fetches of tensors that are larger than its landing memory.
+    uint64_t passed_on = 0;  // Fetches of tensors that are larger than its landing memory,
+    size_t passed_to = 0;    // and the path that got them last.
   };
   using Standing = Path::Standing;
 
@@ -100,6 +101,7 @@ class PeerPaths final : private PollerTimer {
   int64_t now_ns() const { return context_->poller->now_ns(); }
   Channel* ChannelOn(size_t path);
   size_t NextPath(size_t failed) const;
+  size_t PathForAnySize(size_t path) const;
   size_t StepAside(Path* path, Standing standing, std::string why);
   bool HasLeft() const;
   size_t PathFor(int64_t step_id, const TensorKey& key) const;

@@ -96,12 +96,14 @@ class ScriptedTransport final : public Transport {
                     std::map<std::string, ScriptedChannel*>* made)
       : name_(std::move(name)), clock_(clock), made_(made) {}
   const std::string& name() const override { return name_; }
-  bool is_last_resort() const override { return name_ == "last"; }
+  bool brings_any_size() const override { return any_size || name_ == "last"; }
   std::unique_ptr<Channel> MakeChannel(const std::string&, PathUser* user) override {
     auto channel = std::make_unique<ScriptedChannel>(user, clock_);
     (*made_)[name_] = channel.get();
     return channel;
   }
+
+  bool any_size = false;
 
  private:
   const std::string name_;
@@ -362,18 +364,40 @@ TEST_F(PeerPathsTest, WhereThereIsNoOtherItGoesOnTrying) {
   On("last")->EndFirst();
 }
 
-TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
+TEST_F(PeerPathsTest, WhatIsTooLargeComesByAPathForAnySize) {
   Fetch("a");
-  EXPECT_TRUE(On("best")->user->HasLastResort());
+  EXPECT_TRUE(On("best")->user->HasForAnySize());
   On("best")->user->OnTooLarge(On("best")->TakeWaiting());
   EXPECT_EQ(OutOn("last"), 1u);
-  EXPECT_FALSE(On("last")->user->HasLastResort());
+  EXPECT_FALSE(On("last")->user->HasForAnySize());
   std::vector<PathView> views;
   paths_->View(&views);
   EXPECT_EQ(views[0].note,
             "1 went over last instead: they, or earlier tensors of their key, are larger than "
             "landing_bytes");
   EXPECT_TRUE(views[0].in_use);
+  On("last")->EndFirst();
+}
+
+TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheBestGoodPathForAnySize) {
+  static_cast<ScriptedTransport*>(context_.transports[1].get())->any_size = true;
+  const auto too_large = [this] {
+    Fetch("a");
+    On("best")->user->OnTooLarge(On("best")->TakeWaiting());
+  };
+  too_large();
+  ASSERT_EQ(OutOn("second"), 1u);
+  std::vector<PathView> views;
+  paths_->View(&views);
+  EXPECT_EQ(views[0].note.substr(0, 18), "1 went over second");
+  EXPECT_TRUE(On("second")->user->HasForAnySize());
+  On("second")->EndFirst();
+  Fetch("b");
+  On("second")->user->OnLeft({});
+  ASSERT_EQ(OutOn("best"), 1u) << "that one is still in use";
+  On("best")->EndFirst();
+  too_large();
+  EXPECT_EQ(OutOn("last"), 1u) << "the second has failed";
   On("last")->EndFirst();
 }
 

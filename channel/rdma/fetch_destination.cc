@@ -74,7 +74,7 @@ bool FetchDestinations::WaitForRoom(RdmaAsk* ask) {
         "the tensor has ", ask->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
         ": raise landing_bytes, or receive the tensor into a destination of your own"));
     PathUser* const user = ops_->options().user;
-    if (user == nullptr || !user->HasLastResort()) {
+    if (user == nullptr || !user->HasForAnySize()) {
       ops_->EndAsk(ask, too_large);
       return true;
     }

@@ -54,7 +54,7 @@ class FetchDestinations {
   // Whether a tensor of so many bytes would need a landing larger than all of them may be.
   bool IsTooLarge(const Tensor& destination, uint64_t bytes) const {
     const bool needs_landing = !destination.valid() || destination.dtype() == DType::kString;
-    return needs_landing && bytes > landings_->cap_bytes();
+    return needs_landing && bytes > landings_->cap_bytes() && !landings_->lands_any_size();
   }
   bool Give(RdmaAsk* ask, uint64_t bytes, LandingPool::For what);
 

@@ -212,10 +212,12 @@ std::string RdmaFetchLink::WhyLate(const FetchOp& op) const {
   if (ask == nullptr || ask->front != &op || ask->state != FetchState::kWaitingRoom) {
     return "";
   }
-  return absl::StrCat(": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
-                      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
-                      destinations_.landings()->cap_bytes(),
-                      ", are in use: let go of tensors that were received, or raise landing_bytes");
+  return absl::StrCat(
+      ": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
+      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
+      destinations_.landings()->cap_bytes(), ", are in use: ",
+      destinations_.landings()->lands_any_size() ? "" : "let go of tensors that were received, or ",
+      "raise landing_bytes");
 }
 
 uint64_t RdmaFetchLink::BytesOf(const FetchAsk& ask) const {

@@ -128,6 +128,7 @@ void RdmaReceiver::Complete(RdmaAsk* ask, bool recurs, absl::Status&& status, Te
     return;
   }
   sender_->link->Accept(ask->slot, static_cast<uint16_t>(ask->generation + 1));
+  if (tensor.valid()) destinations_->landings()->NoteDelivered(tensor.storage());
   if (!recurs || !status.ok()) {
     return session_->Finish(ask, std::move(status), std::move(tensor), is_dead, when);
   }

@@ -13,6 +13,7 @@ namespace tryst {
 namespace {
 
 constexpr int kSmallestBits = 12;
+constexpr uint64_t kMostBytes = uint64_t{1} << 46;  // There are no classes for more.
 
 }  // namespace
 
@@ -44,7 +45,7 @@ size_t LandingPool::ClassOf(uint64_t bytes) {
 }
 
 uint64_t LandingPool::Charge(uint64_t bytes) {
-  return bytes > uint64_t{1} << 46 ? bytes : ClassBytes(ClassOf(bytes));
+  return bytes > kMostBytes ? bytes : ClassBytes(ClassOf(bytes));
 }
 
 LandingPool::~LandingPool() {
@@ -59,9 +60,9 @@ LandingPool::~LandingPool() {
 }
 
 StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
-  if (bytes > cap_bytes_) return StorageRef();
+  if (bytes > cap_bytes_ && (!lands_any_size() || bytes > kMostBytes)) return StorageRef();
   const size_t size_class = ClassOf(bytes);
-  const uint64_t charge = ClassBytes(size_class);
+  const uint64_t charge = ChargeOf(size_class);
   std::vector<Landing*> evicted;
   bool make = false;
   Landing* landing = nullptr;
@@ -143,15 +144,41 @@ StorageRef LandingPool::Make(size_t size_class, uint64_t writer) {
   return StorageRef::Own(new Landing(this, memory, bytes, size_class, writer, *std::move(region)));
 }
 
-void LandingPool::Give(Landing* landing) {
+void LandingPool::NoteDelivered(const StorageRef& storage) {
+  if (nic_->limits().pins_memory) return;
+  Landing* const landing = dynamic_cast<Landing*>(storage.get());
+  if (landing == nullptr || landing->pool_ != this) return;
   bool tell = false;
   {
     MutexLock lock(&mu_);
-    kept_[landing->size_class_][landing->writer_].push_back(landing);
-    kept_bytes_ += landing->bytes();
-    --lent_;
+    if (!std::exchange(landing->counts_, false)) return;
+    pinned_bytes_ -= ChargeOf(landing->size_class_);
     tell = std::exchange(refused_, false);
   }
+  if (tell) TellRoom();
+}
+
+void LandingPool::Give(Landing* landing) {
+  const uint64_t charge = ChargeOf(landing->size_class_);
+  bool tell = false;
+  bool keep = landing->bytes() <= cap_bytes_;
+  {
+    MutexLock lock(&mu_);
+    --lent_;
+    if (landing->counts_) {
+      if (!keep) pinned_bytes_ -= charge;
+      tell = std::exchange(refused_, false);
+    } else {
+      keep &= pinned_bytes_ + charge <= cap_bytes_;
+      landing->counts_ = keep;
+      if (keep) pinned_bytes_ += charge;
+    }
+    if (keep) {
+      kept_[landing->size_class_][landing->writer_].push_back(landing);
+      kept_bytes_ += charge;
+    }
+  }
+  if (!keep) delete landing;
   if (tell) TellRoom();
 }
 

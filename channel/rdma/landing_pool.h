@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_RDMA_LANDING_POOL_H_
 #define TRYST_CHANNEL_RDMA_LANDING_POOL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -57,6 +58,7 @@ class Landing final : public Storage {
   const uint64_t writer_;
   std::unique_ptr<Region> region_;
   bool key_told_ = false;
+  bool counts_ = true;                 // Against the pool's bound. Written with its lock.
   std::shared_ptr<LandingPool> keep_;  // Set while it is lent.
 };
 
@@ -71,6 +73,9 @@ class Landing final : public Storage {
 // A caller's destination that is larger than the cap takes the whole budget, so it is alone in
 // flight. The second bound leaves room for tensors that exist, and while a fetch of one of them
 // waits for room, nothing is lent for others: fetches that wait for a Send can never starve them.
+//
+// Where the NIC pins no memory, what was delivered is the program's own and does not count, and a
+// landing that is larger than the cap is made like such a destination: alone in flight.
 // Thread-safe. The pool and its NIC live as long as any of its tensors.
 class LandingPool : public std::enable_shared_from_this<LandingPool> {
  public:
@@ -95,6 +100,8 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void GiveBudget(uint64_t bytes, For what);
   // The tensor of a landing or budget that was taken for kWaiting has come, or was given up.
   void EndWaiting(uint64_t bytes);
+  // A caller gets the tensor. `storage` may be other memory than a landing.
+  void NoteDelivered(const StorageRef& storage);
 
   // A fetch of a tensor that exists waits for room. Returns whether others waited already.
   bool BeginWaitForRoom() { return waits_for_room_.fetch_add(1) > 0; }
@@ -106,6 +113,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
   void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
 
+  bool lands_any_size() const { return !nic_->limits().pins_memory; }
   // Whether a landing's key can be revoked. If not, landings are kept for each producer.
   bool ends_keys() const { return nic_->limits().renews_keys; }
   uint64_t cap_bytes() const { return cap_bytes_; }
@@ -115,7 +123,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   uint64_t pinned_bytes_most() const;  // The high-water mark.
   uint64_t waiting_bytes() const;      // Lent before the producer has the tensor.
   Nic* nic() const { return nic_.get(); }
-  // How much Take(bytes) would charge.
+  // How much Take(bytes) would charge, if that fits the cap.
   static uint64_t Charge(uint64_t bytes);
 
  private:
@@ -131,6 +139,9 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StorageRef Make(size_t size_class, uint64_t writer);
+  uint64_t ChargeOf(size_t size_class) const {
+    return std::min(ClassBytes(size_class), cap_bytes_);
+  }
 
   const std::shared_ptr<Nic> nic_;
   const uint64_t cap_bytes_;

@@ -17,10 +17,15 @@ constexpr uint64_t kMost = 16;
 
 class LandingPoolTest : public ::testing::Test {
  protected:
-  LandingPoolTest()
+  explicit LandingPoolTest(bool pins_memory = true)
       : world_(1),
         pool_(std::make_shared<LandingPool>(
-            std::shared_ptr<Nic>(world_.OpenNic(0, SimNicOptions())), kMost * kEach)) {}
+            std::shared_ptr<Nic>(world_.OpenNic(0, OptionsOf(pins_memory))), kMost * kEach)) {}
+  static SimNicOptions OptionsOf(bool pins_memory) {
+    SimNicOptions options;
+    options.limits.pins_memory = pins_memory;
+    return options;
+  }
   std::vector<StorageRef> TakeAll(For what) {
     std::vector<StorageRef> all;
     for (;;) {
@@ -118,6 +123,81 @@ TEST_F(LandingPoolTest, WhatIsAboveTheCapIsRefusedAndTakesNoRoom) {
   EXPECT_TRUE(pool_->TakeBudget(kMost * kEach, For::kReady));
   EXPECT_EQ(pool_->in_use_bytes(), kMost * kEach);
   pool_->GiveBudget(kMost * kEach, For::kReady);
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+}
+
+TEST_F(LandingPoolTest, WhatWasDeliveredCountsWhereTheNicPinsIt) {
+  const std::vector<StorageRef> all = TakeAll(For::kReady);
+  pool_->NoteDelivered(all[0]);
+  EXPECT_FALSE(pool_->Take(1, For::kReady, 0));
+  EXPECT_FALSE(pool_->lands_any_size());
+}
+
+class UnpinnedLandingPoolTest : public LandingPoolTest {
+ protected:
+  UnpinnedLandingPoolTest() : LandingPoolTest(false) {}
+};
+
+// A program may hold as much as it likes of what it has received.
+TEST_F(UnpinnedLandingPoolTest, WhatWasDeliveredDoesNotCount) {
+  int told = 0;
+  pool_->SetRoomCallback([&] { ++told; });
+  std::vector<StorageRef> held = TakeAll(For::kReady);
+  ASSERT_EQ(held.size(), kMost);
+  for (const StorageRef& one : held) pool_->NoteDelivered(one);
+  EXPECT_EQ(told, 1) << "who was refused hears of it once";
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+  pool_->NoteDelivered(held[0]);  // It was a caller's destination after that.
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+  std::vector<StorageRef> more = TakeAll(For::kReady);
+  EXPECT_EQ(more.size(), kMost);
+  held.clear();
+  EXPECT_EQ(pool_->pinned_bytes(), kMost * kEach) << "there is no room to keep them";
+  more.clear();
+  EXPECT_EQ(pool_->in_use_bytes(), 0u);
+  EXPECT_EQ(pool_->pinned_bytes(), kMost * kEach) << "these are kept";
+  pool_->SetRoomCallback(nullptr);
+}
+
+TEST_F(UnpinnedLandingPoolTest, WhatWasDeliveredIsKeptWhereThereIsRoom) {
+  StorageRef one = pool_->Take(kEach, For::kReady, 0);
+  const void* const memory = one->data();
+  pool_->NoteDelivered(one);
+  one = StorageRef();
+  EXPECT_EQ(pool_->pinned_bytes(), kEach);
+  EXPECT_EQ(pool_->in_use_bytes(), 0u);
+  one = pool_->Take(kEach, For::kReady, 0);
+  EXPECT_EQ(one->data(), memory);
+  EXPECT_EQ(pool_->in_use_bytes(), kEach) << "it counts again";
+}
+
+TEST_F(UnpinnedLandingPoolTest, OneThatIsLargerThanTheCapIsAloneAndIsNotKept) {
+  ASSERT_TRUE(pool_->lands_any_size());
+  const uint64_t large = 3 * kMost * kEach;
+  EXPECT_FALSE(pool_->Take(large, For::kWaiting, 0));
+  StorageRef other = pool_->Take(kEach, For::kReady, 0);
+  EXPECT_FALSE(pool_->Take(large, For::kReady, 0));
+  other = StorageRef();
+  for (const bool delivered : {false, true}) {
+    StorageRef one = pool_->Take(large, For::kReady, 0);
+    ASSERT_TRUE(one);
+    EXPECT_GE(one->bytes(), large);
+    EXPECT_FALSE(pool_->Take(1, For::kReady, 0));
+    if (delivered) pool_->NoteDelivered(one);
+    EXPECT_EQ(pool_->pinned_bytes(), delivered ? 0 : kMost * kEach);
+    one = StorageRef();
+    EXPECT_EQ(pool_->pinned_bytes(), 0u);
+  }
+  EXPECT_FALSE(pool_->Take(uint64_t{1} << 60, For::kReady, 0));
+}
+
+// The bound of another NIC goes on counting it.
+TEST_F(UnpinnedLandingPoolTest, ALandingOfAnotherPoolStaysItsAffair) {
+  auto other = std::make_shared<LandingPool>(
+      std::shared_ptr<Nic>(world_.OpenNic(1, OptionsOf(false))), kMost * kEach);
+  const StorageRef one = other->Take(kEach, For::kReady, 0);
+  pool_->NoteDelivered(one);
+  EXPECT_EQ(other->pinned_bytes(), kEach);
   EXPECT_EQ(pool_->pinned_bytes(), 0u);
 }
 

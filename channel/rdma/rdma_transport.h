@@ -28,6 +28,7 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
 
   const std::string& name() const override { return nic_->path().path; }
   absl::Status Open() override;
+  bool brings_any_size() const override { return nic_->landings()->lands_any_size(); }
   std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   void Maintain() override;
   void Close(const absl::Status& why) override;

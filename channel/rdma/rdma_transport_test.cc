@@ -17,7 +17,7 @@ namespace {
 class CountingUser final : public PathUser {
  public:
   bool HasAnother() const override { return true; }
-  bool HasLastResort() const override { return true; }
+  bool HasForAnySize() const override { return true; }
   void OnRefused() override {}
   void OnLeft(std::vector<WaitingFetch>) override {}
   void OnUsable() override {}

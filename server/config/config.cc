@@ -315,8 +315,8 @@ const ConfigRow kRows[] = {
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
      "How much memory the best NIC sets aside for tensors for which the receiver gave no "
      "destination; others, for peers that it does not reach, have an eighth of that. "
-     "Set it to what can arrive at once, and at least to the largest tensor: larger ones travel by "
-     "gRPC."},
+     "Set it to what can arrive at once and, over RDMA, is still held, and there at least to the "
+     "largest tensor: larger ones travel over the soft NIC."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
      "The most that the limits above, shm_bytes and the message rings may add up to. This worker "
      "does not start when their sum is larger, and prints the sum. 0: not checked; set it to what "

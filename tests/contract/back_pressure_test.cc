@@ -18,10 +18,12 @@ namespace {
 
 constexpr int64_t kBytes = 1 << 20;
 
-WorkerPairOptions SoftPair() {
+WorkerPairOptions SoftPair(bool pins_memory = false) {
   WorkerPairOptions options;
-  options.open_nic = [] {
-    auto nic = OpenSoftNic(SoftNicOptions());
+  options.open_nic = [pins_memory] {
+    SoftNicOptions soft;
+    soft.limits.pins_memory = pins_memory;
+    auto nic = OpenSoftNic(soft);
     TRYST_CHECK(nic.ok()) << nic.status();
     return *std::move(nic);
   };
@@ -95,12 +97,12 @@ TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
   EXPECT_EQ(sent, kAll);
 }
 
-// Tensors that the application keeps use up the landing budget. A fetch that cannot land for that
-// reason fails at its deadline and says so. Its tensor stays with the producer, and can be fetched
-// when there is room.
+// Tensors that the application keeps use up the landing budget, where the NIC pins them. A fetch
+// that cannot land for that reason fails at its deadline and says so. Its tensor stays with the
+// producer, and can be fetched when there is room.
 TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
   constexpr uint64_t kCapBytes = 8 * kBytes;
-  WorkerPairOptions options = SoftPair();
+  WorkerPairOptions options = SoftPair(/*pins_memory=*/true);
   options.adjust = [](TransportsOptions* pool) { pool->landing_bytes = kCapBytes; };
   WorkerPair pair(options);
   const TensorKey key = WorkerPair::Key("kept");

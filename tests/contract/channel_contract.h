@@ -65,6 +65,7 @@ struct ChannelContract {
   std::string name;
   std::function<std::unique_ptr<ChannelWorld>()> open;
   uint64_t landing_bytes = 0;  // 0: there is no cap.
+  bool pins_memory = true;     // What was received counts against the cap.
   // The tests that this back end cannot pass: name, reason.
   std::vector<std::pair<std::string, std::string>> skips;
 };

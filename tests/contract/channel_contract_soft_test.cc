@@ -10,18 +10,21 @@ namespace {
 constexpr uint64_t kCapBytes = 32 << 20;
 
 ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust,
-                         int paths = 1, bool renews_keys = true, int pollers = 1, int helpers = 0) {
+                         int paths = 1, bool renews_keys = true, int pollers = 1, int helpers = 0,
+                         bool pins_memory = false) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_bytes = kCapBytes;
-  contract.open = [adjust, paths, renews_keys, pollers, helpers] {
+  contract.pins_memory = pins_memory;
+  contract.open = [=] {
     PoolWorldOptions options;
     options.paths = paths;
     options.pollers = pollers;
-    options.open_nic = [renews_keys, helpers] {
+    options.open_nic = [renews_keys, helpers, pins_memory] {
       SoftNicOptions soft;
       soft.UseCrew(std::make_shared<Crew>(helpers, &Crew::Never));
       soft.limits.renews_keys = renews_keys;
+      soft.limits.pins_memory = pins_memory;
       auto nic = OpenSoftNic(soft);
       TRYST_CHECK(nic.ok()) << nic.status();
       return *std::move(nic);
@@ -65,6 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
                           2),
                       Contract(
                           "KeysLast", [](TransportsOptions*) {}, 1, false),
+                      Contract(
+                          "Pinned", [](TransportsOptions*) {}, 1, true, 1, 0, true),
                       Contract(
                           "ThreePollers", [](TransportsOptions*) {}, 1, true, 3),
                       Contract(

@@ -12,6 +12,7 @@ ChannelContract Contract(const char* name, const std::string& token, int paths, 
   ChannelContract contract;
   contract.name = name;
   contract.landing_bytes = kCapBytes;
+  contract.pins_memory = false;
   contract.open = [token, paths, pollers] {
     PoolWorldOptions options;
     options.paths = paths;

@@ -59,7 +59,7 @@ class DirectTransport final : public Transport {
   DirectTransport(SimWorld* world, FindSource find_source)
       : world_(world), find_source_(std::move(find_source)) {}
   const std::string& name() const override { return name_; }
-  bool is_last_resort() const override { return true; }
+  bool brings_any_size() const override { return true; }
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser*) override {
     return std::make_unique<DirectChannel>(world_, peer,
                                            [this, peer] { return find_source_(peer); });

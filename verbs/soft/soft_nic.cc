@@ -194,6 +194,7 @@ NicLimits DefaultSoftNicLimits() {
   limits.max_completion_depth = 1 << 22;
   limits.max_reads_in_flight = 16;
   limits.renews_keys = true;
+  limits.pins_memory = false;
   return limits;
 }
 

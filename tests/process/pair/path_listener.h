@@ -17,7 +17,7 @@ class PathListener final : public PathUser {
   explicit PathListener(bool has_another) : has_another_(has_another) {}
 
   bool HasAnother() const override { return has_another_; }
-  bool HasLastResort() const override { return has_another_; }
+  bool HasForAnySize() const override { return has_another_; }
   void OnRefused() override {
     if (when_refused) when_refused();
   }
