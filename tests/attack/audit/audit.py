@@ -428,6 +428,7 @@ class Audit:
         self.write("allow", "slack_ms", SLACK_S * 1000)
         self.write("allow", "patience_ms", PATIENCE_S * 1000)
         self.write("allow", "keep_ms", KEEP_S * 1000)
+        self.write("allow", "base_kib", BASE_MIB << 10)
         for worker in WORKERS:
             self.start(worker)
         if not all(life.ready.wait(60) for life in self.lives.values()):

@@ -42,10 +42,11 @@ import os
 import sys
 
 # What a call may take beyond its deadline, and beyond the patience where it has none; for how long after a fault it may still
-# explain a failure; what a life may grow by, and how long it takes until its pools are full; how old the last word of a peer
-# may be that has nothing to say; and how long a producer keeps what a consumer asked for that is away. See `allow`.
+# explain a failure; what a life may grow by, and how long it takes until its pools are in use; what a life's limit allows
+# beside its pools; how old the last word of a peer may be that has nothing to say; and how long a producer keeps what a
+# consumer asked for that is away. See `allow`.
 ALLOWED = {"slack_ms": 3000, "patience_ms": 8000, "after_ms": 3000, "growth_kib": 32768, "growth_after_s": 400, "quiet_ms": 3000,
-           "keep_ms": 20000}
+           "keep_ms": 20000, "base_kib": 1 << 40}
 OK, CANCELLED, DEADLINE, EXHAUSTED, ABORTED, UNAVAILABLE = 0, 1, 4, 8, 10, 14
 SEEN_TOGETHER, MAY_DROP = ("many", "each"), ("many", "task")  # Values of WAY.
 EXAMPLES = 5
@@ -380,7 +381,10 @@ class OneStream:
         if code in (ABORTED, CANCELLED, UNAVAILABLE) and cleaned is not None and cleaned <= ended:
             return
         if code in (ABORTED, UNAVAILABLE) and self.explained(begun, ended):
-            away = sum(spans.within(ended - self.patience - self.slack, ended) for spans in self.troubles)
+            since = ended - self.patience - self.slack
+            for _ in range(3):  # Back to where the consumer has run for so long.
+                since = ended - self.patience - self.slack - self.stopped(receive.life, since, ended)
+            away = sum(spans.within(since, ended) for spans in self.troubles)
             if code == UNAVAILABLE and not self.producer_left(ended) and away < self.patience - self.quiet:
                 self.note("failed", "%s (%s) gave up at %d after its producer had been away for %d ms: its patience is %d ms" %
                           (receive, receive.way, ended, away // 1000, self.patience // 1000))
@@ -546,7 +550,8 @@ class Checker:
                 self.judge_growth(life)
 
     def judge_growth(self, life):
-        """The least of the last quarter beside the least of the second one: tensors come and go, what stays grows."""
+        """The least of the last quarter beside the least of the second one: tensors come and go, what stays grows. Pools may
+        fill at any time: up to what the life had at first, and theirs."""
         times = [at for at, _ in life.memory]
         span = times[-1] - times[0]
         if span < self.harm.allowed["growth_after_s"] * 1000000:
@@ -555,9 +560,12 @@ class Checker:
             low, high = (bisect.bisect_left(times, times[0] + span * part // 4) for part in (begin, end))
             return min((kib for _, kib in life.memory[low:high]), default=None)
         before, after = least(1, 2), least(3, 4)
-        if before is not None and after is not None and after - before > self.harm.allowed["growth_kib"]:
-            self.findings.note("memory", "all", "%s grew from %d to %d MiB in %d s" %
-                               (life.name, before >> 10, after >> 10, span // 2000000))
+        if before is None or after is None:
+            return
+        full = life.memory[0][1] + max(0, life.limit_kib - self.harm.allowed["base_kib"])
+        if after - max(before, full) > self.harm.allowed["growth_kib"]:
+            self.findings.note("memory", "all", "%s grew from %d to %d MiB in %d s, and began with %d" %
+                               (life.name, before >> 10, after >> 10, span // 2000000, life.memory[0][1] >> 10))
 
 
 def tell(findings, harm, skipped):

@@ -339,6 +339,12 @@ class CheckerTest(unittest.TestCase):
         self.of.harm += ["memory b.c-1 %d %d" % (20000 + 9000 * (at % 5), at * S) for at in range(90)]
         self.expect(memory=1)
 
+    def test_pools_that_fill_late(self):
+        self.of.harm += ["allow growth_kib 8000 0", "allow growth_after_s 50 0", "allow base_kib 70000 0"]
+        for worker, most in (("a.p-1", 57000), ("b.c-1", 59000)):
+            self.of.harm += ["memory %s %d %d" % (worker, 20000 if at < 60 else most, at * S) for at in range(90)]
+        self.expect(memory=1)
+
     def test_a_crash(self):
         self.of.exits[self.of.workers[0]] = -11
         self.of.byes.clear()
