@@ -20,6 +20,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 TRAINERS, ENGINES, LOST = 4, "ab", 2
 EVERY, LINES = 3, 8  # Turns of a version; lines of a trainer's batch.
+MOST_EPOCHS = 8  # One follows each loss.
 
 
 class Everybody:
@@ -28,6 +29,7 @@ class Everybody:
     def __init__(self, folder, options):
         self.folder, self.options, self.processes, self.lives = folder, options, {}, {}
         self.said, self._changed = [], threading.Condition()
+        self._telling, self._abandoned, self.epoch = threading.Lock(), set(), 0
         self._threads = []
 
     def start(self, who, program, **task):
@@ -40,9 +42,12 @@ class Everybody:
 
         def read():
             for line in process.stdout:
+                said = {"who": who, "life": life, **json.loads(line)}
                 with self._changed:
-                    self.said.append({"who": who, "life": life, **json.loads(line)})
+                    self.said.append(said)
                     self._changed.notify_all()
+                if said["kind"] == "lost":
+                    self.abandon(said["epoch"])
 
         self._threads.append(threading.Thread(target=read, daemon=True))
         self._threads[-1].start()
@@ -63,15 +68,27 @@ class Everybody:
             ended = [who for who, process in self.processes.items() if process.poll() is not None]
             if ended:
                 sys.exit(f"{' and '.join(ended)} ended before {what}")
-            for one in self.of("lost"):
-                if len(self.of("lost", who=one["who"])) >= self.lives[f"trainer {LOST}"]:
-                    sys.exit(f"{one['who']} lost another that nobody killed: {one['error']}")
+            if all(self.of("lost", who=f"trainer {rank}", epoch=self.epoch) for rank in range(TRAINERS)):
+                begin(self)  # None was killed: one asked for a row of the life that had been.
             if time.monotonic() > end:
                 sys.exit(f"it does not come about within {self.options.patience:.0f} s that {what}")
 
     def tell(self, who, order):
-        self.processes[who].stdin.write(json.dumps(order) + "\n")
-        self.processes[who].stdin.flush()
+        with self._telling:
+            self.processes[who].stdin.write(json.dumps(order) + "\n")
+            self.processes[who].stdin.flush()
+
+    def abandon(self, epoch):
+        """A trainer that misses another's rows sends none of its own, so those that wait for it have to hear of the loss."""
+        with self._changed:
+            if epoch in self._abandoned:
+                return
+            self._abandoned.add(epoch)
+        for rank in range(TRAINERS):
+            try:
+                self.tell(f"trainer {rank}", {"abandon": epoch})
+            except (KeyError, OSError):
+                pass  # It is the one that was lost.
 
     def kill(self, *names):
         for who in names:
@@ -104,12 +121,15 @@ def ready(everybody, ranks):
     return everybody.of("ready", who="trainer 0")[0]["address"]
 
 
-def begin(everybody, epoch):
-    """Has all trainers go on from the newest version whose rows all have kept."""
+def begin(everybody):
+    """Has all trainers go on from the newest version whose rows all have kept, in an epoch of its own."""
+    everybody.epoch += 1
+    if everybody.epoch > MOST_EPOCHS:
+        sys.exit(f"the trainers lost each other in {MOST_EPOCHS} epochs, the last time so: {everybody.of('lost')[-1]['error']}")
     numbers = {one["number"] for one in everybody.of("publishes")}
     kept = [number for number in numbers
             if all(os.path.exists(f"{everybody.folder}/{number}.{rank}.npz") for rank in range(TRAINERS))]
-    order = {"epoch": epoch, "version": max(kept, default=None), "number": max(numbers, default=0) + 1}
+    order = {"epoch": everybody.epoch, "version": max(kept, default=None), "number": max(numbers, default=0) + 1}
     for rank in range(TRAINERS):
         everybody.tell(f"trainer {rank}", order)
 
@@ -122,7 +142,7 @@ def run(everybody):
     for name in ENGINES:
         everybody.start_engine(name, join)
     ready(everybody, range(TRAINERS))
-    begin(everybody, 1)
+    begin(everybody)
     for name in ENGINES:
         everybody.until(lambda: everybody.of("answer", who=f"{name}0"), f"engine {name} answers")
     begun = time.monotonic()
@@ -138,7 +158,7 @@ def run(everybody):
     happened.append((everybody.kill(f"trainer {LOST}"), f"trainer {LOST} is killed"))
     start_trainers(everybody, join, [LOST])
     ready(everybody, [LOST])
-    begin(everybody, 2)
+    begin(everybody)
     everybody.until(lambda: everybody.of("sealed", who=f"trainer {LOST}", life=2), "it has published again")
     happened.append((everybody.of("sealed", who=f"trainer {LOST}", life=2)[0]["at"], "it publishes again"))
     some_more(0.6, 2)

@@ -2,7 +2,8 @@
 
 In each turn the ranks give each other their rows, each finds the gradients of lines of its own, and they give each
 other the gradients of their rows. Every so many turns they publish and seal a version; rank 0 has it activated. When
-one of them is lost, the others wait until train.py names the version from which all go on.
+one of them is lost, train.py has the others abandon what they wait for of each other, and names the version from which
+all go on.
 """
 import json
 import os
@@ -29,14 +30,42 @@ def report(kind, **what):
     sys.stdout.flush()
 
 
-def orders():
-    """What train.py says: its orders, where None is that it is gone, and whether it has said that it is enough."""
+class Steps:
+    """The step under way, which another thread may abandon."""
+
+    def __init__(self):
+        self.lock, self.abandoned, self.epoch, self.step = threading.Lock(), 0, 0, None
+
+    def begin(self, epoch, step):
+        with self.lock:
+            self.epoch, self.step = epoch, step
+            self._abort_abandoned()
+        return step
+
+    def abandon(self, epoch):
+        with self.lock:
+            self.abandoned = max(self.abandoned, epoch)
+            self._abort_abandoned()
+
+    def _abort_abandoned(self):
+        if self.step and self.epoch <= self.abandoned:
+            self.step.abort("another trainer was lost")
+
+
+def orders(abandon=None):
+    """What train.py says: its orders, where None is that it is gone, and whether it has said that it is enough. An epoch
+    that is to be abandoned goes to `abandon`."""
     said, enough = queue.SimpleQueue(), threading.Event()
 
     def read():
         for line in sys.stdin:
             order = json.loads(line)
-            enough.set() if order == "enough" else said.put(order)
+            if order == "enough":
+                enough.set()
+            elif "abandon" in order:
+                abandon(order["abandon"])
+            else:
+                said.put(order)
         said.put(None)
         time.sleep(15)  # This thread does not keep the process from ending.
         os._exit(1)
@@ -61,8 +90,8 @@ def unflat(flat, rows, whole):
 
 
 class Trainer:
-    def __init__(self, server, rank, folder, layers, library, every, lines, enough):
-        self.server, self.rank, self.folder, self.enough = server, rank, folder, enough
+    def __init__(self, server, rank, folder, layers, library, every, lines, steps, enough):
+        self.server, self.rank, self.folder, self.steps, self.enough = server, rank, folder, steps, enough
         self.shapes, self.library, self.every, self.lines = model.shapes(layers), library, every, lines
         self.owner = server.weights("model", role="owner", owners=OWNERS, permit=PERMIT_S)
         self.owner.declare(Layout(name, "float32", shape, placements=[Shard(0)]) for name, shape in self.shapes.items())
@@ -102,7 +131,7 @@ class Trainer:
         """Until rank 0 is told to stop. The ranks go on alike: each error is all of theirs."""
         stop, before = 0.0, None
         while not stop:
-            step = self.server.step(epoch << 24 | self.turn)
+            step = self.steps.begin(epoch, self.server.step(epoch << 24 | self.turn))
             told = self.rank == 0 and self.enough.is_set()
             given = numpy.concatenate([[told], self.mine]).astype("f")
             shards = self.exchange(step, "weights", lambda rank: given)
@@ -161,7 +190,8 @@ class Trainer:
 
 
 def main(rank, folder, join, layers, library, every, lines):
-    said, enough = orders()
+    steps = Steps()
+    said, enough = orders(steps.abandon)
     if library == "torch":
         import torch
 
@@ -171,7 +201,7 @@ def main(rank, folder, join, layers, library, every, lines):
         library = numpy
     where = {"join": join} if join else {}
     with tryst.Server(job="trainer", task=rank, **where, **SETTINGS) as server:
-        trainer = Trainer(server, rank, folder, layers, library, every, lines, enough)
+        trainer = Trainer(server, rank, folder, layers, library, every, lines, steps, enough)
         os.nice(5)  # In earnest, trainers do not share the processors of engines.
         report("ready", address=f"{server.worker}@{server.address}")
         while (order := said.get()) is not None:
@@ -180,7 +210,7 @@ def main(rank, folder, join, layers, library, every, lines):
                 trainer.learn(order["epoch"], order["number"])
                 report("done")
             except tryst.Error as error:
-                report("lost", error=str(error))
+                report("lost", epoch=order["epoch"], error=str(error))
         trainer.owner.close()
 
 
