@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/thread_owner.h"
@@ -26,13 +27,25 @@ void EventThread::Run() {
   while (queue_->Next(&tag, &ok)) {
     step_.store(++step, std::memory_order_relaxed);
     static_cast<GrpcEvent*>(tag)->OnEvent(ok);
-    // With several pollers nobody here knows whose source it is, and a look costs a system call.
-    const bool arrived = !arrivals_.empty() && pollers_.size() == 1;
-    for (Poller* poller : pollers_) poller->TurnIfAsleep(arrived);
-    for (auto& then : arrivals_) then();
+    for (Poller* poller : pollers_) poller->TurnIfAsleep(HasArrival(poller));
+    for (Arrival& arrival : arrivals_) arrival.then();
     arrivals_.clear();
     step_.store(++step, std::memory_order_relaxed);
   }
+}
+
+// A look costs a system call, so a poller looks for what is its own alone.
+bool EventThread::HasArrival(const Poller* poller) const {
+  return std::any_of(arrivals_.begin(), arrivals_.end(), [&](const Arrival& arrival) {
+    return arrival.poller == poller || (arrival.poller == nullptr && pollers_.size() == 1);
+  });
+}
+
+Poller* EventThread::PollerHere(Poller* last) const {
+  if (last != nullptr && last->OnThread()) return last;
+  const auto here = std::find_if(pollers_.begin(), pollers_.end(),
+                                 [](const Poller* poller) { return poller->OnThread(); });
+  return here == pollers_.end() ? nullptr : *here;
 }
 
 }  // namespace tryst

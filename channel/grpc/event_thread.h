@@ -48,21 +48,30 @@ class EventThread {
   // Waits for the operations under way. REQUIRES: no operation is begun any more.
   ~EventThread();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
-  // For an event that has brought a source of a poller something. `then` runs after that poller had
-  // the chance to look, and tells it in the source's own way if that is still needed. The queue's
-  // thread only, while it runs an event.
-  void NoteArrival(absl::AnyInvocable<void()> then) { arrivals_.push_back(std::move(then)); }
+  // For an event that has brought a source of `poller` something; null: of one that is not known.
+  // `then` runs after that poller had the chance to look, and tells it in the source's own way if
+  // that is still needed. The queue's thread only, while it runs an event.
+  void NoteArrival(Poller* poller, absl::AnyInvocable<void()> then) {
+    arrivals_.push_back({poller, std::move(then)});
+  }
+  // Which of the pollers the calling thread turns; null: none. `last` is the likely one, or null.
+  Poller* PollerHere(Poller* last) const;
   // Goes up when an event begins, to an odd number, and when it ends. Nothing that arrives is read
   // while one runs. Any thread.
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
 
  private:
+  struct Arrival {
+    Poller* poller;
+    absl::AnyInvocable<void()> then;
+  };
   void Run();
+  bool HasArrival(const Poller* poller) const;
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   const std::vector<Poller*> pollers_;
   std::atomic<uint64_t> step_{0};
-  std::vector<absl::AnyInvocable<void()>> arrivals_;  // The thread's own.
+  std::vector<Arrival> arrivals_;  // The thread's own.
   std::thread thread_;
 };
 

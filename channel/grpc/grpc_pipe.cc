@@ -161,6 +161,8 @@ ssize_t GrpcPipe::Send(const iovec* pieces, const void* const* owners, int count
 }
 
 ssize_t GrpcPipe::Receive(const iovec* pieces, int count) {
+  poller_.store(events_->PollerHere(poller_.load(std::memory_order_relaxed)),
+                std::memory_order_relaxed);
   size_t got = 0;
   Todo todo;
   {
@@ -311,7 +313,8 @@ void GrpcPipe::OnRead(bool ok) {
   if (forged) Cancel();
   Begin(todo);
   if (last != nullptr) Over();
-  events_->NoteArrival([self = shared_from_this()] { self->Tell(); });
+  events_->NoteArrival(poller_.load(std::memory_order_relaxed),
+                       [self = shared_from_this()] { self->Tell(); });
 }
 
 // A poller that sleeps is woken, and one that polls this pipe in every turn has looked.

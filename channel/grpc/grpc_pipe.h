@@ -136,6 +136,8 @@ class GrpcPipe : public std::enable_shared_from_this<GrpcPipe> {
 
   EventThread* const events_;
   const Event event_;
+  // Which looked for what comes last: it is the one to look again. Null: none has, or no poller.
+  std::atomic<Poller*> poller_{nullptr};
   Step read_step_{this, &GrpcPipe::OnRead};
   Step written_step_{this, &GrpcPipe::OnWritten};
   Step ended_step_{this, &GrpcPipe::OnEnded};

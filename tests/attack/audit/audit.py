@@ -36,7 +36,7 @@ INSIDE = "TRYST_AUDIT_INSIDE"  # Set where this process has a network namespace 
 BASE_MIB = 128  # A process with its program and its connections has this before any tensor.
 MIB = 1 << 20
 
-SHM, SOFT, GRPC = "shm", "rdma/soft-tls", "grpc"
+SHM, SOFT, GRPC = "shm", "rdma/soft-tls", "grpc/stream"
 # By name: the host and what it is; the program; whether it is never killed; its own settings.
 WORKERS = {
     "a.py": ("python", True, {}),
