@@ -96,8 +96,18 @@ verb_release() {
 }
 
 #: plugin nccl [--for=aarch64] [FOLDER]  libnccl-net-tryst.so, for NCCL and RCCL, into FOLDER (out/plugins): docs/NCCL.md
+#: plugin nixl [FOLDER]        libplugin_TRYST.so, NIXL's back end TRYST, into FOLDER (out/plugins/nixl): docs/KV.md
 verb_plugin() {
-  [[ ${1:-} == nccl ]] || die "there is one plugin: ./run plugin nccl"
+  if [[ ${1:-} == nixl ]]; then
+    make_nixl_plugin
+    local nixl_folder=${2:-out/plugins/nixl}
+    [[ $nixl_folder == /* || -z ${2:-} ]] || nixl_folder=$caller/$nixl_folder
+    mkdir -p "$nixl_folder"
+    install -m 755 "$made/plugins/nixl/libplugin_TRYST.so" "$made/server/c/libtryst.so.1" "$nixl_folder"
+    note "made $nixl_folder/libplugin_TRYST.so: NIXL_PLUGIN_DIR=$(readlink -f "$nixl_folder")"
+    return
+  fi
+  [[ ${1:-} == nccl ]] || die "there are two plugins: ./run plugin nccl, ./run plugin nixl"
   local processor=()
   if [[ ${2:-} == --for=* ]]; then
     processor=("$2")
