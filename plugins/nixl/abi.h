@@ -113,8 +113,9 @@ class Engine {
  private:  // The agent reads it.
   std::string type_;
   Parameters parameters_;
-  std::vector<TelemetryEvent*> events_;                    // Always empty.
-  pthread_mutex_t events_mu_ = PTHREAD_MUTEX_INITIALIZER;  // To the agent it is a std::mutex.
+  std::vector<TelemetryEvent*> events_;  // Always empty.
+  [[maybe_unused]] pthread_mutex_t events_mu_ =
+      PTHREAD_MUTEX_INITIALIZER;  // To the agent it is a std::mutex.
 
  protected:
   bool failed_ = false;  // Then the agent gives the engine back at once.

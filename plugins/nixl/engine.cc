@@ -75,7 +75,6 @@ TrystEngine::TrystEngine(const abi::EngineOptions& options) : Engine(options) {
       SettingsOf(options.parameters == nullptr ? abi::Parameters() : *options.parameters);
   if (status.ok()) status = settings.status();
   if (status.ok()) {
-    // Nobody knows this worker yet, so no question comes before the target has it.
     auto worker = Worker::Start(*settings, [this](auto&&... question) {
       target_.Hear(std::forward<decltype(question)>(question)...);
     });
@@ -87,7 +86,7 @@ TrystEngine::TrystEngine(const abi::EngineOptions& options) : Engine(options) {
     Fail("it cannot start", status);
     return;
   }
-  target_.SetWorker(worker_.get());
+
   outbox_ = std::make_unique<Outbox>(worker_.get(), agent_);
   self_ = {agent_, worker_.get(), outbox_.get(), &inbox_};
 }

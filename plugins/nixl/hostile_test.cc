@@ -149,10 +149,11 @@ TEST_F(HostileTest, AFloodIsBounded) {
     ASSERT_TRUE(question.ok());
     questions.push_back(*std::move(question));
   }
-  // 64 of them are in the inbox, and 256 may wait for it.
+  // 64 of them are in the inbox, and 63 may wait for it.
+
   size_t refused = 0;
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kHungMs);
-  while (refused < 70 && std::chrono::steady_clock::now() < until) {
+  while (refused < 200 && std::chrono::steady_clock::now() < until) {
     refused = 0;
     for (const auto& question : questions) {
       if (question->Ended(0)) {
@@ -160,9 +161,9 @@ TEST_F(HostileTest, AFloodIsBounded) {
       }
     }
   }
-  EXPECT_GE(refused, 70u);
+  EXPECT_GE(refused, 200u);
   // The asker's 400 records are in this process, too.
-  EXPECT_LT(ResidentKb() - before, 1000u << 10);
+  EXPECT_LT(ResidentKb() - before, 800u << 10);
   questions.clear();
   abi::Notifications notes;
   for (int i = 0; i < 10; ++i) EXPECT_EQ(engine_->TakeNotifications(notes), abi::kSuccess);

@@ -14,7 +14,7 @@
 namespace tryst::nixl {
 
 inline constexpr size_t kMaxAgentName = 4096;
-inline constexpr size_t kMaxNotification = 32 << 20;
+inline constexpr size_t kMaxNotification = 8 << 20;
 
 // One life of an agent: no other has its worker's name.
 struct PeerName {
@@ -74,7 +74,7 @@ struct Question {
   uint64_t record_bytes = 0;
 };
 inline constexpr size_t kMaxShortRecord = 1600;
-inline constexpr uint64_t kMaxRecord = 64 << 20;
+inline constexpr uint64_t kMaxRecord = 16 << 20;
 std::string WriteQuestion(const Question& question);
 absl::StatusOr<Question> ReadQuestion(absl::string_view text);
 

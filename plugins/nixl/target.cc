@@ -12,12 +12,13 @@ constexpr size_t kMaxEnded = 4096;  // As many as a peer may have out.
 
 }  // namespace
 
-void Target::Hear(const std::string& verb, const std::string& peer, const PeerName& asker,
+void Target::Hear(Worker* worker, const std::string& verb, const PeerName& asker,
                   const std::string& record, Ask ask, std::shared_ptr<void> taken) {
+  const std::string& peer = asker.worker;
   if (verb == "put") {
     absl::StatusOr<Put> put = ReadPut(record);
     if (!put.ok()) return ask.End(put.status());
-    return Land(asker, *std::move(put), std::move(ask), std::move(taken));
+    return Land(worker, asker, *std::move(put), std::move(ask), std::move(taken));
   }
   if (verb == "stop") {
     const absl::StatusOr<uint64_t> id = ReadNumber(record);
@@ -59,7 +60,8 @@ void Target::NoteEnd(Peer* peer, uint64_t id, absl::Status status) {
   peer->order.pop_front();
 }
 
-void Target::Land(const PeerName& asker, Put put, Ask ask, std::shared_ptr<void> taken) {
+void Target::Land(Worker* worker, const PeerName& asker, Put put, Ask ask,
+                  std::shared_ptr<void> taken) {
   const auto landing = std::make_shared<Landing>();
   landing->peer = asker.worker;
   landing->id = put.id;
@@ -84,19 +86,20 @@ void Target::Land(const PeerName& asker, Put put, Ask ask, std::shared_ptr<void>
     }
   }
   if (end.has_value()) return ask.End(*end);
-  Start(asker, put, landing);
+  Start(worker, asker, put, landing);
 }
 
-void Target::Start(const PeerName& asker, const Put& put, const LandingRef& landing) {
+void Target::Start(Worker* worker, const PeerName& asker, const Put& put,
+                   const LandingRef& landing) {
   absl::Status status;
   for (const PutPart& part : put.parts) {
-    status = StartPart(asker, part, landing);
+    status = StartPart(worker, asker, part, landing);
     if (!status.ok()) break;
   }
   EndPart(landing, status);
 }
 
-absl::Status Target::StartPart(const PeerName& asker, const PutPart& part,
+absl::Status Target::StartPart(Worker* worker, const PeerName& asker, const PutPart& part,
                                const LandingRef& landing) {
   const std::shared_ptr<OwnMemory> memory = memories_->Find(part.target);
   if (memory == nullptr || !memory->Enter(landing->group)) {
@@ -112,14 +115,14 @@ absl::Status Target::StartPart(const PeerName& asker, const PutPart& part,
   const tryst_selection landing_at = {TRYST_SELECT_SPANS, 0, 0, lands.data(), lands.size()};
   const tryst_selection wanted = {TRYST_SELECT_SPANS, 0, 0, comes.data(), comes.size()};
   const std::string key =
-      worker_->Key(asker, absl::StrCat("|region|", RegionName(part.source), "|"));
+      worker->Key(asker, absl::StrCat("|region|", RegionName(part.source), "|"));
   {
     MutexLock lock(&mu_);
     ++landing->left;
   }
-  const absl::Status started = worker_->StartOp(
+  const absl::Status started = worker->StartOp(
       [&](tryst_queue* queue, void* tag, tryst_op** op) {
-        return tryst_gather_start(worker_->server(), kStep, key.c_str(), &wanted, memory->tensor(),
+        return tryst_gather_start(worker->server(), kStep, key.c_str(), &wanted, memory->tensor(),
                                   &landing_at, nullptr, -1, landing->group.get(), queue, tag, op);
       },
       [this, memory, landing](tryst_op* op) {

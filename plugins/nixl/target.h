@@ -23,10 +23,8 @@ namespace tryst::nixl {
 class Target {
  public:
   Target(const Memories* memories, Inbox* inbox) : memories_(memories), inbox_(inbox) {}
-  // Before it no question is heard, and after the worker has stopped none.
-  void SetWorker(Worker* worker) { worker_ = worker; }
-
-  void Hear(const std::string& verb, const std::string& peer, const PeerName& asker,
+  // As Worker::HeardFn.
+  void Hear(Worker* worker, const std::string& verb, const PeerName& asker,
             const std::string& record, Ask ask, std::shared_ptr<void> taken);
 
  private:
@@ -54,9 +52,10 @@ class Target {
     uint64_t last_notes = 0;
   };
 
-  void Land(const PeerName& asker, Put put, Ask ask, std::shared_ptr<void> taken);
-  void Start(const PeerName& asker, const Put& put, const LandingRef& landing);
-  absl::Status StartPart(const PeerName& asker, const PutPart& part, const LandingRef& landing);
+  void Land(Worker* worker, const PeerName& asker, Put put, Ask ask, std::shared_ptr<void> taken);
+  void Start(Worker* worker, const PeerName& asker, const Put& put, const LandingRef& landing);
+  absl::Status StartPart(Worker* worker, const PeerName& asker, const PutPart& part,
+                         const LandingRef& landing);
   void EndPart(const LandingRef& landing, const absl::Status& status);
   void Stop(const std::string& peer, uint64_t id, Ask ask);
   void TakeNotes(const std::string& peer, Notes notes, Ask ask, std::shared_ptr<void> taken);
@@ -65,7 +64,7 @@ class Target {
 
   const Memories* const memories_;
   Inbox* const inbox_;
-  Worker* worker_ = nullptr;
+
   Mutex mu_;
   std::map<std::string, Peer> peers_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> peer_order_ ABSL_GUARDED_BY(mu_);  // As they came.

@@ -17,7 +17,9 @@ constexpr int64_t kAgainMs = 60'000;
 // What peers may make us hold until it is answered.
 constexpr size_t kMaxQuestionsOfPeer = 4096;
 constexpr size_t kMaxQuestions = 16'384;
+constexpr uint64_t kMaxHeldBytesOfPeer = 64 << 20;
 constexpr uint64_t kMaxHeldBytes = 256 << 20;
+constexpr int64_t kRecordMs = 30'000;  // In which the asker has to give its record.
 
 std::string DeviceOf(const std::string& worker) { return absl::StrCat(worker, "/device:CPU:0"); }
 
@@ -46,10 +48,12 @@ void Ask::EndWith(const tryst_tensor& tensor) {
 struct Worker::Taken {
   ~Taken() {
     MutexLock lock(&worker->mu_);
-    worker->held_bytes_ -= bytes;
-    --worker->held_questions_;
-    const auto found = worker->questions_.find(peer);
-    if (--found->second == 0) worker->questions_.erase(found);
+    const auto of_peer = worker->held_by_.find(peer);
+    for (Held* const held : {&worker->held_, &of_peer->second}) {
+      --held->questions;
+      held->bytes -= bytes;
+    }
+    if (of_peer->second.questions == 0) worker->held_by_.erase(of_peer);
   }
   Worker* worker;
   std::string peer;
@@ -159,16 +163,18 @@ void Worker::Run() {
 
 absl::StatusOr<std::shared_ptr<void>> Worker::Take(const std::string& peer, uint64_t bytes) {
   MutexLock lock(&mu_);
-  if (held_bytes_ + bytes > kMaxHeldBytes || held_questions_ >= kMaxQuestions ||
-      questions_[peer] >= kMaxQuestionsOfPeer) {
-    if (questions_[peer] == 0) questions_.erase(peer);
+  const auto of_peer = held_by_.find(peer);
+  const Held by_peer = of_peer == held_by_.end() ? Held() : of_peer->second;
+  if (by_peer.bytes + bytes > kMaxHeldBytesOfPeer || by_peer.questions >= kMaxQuestionsOfPeer ||
+      held_.bytes + bytes > kMaxHeldBytes || held_.questions >= kMaxQuestions) {
     return absl::ResourceExhaustedError(absl::StrCat("the agent at ", name_.worker,
                                                      " has as many WRITEs and notifications as it ",
                                                      "may hold: post fewer at a time"));
   }
-  held_bytes_ += bytes;
-  ++held_questions_;
-  ++questions_[peer];
+  for (Held* const held : {&held_, &held_by_[peer]}) {
+    ++held->questions;
+    held->bytes += bytes;
+  }
   return std::shared_ptr<void>(new Taken{this, peer, bytes});
 }
 
@@ -190,7 +196,7 @@ void Worker::Hear(Ask ask, const std::string& peer, absl::string_view text) {
   if (question->record_bytes > 0) {
     return HearLong(std::move(ask), question->asker, *question, *std::move(taken));
   }
-  heard_(question->verb, peer, question->asker, std::move(question->record), std::move(ask),
+  heard_(this, question->verb, question->asker, question->record, std::move(ask),
          *std::move(taken));
 }
 
@@ -201,7 +207,7 @@ void Worker::HearLong(Ask ask, const PeerName& peer, const nixl::Question& quest
   const tryst_recv_item item = {key.c_str(), nullptr};
   const absl::Status started = StartOp(
       [&](tryst_queue* queue, void* tag, tryst_op** op) {
-        return tryst_recv_start(server_, kStep, &item, 1, nullptr, -1, queue, tag, op);
+        return tryst_recv_start(server_, kStep, &item, 1, nullptr, kRecordMs, queue, tag, op);
       },
       [this, waiting, peer, question, taken = std::move(taken)](tryst_op* op) {
         Owned<tryst_tensor> record;
@@ -212,9 +218,9 @@ void Worker::HearLong(Ask ask, const PeerName& peer, const nixl::Question& quest
           return waiting->End(
               absl::InvalidArgumentError("a record has another size than was said"));
         }
-        std::string bytes(static_cast<const char*>(tryst_tensor_data(record.get())),
-                          question.record_bytes);
-        heard_(question.verb, peer.worker, peer, std::move(bytes), std::move(*waiting), taken);
+        const std::string bytes(static_cast<const char*>(tryst_tensor_data(record.get())),
+                                question.record_bytes);
+        heard_(this, question.verb, peer, bytes, std::move(*waiting), taken);
       });
   if (!started.ok()) waiting->End(started);
 }

@@ -47,8 +47,8 @@ class Worker {
   // A question with its record, on a thread of the server's or on ours. `taken` is to be kept until
   // it was answered: it counts what the peer makes us hold.
   using HeardFn =
-      std::function<void(const std::string& verb, const std::string& peer, const PeerName& asker,
-                         std::string record, Ask ask, std::shared_ptr<void> taken)>;
+      std::function<void(Worker* worker, const std::string& verb, const PeerName& asker,
+                         const std::string& record, Ask ask, std::shared_ptr<void> taken)>;
 
   // `settings` as of tryst_server_create().
   static absl::StatusOr<std::unique_ptr<Worker>> Start(const std::vector<std::string>& settings,
@@ -90,6 +90,10 @@ class Worker {
 
  private:
   struct Taken;
+  struct Held {
+    size_t questions = 0;
+    uint64_t bytes = 0;  // Their records have so many.
+  };
 
   Worker(tryst_server* server, HeardFn heard);
   static void OnAsk(void* arg, tryst_ask* ask, const char* peer, const char* text);
@@ -115,9 +119,8 @@ class Worker {
   uint64_t last_record_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, Owned<tryst_tensor>> records_ ABSL_GUARDED_BY(mu_);  // That peers may fetch.
   // What peers make us hold.
-  std::map<std::string, size_t> questions_ ABSL_GUARDED_BY(mu_);
-  uint64_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t held_questions_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Held> held_by_ ABSL_GUARDED_BY(mu_);
+  Held held_ ABSL_GUARDED_BY(mu_);  // By all.
 
   std::thread thread_;  // NOLINT: it is joined by Stop().
 };

@@ -237,6 +237,29 @@ def many(world):
     expect_moved(world, "READ", blocks(20_000, 64))
 
 
+@case("8 bytes, 64 KiB, 64 MiB, both ways")
+def lengths(world):
+    agent, target = world.pair()
+    for size in (8, 64 << 10, SIZE):
+        for operation in ("READ", "WRITE"):
+            state = moved(agent, target, operation, [(0, 0, size)])
+            must(state == "DONE", "%s of %d: %s" % (operation, size, state))
+    right()
+
+
+@case("two agents of one process")
+def one_process(world):
+    first, second = Agent(world.system, "first"), Agent(world.system, "second")
+    second.fill(6)
+    first.load(second.published())
+    state = first.move("READ", blocks(100, 4096), b"read")
+    must(state == "DONE", state)
+    for here, there, size in blocks(100, 4096):
+        must((first.memory[here:here + size] == second.memory[there:there + size]).all(), "wrong bytes")
+    must(second.notes(1) == [("first", b"read")], "no notification")
+    right()
+
+
 @case("odd addresses and sizes")
 def unaligned(world):
     expect_moved(world, "WRITE", [(1 + 97 * i, 3 + 89 * i, 1 + i % 67) for i in range(500)])
