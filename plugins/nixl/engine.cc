@@ -93,6 +93,10 @@ TrystEngine::TrystEngine(const abi::EngineOptions& options) : Engine(options) {
 
 TrystEngine::~TrystEngine() {
   if (worker_ == nullptr) return;
+  if (getpid() != process_) {  // The threads are those of the process that forked.
+    static_cast<void>(worker_.release());
+    return;
+  }
   outbox_->Drain(kDrainMs);
   worker_->Stop();
   inbox_.Clear();

@@ -1,6 +1,8 @@
 #ifndef TRYST_PLUGINS_NIXL_ENGINE_H_
 #define TRYST_PLUGINS_NIXL_ENGINE_H_
 
+#include <unistd.h>
+
 #include <atomic>
 #include <map>
 #include <memory>
@@ -73,6 +75,7 @@ class TrystEngine final : public abi::Engine {
   // Whether the same request was asked about a moment ago, and no other since.
   bool AskedAgain(const Transfer* transfer) const;
 
+  const pid_t process_ = getpid();
   Memories memories_;
   Inbox inbox_;
   Target target_{&memories_, &inbox_};

@@ -443,6 +443,23 @@ TEST(RestartTest, ANewLifeUnderOneNameIsAnotherPeer) {
   EXPECT_EQ(b->TakeNotes(1), (abi::Notifications{{"a", "new"}}));
 }
 
+TEST(ForkTest, AChildOfAForkHurtsNothing) {
+  Side a("a", 4096), b("b", 4096);
+  a.Load(&b);
+  ASSERT_EQ(a.Move(abi::kRead, "b", {{0, 0, 16}}), abi::kSuccess);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    a.engine.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(a.Move(abi::kWrite, "b", {{0, 0, 16}}, "still here"), abi::kSuccess);
+  EXPECT_EQ(b.TakeNotes(1).size(), 1u);
+}
+
 // The other process of the tests below: serves memory and prints what it has published.
 TEST(ChildTest, DISABLED_Serves) {
   Side side("b", 16 << 20);
