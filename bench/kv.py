@@ -5,7 +5,8 @@ Blocks that lie anywhere in a pool of another process of the host come into bloc
 region ("region"), and sent and gathered ("send", the gather alone, as the send came before; its time stands beside it), over
 shared memory and the software NIC. NIXL reads them by a handle that is used again, its best, and by one made anew. Medians and
 99th percentiles of a fetch, in us a span, and processor time of both processes. --abort: how long after a cancel the memory is
-ours again, and how many bytes came later than that.
+ours again, and how many bytes came later than that. "agent" has both ends in NIXL's own agent, whose back end is ours or UCX, in turns:
+TRYST_NIXL_PLUGINS names the folder of ./run plugin nixl.
 """
 import multiprocessing
 import os
@@ -171,56 +172,63 @@ def Timed(fetch, want):
     return time.perf_counter() - began
 
 
-def nixl_agent(name, memory):
+def nixl_agent(name, memory, backend="UCX"):
     import nixl_cu12._api as api
 
     agent = api.nixl_agent(name, api.nixl_agent_config(enable_prog_thread=True, enable_listen_thread=False, backends=[]))
-    agent.create_backend("UCX", {})
+    agent.create_backend(backend, {})
     agent.register_memory([(memory.ctypes.data, memory.nbytes, 0, name)], "DRAM")
     return agent
 
 
-def nixl_target(pipe, spans, size):
+def nixl_target(pipe, spans, size, backend="UCX"):
     pool = pool_of(spans, size)
     fill(pool)
-    agent = nixl_agent("target", pool)
+    agent = nixl_agent("target", pool, backend)
     pipe.send((agent.get_agent_metadata(), pool.ctypes.data))
     agent.add_remote_agent(pipe.recv())
     pipe.send(None)
     pipe.recv()
 
 
+def nixl_pair(spans, size, backend="UCX"):
+    """The process of a target, an agent that reads of it, its memory, a maker of handles, and what waits for one."""
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.Process(target=nixl_target, args=(theirs, spans, size, backend), daemon=True)
+    child.start()
+    mine = pool_of(spans, size)
+    fill(mine)
+    mine ^= 0xff
+    agent = nixl_agent("reader", mine, backend)
+    metadata, there = ours.recv()
+    peer = agent.add_remote_agent(metadata)
+    ours.send(agent.get_agent_metadata())
+    ours.recv()
+    land = ids_of(10**6, spans)
+
+    def handle(seed):
+        rows = [numpy.column_stack([(at + ids.astype("uint64") * size), numpy.full(spans, size, "uint64"), numpy.zeros(spans, "uint64")])
+                for at, ids in ((mine.ctypes.data, land), (there, ids_of(seed, spans)))]
+        try:
+            lists = [agent.get_xfer_descs(each, "DRAM") for each in rows]
+        except Exception:  # An older interface takes tuples alone.
+            lists = [agent.get_xfer_descs([tuple(int(n) for n in row) for row in each], "DRAM") for each in rows]
+        return agent.initialize_xfer("READ", *lists, peer, b"")
+
+    def read(transfer):
+        state = agent.transfer(transfer)
+        while state == "PROC":
+            state = agent.check_xfer_state(transfer)
+        if state != "DONE":
+            sys.exit("nixl: %s" % state)
+
+    child.pipe = ours  # It lives as long as this.
+    return child, agent, mine, land, handle, read
+
+
 def over_nixl(sizes, rounds):
     for spans, size in sizes:
-        ours, theirs = multiprocessing.Pipe()
-        child = multiprocessing.Process(target=nixl_target, args=(theirs, spans, size), daemon=True)
-        child.start()
-        mine = pool_of(spans, size)
-        fill(mine)
-        mine ^= 0xff
-        agent = nixl_agent("reader", mine)
-        metadata, there = ours.recv()
-        peer = agent.add_remote_agent(metadata)
-        ours.send(agent.get_agent_metadata())
-        ours.recv()
-        land = ids_of(10**6, spans)
-
-        def handle(seed):
-            rows = [numpy.column_stack([(at + ids.astype("uint64") * size), numpy.full(spans, size, "uint64"), numpy.zeros(spans, "uint64")])
-                    for at, ids in ((mine.ctypes.data, land), (there, ids_of(seed, spans)))]
-            try:
-                lists = [agent.get_xfer_descs(each, "DRAM") for each in rows]
-            except Exception:  # An older interface takes tuples alone.
-                lists = [agent.get_xfer_descs([tuple(int(n) for n in row) for row in each], "DRAM") for each in rows]
-            return agent.initialize_xfer("READ", *lists, peer, b"")
-
-        def read(transfer):
-            state = agent.transfer(transfer)
-            while state == "PROC":
-                state = agent.check_xfer_state(transfer)
-            if state != "DONE":
-                sys.exit("nixl: %s" % state)
-
+        child, agent, mine, land, handle, read = nixl_pair(spans, size)
         handles = [handle(seed) for seed in range(3)]
         for transfer in handles:
             read(transfer)
@@ -242,10 +250,45 @@ def over_nixl(sizes, rounds):
         child.kill()
 
 
+def by_agent(backend, sizes, rounds, plugins):
+    os.environ["NIXL_LOG_LEVEL"] = "FATAL"
+    if backend == "TRYST":
+        os.environ["NIXL_PLUGIN_DIR"] = plugins
+    for spans, size in sizes:
+        child, agent, mine, land, handle, read = nixl_pair(spans, size, backend)
+        transfer = handle(1)
+        read(transfer)
+        check(mine, land, ids_of(1, spans), size)
+        time.sleep(0.5)
+        began = processor_s(child.pid)
+        time.sleep(2)
+        idle = (processor_s(child.pid) - began) / 2
+        clock = Clock(child.pid)
+        for _ in range(min(10 * rounds if spans == 1 and size < 1 << 20 else rounds, max(5, (1 << 34) // (spans * size)))):
+            clock.time(lambda: read(transfer))
+        clock.show("agent " + backend, spans, size, "  idle target %.2f of a core" % idle)
+        child.kill()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def over_agent(rounds):
+    import nixl_cu12  # noqa: F401
+
+    plugins = os.environ.get("TRYST_NIXL_PLUGINS", "")
+    if not os.path.exists(os.path.join(plugins, "libplugin_TRYST.so")):
+        raise ImportError("TRYST_NIXL_PLUGINS names no folder with libplugin_TRYST.so: ./run plugin nixl")
+    for _ in range(2):
+        for backend in "TRYST", "UCX":
+            child = multiprocessing.Process(target=by_agent, args=(backend, [(1, 8), (COUNT, 4096), (1, 256 << 20)], rounds, plugins))
+            child.start()  # NIXL looks for its plug-ins once in a process.
+            child.join()
+
+
 def main():
     multiprocessing.set_start_method("spawn")
     flags = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:] if word.startswith("--")}
-    systems = [word for word in sys.argv[1:] if not word.startswith("--")] or ["shm", "nixl", "soft"]
+    systems = [word for word in sys.argv[1:] if not word.startswith("--")] or ["shm", "nixl", "soft", "agent"]
     sizes = [(COUNT, int(size)) for size in (flags.get("--spans") or "64,4096,8192").split(",")]
     rounds = 20 if "--quick" in flags else 200
     if "--quick" not in flags and "--spans" not in flags:
@@ -254,6 +297,8 @@ def main():
         try:
             if system == "nixl":
                 over_nixl(sizes, rounds)
+            elif system == "agent":
+                over_agent(rounds)
             else:
                 over_tryst(system, sizes, rounds, "--abort" in flags)
         except ImportError as error:

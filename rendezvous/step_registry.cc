@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -274,8 +273,10 @@ void StepRegistry::RemoveAnswerer(const std::string& prefix, const Answerer* ans
 
 absl::StatusOr<std::shared_ptr<Answerer>> StepRegistry::FindAnswerer(absl::string_view edge) {
   if (!closed_.ok()) return closed_;
-  for (const auto& [prefix, answerer] : answerers_) {
-    if (absl::StartsWith(edge, prefix)) return answerer;
+  // One of thousands is found as fast: what may be its prefix ends with a '|'.
+  for (size_t at = edge.find('|', 1); at != edge.npos; at = edge.find('|', at + 1)) {
+    const auto found = answerers_.find(edge.substr(0, at + 1));
+    if (found != answerers_.end()) return found->second;
   }
   return absl::UnavailableError(absl::StrCat("nothing on ", options_.worker,
                                              " answers requests for ", edge,

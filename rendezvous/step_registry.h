@@ -140,7 +140,8 @@ class StepRegistry final : public TensorSource {
   mutable Mutex mu_;
   CondVar alarms_done_;
   absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::shared_ptr<Answerer>> answerers_ ABSL_GUARDED_BY(mu_);  // By prefix.
+  std::map<std::string, std::shared_ptr<Answerer>, std::less<>> answerers_
+      ABSL_GUARDED_BY(mu_);                   // By prefix.
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.

@@ -99,6 +99,9 @@ TEST_F(StepRegistryTest, AnswerersMakeWhatPeersTakeOfThem) {
   const auto again = Take(7, OutKey("|set|a"));
   EXPECT_EQ(again->number(), 2);
   EXPECT_EQ(Take(7, OutKey("|settee|a"))->number(), 1);
+  registry->SetAnswerer("|settee|a|", answerer);  // The shorter name comes first.
+  EXPECT_EQ(Take(7, OutKey("|settee|a|b"))->number(), 2);
+  registry->SetAnswerer("|settee|a|", nullptr);
   EXPECT_EQ(Take(7, OutKey("|se|a"))->status.code(), absl::StatusCode::kUnavailable);
   // What is given back is dropped, and no step has come of it.
   registry->GiveBack(7, OutKey("|set|a"), *again);

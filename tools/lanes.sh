@@ -32,6 +32,7 @@ mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rende
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED
 python     | 3      |  7 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray examples/weights | test --python --with=ray
+adapters   | 2      |  7 | x86_64 pypi | //plugins/nixl:libplugin_TRYST.so //python:_tryst.abi3.so python tests/frameworks/adapters tests/frameworks/nixl tests/frameworks/python | test --adapters
 release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS

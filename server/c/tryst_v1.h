@@ -251,6 +251,31 @@ int tryst_region_close(tryst_region* region, int64_t timeout_ms);
 /* As tryst_region_close() without a limit. No call uses it any more. */
 void tryst_region_free(tryst_region* region);
 
+/* ---- Answers: tensors that are made when a peer asks ---- */
+
+/* Of an open cluster: this server reaches the peer "/job:J/replica:0/task:T@host:port" from now
+ * on, though nobody has announced it. Nobody else is told. It does not connect. One that is known
+ * keeps its address. TRYST_FAILED_PRECONDITION: the cluster is closed. */
+tryst_status* tryst_server_add_peer(tryst_server* server, const char* peer);
+
+/* A peer's receive of "|NAME|TEXT", which nobody sends. It waits until it is answered, or until the
+ * peer gives it up. A peer whose path fails may ask the same again. */
+typedef struct tryst_ask tryst_ask;
+/* Called for each, on a thread of the library's; what takes long is done elsewhere. `peer` is the
+ * worker that asks and `text` what stands behind "|NAME|"; they last until the ask is answered. */
+typedef void (*tryst_asked)(void* arg, tryst_ask* ask, const char* peer, const char* text);
+/* Ends the ask and frees it: with `tensor`, or where `code` is that of a failure with that. To be
+ * called once for each, from any thread, at any time; in `asked` too. */
+void tryst_ask_answer(tryst_ask* ask, const tryst_tensor* tensor, tryst_code code,
+                      const char* message);
+
+/* NAME is as a region's, and not "region". The server outlives it. TRYST_ALREADY_EXISTS. */
+typedef struct tryst_answers tryst_answers;
+tryst_status* tryst_answers_open(tryst_server* server, const char* name, tryst_asked asked,
+                                 void* arg, tryst_answers** answers);
+/* When it returns, `asked` is called no more and no call of it is under way; so not in `asked`. */
+void tryst_answers_free(tryst_answers* answers);
+
 /* ---- Weights: sharded tensors that get versions ---- */
 
 /* Owners publish and seal versions of the tensors of a set; members fetch boxes of them, and serve

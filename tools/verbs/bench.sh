@@ -18,6 +18,7 @@
 #:   [--peers LIST] [--json FILE]; --delta: what comes of a version to who has the one before;
 #:   --data: what the copies, digests and deltas of weights/ cost one core
 #: bench kv [--quick]          blocks that lie anywhere, from pool to pool of two processes, in Python, beside NIXL
+#:   agent                     through NIXL's own agent, its back end TRYST or UCX
 #:   [--abort] [--spans=LIST]  how long a cancel takes, and what comes after it; --data: what the copies cost one core
 #: bench nccl [--check|--kill N]  NCCL over the plugin beside NCCL's sockets, on this machine's GPUs (needs PyTorch)
 #: bench device                tensors between devices of this machine
@@ -85,7 +86,8 @@ verb_bench() {
     if [[ ${2:-} == --data ]]; then start //bench:kv_bench "${@:3}"; fi
     need python3-venv
     make_wheel
-    exec bench/python.sh "$wheel" bench/kv.py "${@:2}"
+    make_nixl_plugin
+    exec env TRYST_NIXL_PLUGINS="$(readlink -f "$plugins")" bench/python.sh "$wheel" bench/kv.py "${@:2}"
   fi
   if [[ ${1:-} == tensorflow ]]; then
     make_wheel

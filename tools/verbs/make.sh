@@ -95,9 +95,27 @@ verb_release() {
   ls -l "$folder" >&2
 }
 
+make_nixl_plugin() { # [FOLDER]: puts libplugin_TRYST.so and libtryst.so.1 there; sets $plugins.
+  plugins=${1:-out/plugins/nixl}
+  self_contained
+  bz build "${static_flags[@]}" //plugins/nixl:libplugin_TRYST.so //server/c:libtryst.so.1 || die "the plug-in does not build"
+  local built
+  built=$(bz info "${static_flags[@]}" bazel-bin 2>/dev/null)
+  mkdir -p "$plugins"
+  install -m 755 "$built/plugins/nixl/libplugin_TRYST.so" "$built/server/c/libtryst.so.1" "$plugins"
+}
+
 #: plugin nccl [--for=aarch64] [FOLDER]  libnccl-net-tryst.so, for NCCL and RCCL, into FOLDER (out/plugins): docs/NCCL.md
+#: plugin nixl [FOLDER]        libplugin_TRYST.so, NIXL's back end TRYST, into FOLDER (out/plugins/nixl): docs/KV.md
 verb_plugin() {
-  [[ ${1:-} == nccl ]] || die "there is one plugin: ./run plugin nccl"
+  if [[ ${1:-} == nixl ]]; then
+    local nixl_folder=${2:-}
+    [[ $nixl_folder == /* || -z $nixl_folder ]] || nixl_folder=$caller/$nixl_folder
+    make_nixl_plugin "$nixl_folder"
+    note "made $plugins/libplugin_TRYST.so; NIXL finds it by NIXL_PLUGIN_DIR=$(readlink -f "$plugins")"
+    return
+  fi
+  [[ ${1:-} == nccl ]] || die "there are two plugins: ./run plugin nccl, ./run plugin nixl"
   local processor=()
   if [[ ${2:-} == --for=* ]]; then
     processor=("$2")

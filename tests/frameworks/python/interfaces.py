@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """interfaces.py [--print]: what the adapters use and override of vLLM, verl, LMCache and Ray has the parameters that interfaces.txt
-says, and ours take what their bases do. ADAPTERS=real asks the packages, otherwise the stubs are asked."""
+says, and ours take what their bases do. ADAPTERS=real or ADAPTERS=lmcache asks the packages, otherwise the stubs are
+asked."""
 import importlib
 import inspect
 import pathlib
@@ -64,7 +65,7 @@ def main():
             wrong += [f"{ours.__name__}.{name} does not take {one.name!r}" for one in given if one.name not in takes]
     for line in wrong:
         print(line)
-    print(f"{checked} signatures {'of the packages' if stubs.REAL else 'of the stubs'}, {len(wrong)} wrong"
+    print(f"{checked} signatures {'of the packages' if stubs.REAL or stubs.LMCACHE else 'of the stubs'}, {len(wrong)} wrong"
           + "".join(f"; not there: {one}" for one in sorted(skipped)))
     sys.exit(bool(wrong or not checked))
 

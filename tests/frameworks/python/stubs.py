@@ -1,6 +1,7 @@
 """Stand-ins for torch, vLLM, verl and LMCache: what the adapters use of them, with the names and signatures of interfaces.txt.
 
-install() puts them where imports find them. With ADAPTERS=real it is torch, vLLM and verl's base.py themselves.
+install() puts them where imports find them. With ADAPTERS=real it is torch, vLLM and verl's base.py themselves, with ADAPTERS=lmcache
+LMCache's own modules of the interface, without what they load of torch and of native code.
 """
 import abc
 import contextlib
@@ -13,6 +14,7 @@ import types
 import numpy
 
 REAL = os.environ.get("ADAPTERS") == "real"
+LMCACHE = os.environ.get("ADAPTERS") == "lmcache"
 
 
 def _module(name, **names):
@@ -65,7 +67,7 @@ class Tensor(numpy.ndarray):
 def _torch():
     torch = _module("torch", Tensor=Tensor, from_dlpack=lambda array: numpy.from_dlpack(array).view(Tensor),
                     full=lambda shape, value: numpy.full(shape, value, "f").view(Tensor),
-                    no_grad=lambda: lambda function: function)
+                    no_grad=lambda: lambda function: function, Size=tuple, dtype=DType)
     for name in ("float32", "bfloat16", "float16", "int64", "uint8"):
         setattr(torch, name, DType(name))
     _module("torch.nn", Module=type("Module", (), {}))
@@ -424,9 +426,26 @@ def _lmcache():
             create_transfer_channel_context=create_transfer_channel_context)
 
 
+def _around_lmcache():
+    """The package without its __init__.py, which looks for devices."""
+    found = importlib.machinery.PathFinder.find_spec("lmcache")
+    if found is None:
+        raise ImportError("lmcache is not installed")
+    for name in "lmcache", "lmcache.v1", "lmcache.v1.distributed":
+        module = _module(name)
+        module.__path__ = [os.path.join(found.submodule_search_locations[0], *name.split(".")[1:])]
+    _module("lmcache.v1.memory_management", MemoryObj=object)
+    channel = "lmcache.v1.distributed.transfer_channel"
+    module = _module(channel)
+    module.__path__ = [os.path.join(found.submodule_search_locations[0], "v1", "distributed", "transfer_channel")]
+
+
 def install():
     if REAL:
         _around_verl()
+    elif LMCACHE:
+        _torch()
+        _around_lmcache()
     else:
         _torch()
         _vllm()
