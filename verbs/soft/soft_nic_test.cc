@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -305,6 +306,75 @@ TEST(SoftNicTest, APeerThatReadsNothingIsNotWaitedForLong) {
   const auto began = std::chrono::steady_clock::now();
   deaf.a.queue_pair.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(8));
+}
+
+// Stands still, and knows how often the thread that made it has looked.
+class WatchedClock final : public Clock {
+ public:
+  int64_t NowNs() const override {
+    looks_ += std::this_thread::get_id() == whose_;
+    return now_ns_;
+  }
+  void Pass(absl::Duration duration) { now_ns_ += absl::ToInt64Nanoseconds(duration); }
+  int looks() const { return looks_; }
+
+ private:
+  const std::thread::id whose_ = std::this_thread::get_id();
+  mutable std::atomic<int> looks_{0};
+  std::atomic<int64_t> now_ns_{1'000'000'000};
+};
+
+// One that sends, and does not read what waits for it.
+class TalkingPeerTest : public testing::Test {
+ protected:
+  TalkingPeerTest() {
+    int most = 0;
+    for (Deaf scout(nic_.get()); scout.Write();) ++most;
+    deaf_ = std::make_unique<Deaf>(nic_.get());
+    for (int i = 0; i < most * 2 / 3; ++i) EXPECT_TRUE(deaf_->Write());
+  }
+  // Each time before nearly the time has passed in which nothing moves. False: `a` is gone.
+  bool Talk() {
+    EXPECT_TRUE(deaf_->b.PostWrite(100).ok());
+    for (const int before = clock_.looks(); clock_.looks() < before + 2; sched_yield()) {
+      if (gone_) return false;
+    }
+    clock_.Pass(absl::Milliseconds(800));
+    return true;
+  }
+  static SoftNicOptions Options(const Clock* clock) {
+    SoftNicOptions options;
+    options.clock = clock;
+    return options;
+  }
+
+  WatchedClock clock_;
+  const std::unique_ptr<SoftNic> nic_ = MustOpenSoftNic(Options(&clock_));
+  std::unique_ptr<Deaf> deaf_;
+  std::atomic<bool> gone_{false};
+};
+
+TEST_F(TalkingPeerTest, IsWaitedForBecauseItIsNotGone) {
+  std::thread peer([this] {
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(Talk()) << i;
+    EXPECT_TRUE(PollUntil({&deaf_->b}, [&] { return deaf_->landed() == deaf_->written; }));
+  });
+  deaf_->a.queue_pair.reset();
+  gone_ = true;
+  peer.join();
+}
+
+// The thread that waits for it has other peers.
+TEST_F(TalkingPeerTest, IsNotWaitedForWithoutEnd) {
+  std::thread peer([this] {
+    int talks = 0;
+    while (talks < 25 && Talk()) ++talks;
+    EXPECT_LT(talks, 20);
+    deaf_->b.queue_pair.reset();
+  });
+  deaf_->a.queue_pair.reset();
+  gone_ = true;
+  peer.join();
 }
 
 // It has nothing to do but to answer a READ, for which its socket has no room at once.
