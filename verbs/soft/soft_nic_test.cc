@@ -1068,6 +1068,30 @@ TEST_F(HostilePeerTest, RegionRevokedBetweenTwoPiecesIsNotWritten) {
   EXPECT_EQ(error->immediate, static_cast<uint32_t>(WireError::kRemoteAccess));
 }
 
+// It says why it goes, behind what the frame before still lacks.
+TEST_F(HostilePeerTest, ARefusalArrivesThroughAFullSocket) {
+  Introduce();
+  SoftSide large(nic_.get(), 64 << 20);
+  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+  SendWork work;
+  work.entries = absl::MakeConstSpan(&from, 1);
+  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  FrameHeader wrong = Write(8);
+  wrong.remote_key ^= 1;
+  peer_->Say(wrong, std::vector<uint8_t>(8));
+  ASSERT_TRUE(BecomesBroken());
+  uint64_t bytes = 0;
+  auto heard = Hear();
+  for (; heard.has_value() && heard->type != FrameType::kError; heard = Hear()) {
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !peer_->HearBytes(heard->bytes).empty(); }));
+    bytes += heard->bytes;
+  }
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_LT(bytes, large.region->bytes()) << "the socket has room for all";
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer_->Closed(); }));
+}
+
 TEST_F(HostilePeerTest, MoreReadsThanAgreedAreRefused) {
   Introduce();
   // Large enough for the first to be unanswered when the last comes.
@@ -1082,6 +1106,28 @@ TEST_F(HostilePeerTest, MoreReadsThanAgreedAreRefused) {
     peer_->Say(read);
   }
   EXPECT_TRUE(BecomesBroken());
+}
+
+// Else who always has something to read from us would never hear of anything else.
+TEST_F(HostilePeerTest, WhatWeSendTakesTurnsWithTheAnswerToARead) {
+  Introduce();
+  SoftSide large(nic_.get(), 64 << 20);
+  FrameHeader read;
+  read.type = FrameType::kRead;
+  read.address = large.region->address();
+  read.remote_key = large.region->remote_key();
+  read.total = large.region->bytes();
+  peer_->Say(read);
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  ASSERT_TRUE(victim_.PostWrite(8).ok());
+  uint64_t answered = 0;
+  for (auto heard = Hear(); heard->type != FrameType::kWrite; heard = Hear()) {
+    ASSERT_EQ(heard->type, FrameType::kReadResponse);
+    answered += heard->bytes;
+    ASSERT_LT(answered, read.total) << "nothing of ours comes before the end of the answer";
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !peer_->HearBytes(heard->bytes).empty(); }));
+  }
+  EXPECT_GT(answered, 0u);
 }
 
 TEST_F(HostilePeerTest, PeerThatNeverAnswersIsLostInTime) {
@@ -1183,6 +1229,7 @@ class PatienceTest : protected HasClock, public HostilePeerTest {
     SoftNicOptions options;
     options.clock = clock;
     options.rnr_timer = absl::Milliseconds(10);
+    options.handshake_timeout = absl::Seconds(1);
     return options;
   }
 };
@@ -1231,6 +1278,21 @@ TEST_F(PatienceTest, AnythingHeardProlongsIt) {
   EXPECT_NE(victim_.queue_pair->state(), QueuePairState::kReady);
   ASSERT_EQ(victim_.done.size(), 1u);
   EXPECT_EQ(victim_.done[0].status, CompletionStatus::kRetryExceeded);
+}
+
+// In exactly a second, which is nothing but seconds.
+TEST_F(PatienceTest, WhoSleepsIsWokenToSeeAStrangerOff) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  HostilePeer stranger(address_);
+  pollfd news = {victim_.completions->event_fd(), POLLIN, 0};
+  do {
+    for (int turn = 0; turn < 40; ++turn) victim_.Poll();
+    ASSERT_TRUE(victim_.completions->Arm().ok());
+  } while (poll(&news, 1, 0) > 0);
+  clock_.now_ns += 1'000'000'000;
+  EXPECT_EQ(poll(&news, 1, 20'000), 1) << "it sleeps on";
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return nic_->counters().handshakes_timed_out == 1; }));
 }
 
 TEST_F(PatienceTest, IdleQueuePairWaitsForNobody) {
