@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -586,6 +587,35 @@ TEST_F(HostileGrpcConsumerTest, WhatABatchNeverFetchedGoesBack) {
             (std::vector<std::string>{"take a", "take b", "give back a", "give back b"}));
   EXPECT_EQ(Ready(Start(Batch({}, 1)).get(), 2), (Serials{1, 2})) << "it comes back";
   EXPECT_EQ(Told(Request(1, "a")), absl::StatusCode::kAborted);
+}
+
+// The deleter of a caller's bytes is the caller's code, and may ask the server for something.
+TEST_F(HostileGrpcConsumerTest, BytesAreLetGoOfWithoutALock) {
+  FetchServerOptions options;
+  options.keep_for = absl::Seconds(10);
+  Open(options, &turned_);
+  float numbers[4] = {};
+  std::atomic<uint64_t> let_go{0};
+  for (const bool stays_away : {false, true}) {
+    auto call = Start(Request(stays_away ? 2 : 1, "k"));
+    ASSERT_TRUE(source_.AwaitTakes(stays_away ? 2 : 1));
+    source_.Answer(stays_away ? 1 : 0,
+                   *Tensor::Adopt(numbers, DType::kFloat, {4}, MemorySpace(), [&] {
+                     (void)host_->counts();
+                     ++let_go;
+                   }));
+    rpc::FetchResponse first;
+    ASSERT_TRUE(call->Read(&first));
+    call->Break();
+    if (stays_away) {
+      EXPECT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.alone == 1; }));
+      turned_.AdvanceBy(absl::Seconds(20));
+    } else {
+      Note(1, true);
+    }
+    const uint64_t expected = stays_away ? 2 : 1;
+    EXPECT_TRUE(Eventually([&](const FetchServer::Counts&) { return let_go == expected; }));
+  }
 }
 
 // Whatever the clock was set for when it went away.
