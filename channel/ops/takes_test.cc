@@ -400,21 +400,31 @@ TEST_F(SlowTakesTest, ManyTakesGiveTheirMemoryBack) {
   EXPECT_TRUE(user_.met.back().valid());
 }
 
-// Nor is room kept for as many.
+// Nor is room kept for as many, in slots or without one.
 TEST_F(SlowTakesTest, AfterManyTakesTheHeapIsAsItWas) {
   constexpr size_t kMany = 30'000;
+  Takes takes(&poller_, &slow_, &user_, kConsumer, kMany, &given_back_);
+  takes.SetEpoch(1);
   const auto heap_bytes = [] { return static_cast<int64_t>(mallinfo2().uordblks); };
   const int64_t before = heap_bytes();
   {
     std::vector<TakingOp> ops(kMany);
-    for (TakingOp& op : ops) takes_.Start(0, key_, &op);
-    for (size_t i = 0; i < kMany; ++i) slow_.Meet(i, Tensor());
+    std::vector<uint64_t> tickets;
+    for (TakingOp& op : ops) {
+      takes.Start(0, key_, &op);
+      tickets.push_back(tickets.size() + 1);
+      ASSERT_TRUE(takes.Waits(tickets.back(), 0, other_));
+    }
+    for (size_t i = 0; i < 2 * kMany; ++i) slow_.Meet(i, Tensor());
     poller_.Turn();
+    EXPECT_TRUE(takes.TellHere(kMany, [](absl::Span<const uint64_t>) { return true; }));
+    EXPECT_EQ(takes.DropTickets(tickets), kMany);
   }
   clock_.now_ns += 1'001'000'000;
   poller_.Turn();
   EXPECT_EQ(poller_.NextTimerNs(), INT64_MAX);
   ReleaseMemory(&slow_.asked);
+  ReleaseMemory(&slow_.back);
   ReleaseMemory(&user_.met);
   EXPECT_LT(heap_bytes() - before, int64_t{kMany});
 }
