@@ -1081,6 +1081,8 @@ TEST_F(HostilePeerTest, ARefusalArrivesThroughAFullSocket) {
   wrong.remote_key ^= 1;
   peer_->Say(wrong, std::vector<uint8_t>(8));
   ASSERT_TRUE(BecomesBroken());
+  peer_->SayBytes({1, 2, 3});  // When this is thrown away, there is no room yet.
+  for (int i = 0; i < 100; ++i) victim_.Poll();
   uint64_t bytes = 0;
   auto heard = Hear();
   for (; heard.has_value() && heard->type != FrameType::kError; heard = Hear()) {
