@@ -190,6 +190,19 @@ TEST(WeightLogTest, BytesThatBecomeMuchMemoryAreNotParsed) {
   EXPECT_FALSE(DecodeEntry(EncodeEntry(Members({1})) + std::string("\x7b\x7c", 2)).ok());
 }
 
+// Its length is said again and again.
+TEST(WeightLogTest, AStateOfMoreBytesThanAnyHasIsNotParsed) {
+  const auto padded = [](size_t size) {
+    std::string bytes = EncodeState(LogState{});
+    if ((size - bytes.size()) % 2 != 0) bytes += std::string("\x08\x80\x00", 3);
+    while (bytes.size() < size) bytes += std::string("\x08\x00", 2);
+    return bytes;
+  };
+  ASSERT_EQ(padded(kMaxStateBytes).size(), kMaxStateBytes);
+  EXPECT_TRUE(DecodeState(padded(kMaxStateBytes)).ok());
+  EXPECT_FALSE(DecodeState(padded(kMaxStateBytes + 1)).ok());
+}
+
 TEST(WeightLogTest, AStateKeepsToTheRulesOfEntries) {
   LogState state;
   state.term = 1;

@@ -730,7 +730,6 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       // More, if we have forgotten it: an answer must have a number that it has not heard.
       peer->answers = std::max(peer->answers, request.heard());
       peer->told.clear();
-      peer->no_waiter_ns = 0;
       if (std::exchange(peer->away, false)) {
         for (uint64_t serial : peer->ready) {
           const auto it = peer->entries.find(serial);

@@ -149,6 +149,18 @@ TEST(FetchWireTest, BytesAfterAFailureHaveNowhereToGo) {
   EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&message).code());
 }
 
+// A later release may have more to say.
+TEST(FetchWireTest, FieldsOfALaterReleaseArePassedOver) {
+  rpc::FetchResponse response;
+  *response.mutable_header() = HeaderOf(Floats(16), absl::StatusCode::kOk);
+  const std::string said = std::string("\xa0\x06\x07", 3) + response.SerializeAsString() +
+                           std::string("\xaa\x06\x02hi", 5);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  const absl::Status taken = incoming.TakeParcel(said);
+  EXPECT_TRUE(taken.ok()) << taken;
+  EXPECT_TRUE(incoming.header_seen());
+}
+
 TEST(FetchWireTest, HeaderOfAFailureIsNeverATensor) {
   IncomingTensor incoming(Tensor(), kMaxBytes);
   const rpc::FetchHeader header =

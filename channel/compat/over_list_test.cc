@@ -58,6 +58,36 @@ TEST(OverListTest, ARequestNamesWhatItsKeyLeftBehind) {
   EXPECT_TRUE(over.LeftOf(LineOf(5)).empty());
 }
 
+TEST(OverListTest, WhatWasDeliveredIsToldOnce) {
+  OverList over;
+  for (uint64_t serial = 2; serial <= 6; ++serial) over.Add(serial, LineOf(serial), true, true);
+  std::vector<uint64_t> told;
+  rpc::FetchRequest request;
+  over.Fill(&request, 3, {}, &told);
+  EXPECT_EQ(told, (std::vector<uint64_t>{2, 3, 4}));
+  over.Forget({3});
+  for (const std::vector<uint64_t>& left : {std::vector<uint64_t>{2, 4, 5}, {2, 4, 5}}) {
+    told.clear();
+    request.Clear();
+    over.Fill(&request, 3, {}, &told);
+    EXPECT_EQ(told, left);
+  }
+}
+
+// The first has not ended, and so those behind it cannot be named by one number.
+TEST(OverListTest, OnlySoManyAreRememberedThatWereDelivered) {
+  constexpr uint64_t kMost = 4096;
+  OverList over;
+  for (uint64_t serial = 2; serial < kMost + 12; ++serial) {
+    over.Add(serial, LineOf(serial), true, true);
+  }
+  std::vector<uint64_t> told;
+  rpc::FetchRequest request;
+  over.Fill(&request, 10'000, {}, &told);
+  EXPECT_EQ(told.size(), kMost);
+  EXPECT_EQ(told.back(), kMost + 11) << "the newest";
+}
+
 TEST(OverListTest, WhatNobodyKnowsOfIsNotNamed) {
   OverList over;
   over.Add(1, LineOf(1), /*known=*/false, /*delivered=*/false);

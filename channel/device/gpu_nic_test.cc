@@ -492,6 +492,32 @@ TEST_F(GpuNicTest, TheCheckShowsEachPairWithItsFigures) {
   EXPECT_THAT(findings->front().ToText(), HasSubstr("staging; dma-buf: "));
 }
 
+// A NIC may have no queue pair left when the way is proved, or when it is measured.
+TEST_F(GpuNicTest, TheCheckSaysWhatCouldNotBeMeasured) {
+  int unmeasured = 0;
+  for (int most = 0; most < 8; ++most) {
+    int made = 0;
+    IbvCalls calls = ibv_.Calls();
+    calls.create_qp = [&made, most, create = calls.create_qp](
+                          ibv_pd* domain, ibv_qp_init_attr* attributes) -> ibv_qp* {
+      if (made++ < most) return create(domain, attributes);
+      errno = ENOMEM;
+      return nullptr;
+    };
+    GdrCheckOptions options;
+    options.cuda_library = "gpu/libfake_cuda.so";
+    options.ibv = calls;
+    options.direct = direct_;
+    const auto findings = CheckGdr(options);
+    ASSERT_TRUE(findings.ok()) << findings.status();
+    const GdrFinding& first = findings->front();
+    if (first.reach.way == DirectWay::kStaging || first.flush_us > 0) continue;
+    ++unmeasured;
+    EXPECT_THAT(first.ToText(), HasSubstr("but measuring failed: "));
+  }
+  EXPECT_GT(unmeasured, 0);
+}
+
 TEST_F(GpuNicTest, TheCheckSaysWhatTheMachineLacks) {
   GdrCheckOptions options;
   options.cuda_library = "libno_such_driver.so";

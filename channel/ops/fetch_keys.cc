@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/release_memory.h"
+
 namespace tryst {
 
 FetchKey* FetchKeys::Intern(const TensorKey& key) {
@@ -62,11 +64,10 @@ void FetchKeys::ForgetIds() {
 }
 
 void FetchKeys::Clear() {
-  keys_ = {};
-  free_ = {};
-  by_id_ = {};
-  all_.clear();
-  all_.shrink_to_fit();
+  ReleaseMemory(&keys_);
+  ReleaseMemory(&free_);
+  ReleaseMemory(&by_id_);
+  ReleaseMemory(&all_);
   next_id_ = 0;
   lap_bytes_ = 0;
 }

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/release_memory.h"
+
 namespace tryst {
 
 // A pool of more than kMostIdleObjects objects, of which none was in use for kIdleForNs, gives all
@@ -48,7 +50,7 @@ class PagedBlocks {
   void Clear() {
     while (count_ > 0) static_cast<T*>(At(--count_))->~T();
     for (void* block : blocks_) munmap(block, kBlockBytes);
-    blocks_ = {};
+    ReleaseMemory(&blocks_);
   }
 
  private:

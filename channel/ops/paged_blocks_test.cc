@@ -4,7 +4,9 @@
 
 #include <array>
 #include <fstream>
+#include <vector>
 
+#include "channel/ops/reuse_pool.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -43,6 +45,28 @@ TEST(PagedBlocks, AddressesStayAndClearGivesAllBack) {
     EXPECT_EQ(blocks.size(), 0u);
     EXPECT_LT(ResidentBytes() - before, 4 << 20);
   }
+}
+
+struct Renewed {
+  void Renew() { ++renewals; }
+  int renewals = 0;
+};
+
+TEST(ReusePool, ClearForgetsAllAndKeepsNoRoomForThem) {
+  PagedBlocks<Renewed> blocks;
+  ReusePool<Renewed> pool;
+  const auto make = [&blocks] { return blocks.Make(); };
+  std::vector<Renewed*> taken;
+  for (size_t i = 0; i <= kMostIdleObjects; ++i) taken.push_back(pool.Take(make));
+  EXPECT_FALSE(pool.is_idle_and_large());
+  for (Renewed* one : taken) pool.Free(one);
+  EXPECT_EQ(pool.Take(make)->renewals, 2);
+  pool.Free(taken.back());
+  EXPECT_TRUE(pool.is_idle_and_large());
+  pool.Clear();
+  EXPECT_TRUE(pool.all().empty());
+  EXPECT_EQ(pool.all().capacity(), 0u);
+  EXPECT_EQ(pool.Take(make)->renewals, 1) << "a new one";
 }
 
 }  // namespace

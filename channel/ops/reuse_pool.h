@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "base/release_memory.h"
 #include "channel/ops/paged_blocks.h"
 
 namespace tryst {
@@ -30,8 +31,8 @@ class ReusePool {
   bool is_idle_and_large() const { return all_.size() > kMostIdleObjects && live() == 0; }
   // Forgets all of them. REQUIRES: none is out.
   void Clear() {
-    all_ = {};
-    free_ = {};
+    ReleaseMemory(&all_);
+    ReleaseMemory(&free_);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
+#include "base/release_memory.h"
 
 namespace tryst {
 namespace {
@@ -130,10 +131,10 @@ void Takes::Free(ServeTake* take) {
 void Takes::GiveMemoryBack() {
   if (!idle()) return;
   poller_->NoteBurstOver(takes_.size());
-  free_ = {};
+  ReleaseMemory(&free_);
   takes_.Clear();
-  parked_ = {};
-  here_ = {};
+  ReleaseMemory(&parked_);
+  ReleaseMemory(&here_);
 }
 
 // ---- Parking ----

@@ -1,9 +1,13 @@
 #include "channel/ops/takes.h"
 
+#include <malloc.h>
+
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/release_memory.h"
 #include "base/turned_clock.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/live_ops.h"
@@ -122,6 +126,15 @@ TEST_F(TakesTest, NorDoesOneThatUsesATicketAgain) {
   ASSERT_TRUE(takes_.Waits(1, 0, key_));
   EXPECT_LT(Told().size(), 2'000u);
   EXPECT_EQ(takes_.DropTickets({1}), 1u);
+}
+
+// It may have been told of it meanwhile, and the tensor is on its way.
+TEST_F(TakesTest, ATicketThatIsNotParkedIsNotDropped) {
+  ASSERT_TRUE(takes_.Waits(1, 0, key_));
+  EXPECT_EQ(takes_.DropTickets({2, 1, 1}), 1u);
+  EXPECT_EQ(given_back_, 1u);
+  EXPECT_EQ(takes_.DropTickets({1}), 0u);
+  EXPECT_TRUE(takes_.idle());
 }
 
 // max_waiting of them, and one for each that it lets go of.
@@ -385,6 +398,35 @@ TEST_F(SlowTakesTest, ManyTakesGiveTheirMemoryBack) {
   slow_.Meet(slow_.asked.size() - 1, One());
   poller_.Turn();
   EXPECT_TRUE(user_.met.back().valid());
+}
+
+// Nor is room kept for as many, in slots or without one.
+TEST_F(SlowTakesTest, AfterManyTakesTheHeapIsAsItWas) {
+  constexpr size_t kMany = 30'000;
+  Takes takes(&poller_, &slow_, &user_, kConsumer, kMany, &given_back_);
+  takes.SetEpoch(1);
+  const auto heap_bytes = [] { return static_cast<int64_t>(mallinfo2().uordblks); };
+  const int64_t before = heap_bytes();
+  {
+    std::vector<TakingOp> ops(kMany);
+    std::vector<uint64_t> tickets;
+    for (TakingOp& op : ops) {
+      takes.Start(0, key_, &op);
+      tickets.push_back(tickets.size() + 1);
+      ASSERT_TRUE(takes.Waits(tickets.back(), 0, other_));
+    }
+    for (size_t i = 0; i < 2 * kMany; ++i) slow_.Meet(i, Tensor());
+    poller_.Turn();
+    EXPECT_TRUE(takes.TellHere(kMany, [](absl::Span<const uint64_t>) { return true; }));
+    EXPECT_EQ(takes.DropTickets(tickets), kMany);
+  }
+  clock_.now_ns += 1'001'000'000;
+  poller_.Turn();
+  EXPECT_EQ(poller_.NextTimerNs(), INT64_MAX);
+  ReleaseMemory(&slow_.asked);
+  ReleaseMemory(&slow_.back);
+  ReleaseMemory(&user_.met);
+  EXPECT_LT(heap_bytes() - before, int64_t{kMany});
 }
 
 TEST_F(SlowTakesTest, WhatIsHereIsToldAsFarAsThereIsRoom) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/reached.h"
+#include "base/release_memory.h"
 
 namespace tryst {
 namespace {
@@ -104,7 +105,7 @@ void ChannelPool::GiveTask(FetchTask* task) {
   free_tasks_.push_back(task);
   if (tasks_.size() <= kMostIdleTasks || free_tasks_.size() < tasks_.size()) return;
   burst.swap(tasks_);
-  free_tasks_ = {};
+  ReleaseMemory(&free_tasks_);
 }
 
 // Fetches in the inbox were made earlier and go first. An abort ends only fetches made before it.

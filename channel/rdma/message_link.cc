@@ -251,7 +251,7 @@ void MessageLink::Flush() {
   // The queue pair is broken, but its completions do not say so yet.
   TRYST_REACHED("sim: a broken queue pair takes no works");
   Break(absl::UnavailableError(
-      absl::StrCat(hub_->nic()->name(), " refuses to send a write: ", posted.message())));
+      absl::StrCat(hub_->nic()->name(), " refuses a work: ", posted.message())));
 }
 
 void MessageLink::OnStall() {

@@ -57,6 +57,9 @@ TEST(RdmaTransportTest, ChannelsHearThatTheNetworkIsBetter) {
   transport.Close(absl::CancelledError("over"));
   for (int i = 0; i < 100 && !(channel->Drained() && transport.Drained()); ++i) (void)heard();
   EXPECT_TRUE(channel->Drained() && transport.Drained());
+  world.ChangeAddress(0);
+  nic->PollEvents();
+  EXPECT_FALSE(poller.Turn()) << "it may be gone when this would tell it";
 }
 
 TEST(RdmaTransportTest, CountsAreThereFromTheStart) {

@@ -1,12 +1,15 @@
 #include "channel/shm/local_socket.h"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/failing_call.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -86,6 +89,16 @@ TEST_F(LocalSocketTest, ItsEndIsSeenBehindWhatWasSaid) {
 TEST_F(LocalSocketTest, NobodyListensUnderThatName) {
   EXPECT_TRUE(absl::IsUnimplemented(
       LocalSocket::Connect(absl::StrCat("tryst-no-socket-", getpid())).status()));
+}
+
+// A security module of the kernel keeps them apart. Another path may do.
+TEST_F(LocalSocketTest, ASocketThatMayNotBeReachedIsNoPath) {
+  absl::Status status;
+  if (!RunWhereCallFails(SYS_connect, EACCES,
+                         [&status] { status = LocalSocket::Connect("anything").status(); })) {
+    GTEST_SKIP() << "needs seccomp filters";
+  }
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
 }
 
 TEST_F(LocalSocketTest, ThePeersUserIsKnown) {

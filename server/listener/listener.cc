@@ -15,6 +15,7 @@
 #include <climits>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "base/log.h"
 
 namespace tryst {
@@ -148,8 +149,8 @@ void Listener::Run() {
         next_ns == INT64_MAX ? -1 : static_cast<int>((left_ns + 999'999) / 1'000'000);
     epoll_event events[32];
     const int count = epoll_wait(epoll_.get(), events, 32, wait_ms);
-    for (int i = 0; i < count; ++i) {
-      const uint64_t id = events[i].data.u64;
+    for (const epoll_event& event : absl::MakeConstSpan(events, std::max(count, 0))) {
+      const uint64_t id = event.data.u64;
       if (id == kWakeId) {
         uint64_t times;
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &times, sizeof(times));
@@ -157,7 +158,7 @@ void Listener::Run() {
       }
       if (id >= kListenerId) {
         Accept(listening_.sockets[id - kListenerId].get());
-      } else if ((events[i].events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) {
+      } else if ((event.events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) {
         Forget(id);
       } else {
         active_.insert(id);

@@ -2,13 +2,18 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <linux/sockios.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -16,7 +21,18 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/failing_call.h"
 #include "gtest/gtest.h"
+
+// The name "both" leads to two addresses of this host.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* wanted,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || strcmp(host, "both") != 0) return real(host, port, wanted, found);
+  const int error = real("127.0.0.1", port, wanted, found);
+  return error != 0 ? error : real("127.0.0.2", port, wanted, &(*found)->ai_next);
+}
 
 namespace tryst {
 namespace {
@@ -268,6 +284,29 @@ TEST(ListeningSockets, APortIsTakenOnce) {
   const auto every = ListenOn("0.0.0.0:0");
   ASSERT_TRUE(every.ok()) << every.status();
   EXPECT_TRUE(Dial(every->port).valid());
+}
+
+// Peers are told of one port.
+TEST(ListeningSockets, AllAddressesOfANameHaveOnePort) {
+  const auto both = ListenOn("both:0");
+  ASSERT_TRUE(both.ok()) << both.status();
+  ASSERT_EQ(both->sockets.size(), 2u);
+  for (const OwnedFd& one : both->sockets) {
+    sockaddr_in own = {};
+    socklen_t length = sizeof(own);
+    ASSERT_EQ(getsockname(one.get(), reinterpret_cast<sockaddr*>(&own), &length), 0);
+    EXPECT_EQ(ntohs(own.sin_port), both->port);
+  }
+}
+
+// Two of which neither listened yet may have bound the same port.
+TEST(ListeningSockets, APortOnWhichAnotherBeganToListenMeanwhileIsUnavailable) {
+  absl::Status status;
+  if (!RunWhereCallFails(SYS_listen, EADDRINUSE,
+                         [&status] { status = ListenOn("127.0.0.1:0").status(); })) {
+    GTEST_SKIP() << "needs seccomp filters";
+  }
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
 TEST(ListeningSockets, ConnectionsStayBelowTheDescriptors) {

@@ -4,14 +4,18 @@
 #include <grpcpp/create_channel.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/failing_call.h"
 #include "channel/bootstrap.h"
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
@@ -201,6 +205,46 @@ TEST(Tls, WithoutDescriptorsForCopiesTheFilesAreWatched) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
   EXPECT_FALSE(files_themselves.watches_copies());
   EXPECT_EQ(files_themselves.watched().key, paths.key);
+}
+
+// Nor can gRPC open copies where there is no /proc.
+TEST(Tls, WhereCopiesCannotBeOpenedTheFilesAreWatched) {
+#ifndef SYS_access
+  GTEST_SKIP() << "needs access() as a system call";
+#else
+  const TestAuthority authority;
+  const std::string folder = Folder("no_proc");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  if (!RunWhereCallFails(SYS_access, ENOENT, [&paths] {
+        const CertificateFiles files(paths, absl::Hours(1));
+        EXPECT_FALSE(files.watches_copies());
+        EXPECT_EQ(files.watched().key, paths.key);
+      })) {
+    GTEST_SKIP() << "needs seccomp filters";
+  }
+#endif
+}
+
+TEST(Tls, FilesThatWereReplacedAreReadWhenThatIsAsked) {
+  const TestAuthority authority;
+  const std::string folder = Folder("replaced");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  CertificateFiles files(paths, absl::Hours(1));
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string before = text(files.watched().certificate);
+  EXPECT_EQ(before, text(paths.certificate));
+  authority.Write(folder, "tryst://lab");
+  ASSERT_NE(text(paths.certificate), before);
+  files.ReadSoon();
+  for (int i = 0; i < 2000 && text(files.watched().certificate) == before; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
 }
 
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {

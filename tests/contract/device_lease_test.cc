@@ -292,6 +292,25 @@ TEST_F(DeviceLeaseTest, ChunksAreHandedOnOnlyWhereTheyAreOffered) {
   }
 }
 
+// A NIC reads it where it is, which has to wait for the sender's stream and fails with it.
+TEST_F(DeviceLeaseTest, WhatIsReadInPlaceIsThereFirst) {
+  DeviceSourceOptions options;
+  options.inside_bytes = 0;
+  Open(options);
+  args_.device_context = *GpuContext::Make(engine_.get(), nullptr);
+  SendGpu(64);
+  const Answer kept = TakeGpu(*ManifestKey(GpuKey(), 0, Tensor()));
+  ASSERT_TRUE(kept.status.ok()) << kept.status;
+  const auto manifest = DecodeManifest(kept.tensor.data_as<uint8_t>(), kept.tensor.bytes());
+  ASSERT_TRUE(manifest.ok());
+  const TensorKey whole = *TransferKey(GpuKey(), manifest->transfer, "whole");
+  fake_->fail("cuEventQuery", cuda::kIllegalAddress, 1, 0);
+  EXPECT_FALSE(TakeGpu(whole).status.ok());
+  const Answer answer = TakeGpu(whole);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.tensor.data(), memory_.data());
+}
+
 TEST_F(DeviceLeaseTest, EachProbeIsAnsweredWithTheSameMemory) {
   uint32_t digest = 0;
   for (const bool again : {false, true}) {

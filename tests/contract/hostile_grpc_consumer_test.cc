@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "rendezvous/host_source.h"
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/thread_alarms.h"
+#include "rendezvous/virtual_alarms.h"
 #include "tests/contract/fetch_host.h"
 
 namespace tryst {
@@ -111,8 +113,9 @@ class Call {
 
 class HostileGrpcConsumerTest : public ::testing::Test {
  protected:
-  void Open(const FetchServerOptions& options = {}) {
-    host_ = std::make_unique<FetchHost>(&on_host_, &alarms_, kIncarnation, options);
+  void Open(const FetchServerOptions& options = {}) { Open(options, &alarms_); }
+  void Open(const FetchServerOptions& options, Alarms* alarms) {
+    host_ = std::make_unique<FetchHost>(&on_host_, alarms, kIncarnation, options);
     stub_ = rpc::TransportService::NewStub(grpc::CreateChannel(
         absl::StrCat("127.0.0.1:", host_->port()), grpc::InsecureChannelCredentials()));
   }
@@ -196,6 +199,7 @@ class HostileGrpcConsumerTest : public ::testing::Test {
   }
 
   ThreadAlarms alarms_;
+  VirtualAlarms turned_;
   ScriptedSource source_;
   HostSource on_host_{&source_};
   std::unique_ptr<FetchHost> host_;
@@ -583,6 +587,80 @@ TEST_F(HostileGrpcConsumerTest, WhatABatchNeverFetchedGoesBack) {
             (std::vector<std::string>{"take a", "take b", "give back a", "give back b"}));
   EXPECT_EQ(Ready(Start(Batch({}, 1)).get(), 2), (Serials{1, 2})) << "it comes back";
   EXPECT_EQ(Told(Request(1, "a")), absl::StatusCode::kAborted);
+}
+
+// The deleter of a caller's bytes is the caller's code, and may ask the server for something.
+TEST_F(HostileGrpcConsumerTest, BytesAreLetGoOfWithoutALock) {
+  FetchServerOptions options;
+  options.keep_for = absl::Seconds(10);
+  Open(options, &turned_);
+  float numbers[4] = {};
+  std::atomic<uint64_t> let_go{0};
+  for (const bool stays_away : {false, true}) {
+    auto call = Start(Request(stays_away ? 2 : 1, "k"));
+    ASSERT_TRUE(source_.AwaitTakes(stays_away ? 2 : 1));
+    source_.Answer(stays_away ? 1 : 0,
+                   *Tensor::Adopt(numbers, DType::kFloat, {4}, MemorySpace(), [&] {
+                     (void)host_->counts();
+                     ++let_go;
+                   }));
+    rpc::FetchResponse first;
+    ASSERT_TRUE(call->Read(&first));
+    call->Break();
+    if (stays_away) {
+      EXPECT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.alone == 1; }));
+      turned_.AdvanceBy(absl::Seconds(20));
+    } else {
+      Note(1, true);
+    }
+    const uint64_t expected = stays_away ? 2 : 1;
+    EXPECT_TRUE(Eventually([&](const FetchServer::Counts&) { return let_go == expected; }));
+  }
+}
+
+// Whatever the clock was set for when it went away.
+TEST_F(HostileGrpcConsumerTest, WhatLostItsCallIsKeptSoLongAndNotLonger) {
+  FetchServerOptions options;
+  options.keep_for = absl::Seconds(10);
+  Open(options, &turned_);
+  auto call = Start(Request(1, "a"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  turned_.AdvanceBy(absl::Seconds(4));
+  call->Break();
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.alone == 1; }));
+  turned_.AdvanceBy(absl::Seconds(10) - absl::Nanoseconds(1));
+  EXPECT_EQ(host_->counts().dropped, 0u);
+  turned_.AdvanceBy(absl::Nanoseconds(1));
+  EXPECT_EQ(host_->counts().dropped, 1u);
+  source_.Answer(0, Numbers(4));
+}
+
+// In the batch, which is away twice; each time is short of what drops it.
+TEST_F(HostileGrpcConsumerTest, WhatABatchAskedForIsKeptWhileItComesBackInTime) {
+  FetchServerOptions options;
+  options.keep_for = absl::Seconds(10);
+  Open(options, &turned_);
+  const auto parked = [this](uint64_t count) {
+    return Eventually([=](const FetchServer::Counts& counts) { return counts.parked == count; });
+  };
+  for (uint64_t away = 0; away < 2; ++away) {
+    // What is asked for in this batch shows that it is there.
+    auto call = Start(Batch({{2 * away + 1, "a"}, {2 * away + 2, "b"}}));
+    ASSERT_TRUE(parked(2 * away + 2));
+    Note(9, true);  // When this has an answer, what came before was seen.
+    turned_.AdvanceBy(absl::Seconds(9));
+    EXPECT_EQ(host_->counts().dropped, 0u) << away;
+    call->Break();
+    Note(9, true);
+    turned_.AdvanceBy(absl::Seconds(9));
+    EXPECT_EQ(host_->counts().dropped, 0u) << away;
+  }
+  ASSERT_TRUE(Eventually([this](const FetchServer::Counts& counts) {
+    turned_.AdvanceBy(absl::Seconds(1));
+    return counts.dropped == 4;
+  })) << "now it stays away";
+  ASSERT_TRUE(source_.AwaitTakes(4));
+  for (size_t i = 0; i < 4; ++i) source_.Answer(i, Numbers(4));
 }
 
 TEST_F(HostileGrpcConsumerTest, ABatchEndsWithTheLifeThatSentIt) {

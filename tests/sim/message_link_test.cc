@@ -221,6 +221,28 @@ TEST_F(MessageLinkTest, IsDrainedWhenItsWorksHaveComeBack) {
   EXPECT_TRUE(owner_.drained);
 }
 
+// The peer would read a page of which a part is newer.
+TEST_F(MessageLinkTest, AnAckPageIsNotWrittenWhileOneIsUnderWay) {
+  Connect();
+  LinkModel slow;
+  slow.latency_ns = 30'000'000;
+  world_.SetLink(0, 1, slow);
+  const auto pages = [this] {
+    int count = 0;
+    Completion done[16];
+    for (size_t got = 1; got > 0;) {
+      got = *completions_->Poll(absl::MakeSpan(done));
+      for (size_t i = 0; i < got; ++i) count += done[i].op == CompletionOp::kReceiveWriteImmediate;
+    }
+    return count;
+  };
+  for (uint32_t i = 0; i < 3; ++i) Say(kEpoch, i, 0, 0);
+  for (int i = 0; i < 5; ++i) Settle();
+  EXPECT_EQ(pages(), 1) << "the first is there, and its completion is under way";
+  for (int i = 0; i < 20; ++i) Settle();
+  EXPECT_EQ(pages(), 1) << "the next tells of all that came meanwhile";
+}
+
 LinkOptions StallsSoon() {
   LinkOptions options = SmallLink();
   options.stall_ms = 2;
@@ -367,27 +389,35 @@ class RefusingNic final : public ForwardingNic {
       const QueuePairOptions& options) override {
     auto made = nic()->CreateQueuePair(options);
     if (!made.ok()) return made.status();
-    return std::unique_ptr<QueuePair>(new Refusing(&refuses, *std::move(made)));
+    return std::unique_ptr<QueuePair>(new Refusing(this, *std::move(made)));
   }
-  bool refuses = false;
+  bool refuses_sends = false;
+  bool refuses_receives = false;
 
  private:
   class Refusing final : public ForwardingQueuePair {
    public:
-    Refusing(const bool* refuses, std::unique_ptr<QueuePair> queue_pair)
-        : ForwardingQueuePair(std::move(queue_pair)), refuses_(refuses) {}
+    Refusing(const RefusingNic* nic, std::unique_ptr<QueuePair> queue_pair)
+        : ForwardingQueuePair(std::move(queue_pair)), nic_(nic) {}
     absl::Status PostSend(absl::Span<const SendWork> works) override {
-      if (*refuses_) return absl::ResourceExhaustedError("it is full");
+      if (nic_->refuses_sends) return absl::ResourceExhaustedError("it is full");
       return ForwardingQueuePair::PostSend(works);
+    }
+    absl::Status PostReceive(absl::Span<const ReceiveWork> works) override {
+      if (nic_->refuses_receives) return absl::ResourceExhaustedError("it is full");
+      return ForwardingQueuePair::PostReceive(works);
     }
 
    private:
-    const bool* const refuses_;
+    const RefusingNic* const nic_;
   };
 };
 
-// What it was to send would be missing for ever.
-TEST(MessageLinkLimitsTest, ANicThatRefusesAWriteBreaksTheLink) {
+class RefusingNicTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(AllWorks, RefusingNicTest, testing::Bool());
+
+// What it was to send or to receive would be missing for ever.
+TEST_P(RefusingNicTest, BreaksTheLink) {
   SimWorld world(1);
   Poller poller(&world.clock());
   RefusingNic nic(world.OpenNic(0, SimNicOptions()));
@@ -401,6 +431,7 @@ TEST(MessageLinkLimitsTest, ANicThatRefusesAWriteBreaksTheLink) {
     const auto link = *MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner);
     const auto peer = *MessageLink::Create(peer_hub.get(), SmallLink(), kEpoch, &peer_owner);
     owner.link = link.get();
+    peer_owner.link = peer.get();
     Hello ours, theirs;
     link->DescribeTo(&ours, 0);
     peer->DescribeTo(&theirs, 0);
@@ -414,11 +445,16 @@ TEST(MessageLinkLimitsTest, ANicThatRefusesAWriteBreaksTheLink) {
       }
     };
     settle();
-    nic.refuses = true;
-    owner.to_send = 1;
-    link->FlushSoon();
-    settle();
-    EXPECT_TRUE(absl::StrContains(owner.broken.message(), "refuses to send")) << owner.broken;
+    (GetParam() ? nic.refuses_sends : nic.refuses_receives) = true;
+    for (int i = 0; i < 20 && owner.broken.ok(); ++i) {
+      owner.to_send = 1;
+      link->FlushSoon();
+      peer_owner.to_send = 1;
+      peer->FlushSoon();
+      settle();
+    }
+    EXPECT_TRUE(absl::StrContains(owner.broken.message(), "refuses a work: it is full"))
+        << owner.broken;
     peer->Break(absl::CancelledError("over"));
     settle();
     EXPECT_TRUE(owner.drained && peer_owner.drained);

@@ -2,9 +2,12 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <string>
 
+#include "base/failing_call.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -45,6 +48,17 @@ TEST(SocketTest, PortThatIsTakenIsUnavailable) {
   ASSERT_TRUE(bound.ok());
   EXPECT_NE(bound->port(), 0);
   EXPECT_EQ(bound->Listen().status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Two of which neither listened yet may have bound the same port.
+TEST(SocketTest, APortOnWhichAnotherBeganToListenMeanwhileIsUnavailable) {
+  absl::Status status;
+  if (!RunWhereCallFails(SYS_listen, EADDRINUSE, [&status] {
+        status = SocketAddress::Parse("127.0.0.1:0")->Listen().status();
+      })) {
+    GTEST_SKIP() << "needs seccomp filters";
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
 }
 
 TEST(SocketTest, DialledSocketIsAccepted) {

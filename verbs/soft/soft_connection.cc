@@ -227,8 +227,6 @@ bool SoftConnection::Unreachable() const {
   return state == SoftLane::State::kIdle || state == SoftLane::State::kDialling;
 }
 
-bool SoftConnection::MayHand(const SoftLane& lane) const { return lane.up() && carriers() > 0; }
-
 int SoftConnection::carriers() const {
   if (has_no_crew() || !shared_->context->options.crew->helps()) return 0;
   return static_cast<int>(

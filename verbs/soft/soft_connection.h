@@ -27,9 +27,8 @@ class SoftConnection {
   bool ready() const { return state_ == QueuePairState::kReady; }
   const std::vector<std::unique_ptr<SoftLane>>& lanes() const { return lanes_; }
   SoftLane* first() const { return lanes_[0].get(); }
-  // Whether a helper may make the lane's system calls. One socket is as fast without.
-  bool MayHand(const SoftLane& lane) const;
-  // Lanes after the first that helpers may carry messages on.
+  // Lanes after the first that helpers may carry messages on. Without any, no helper makes system
+  // calls: one socket is as fast so.
   int carriers() const;
   // The poller uses all lanes itself: there are no helpers, not even resting ones.
   bool has_no_crew() const;

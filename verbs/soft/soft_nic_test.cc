@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -305,6 +306,75 @@ TEST(SoftNicTest, APeerThatReadsNothingIsNotWaitedForLong) {
   const auto began = std::chrono::steady_clock::now();
   deaf.a.queue_pair.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(8));
+}
+
+// Stands still, and knows how often the thread that made it has looked.
+class WatchedClock final : public Clock {
+ public:
+  int64_t NowNs() const override {
+    looks_ += std::this_thread::get_id() == whose_;
+    return now_ns_;
+  }
+  void Pass(absl::Duration duration) { now_ns_ += absl::ToInt64Nanoseconds(duration); }
+  int looks() const { return looks_; }
+
+ private:
+  const std::thread::id whose_ = std::this_thread::get_id();
+  mutable std::atomic<int> looks_{0};
+  std::atomic<int64_t> now_ns_{1'000'000'000};
+};
+
+// One that sends, and does not read what waits for it.
+class TalkingPeerTest : public testing::Test {
+ protected:
+  TalkingPeerTest() {
+    int most = 0;
+    for (Deaf scout(nic_.get()); scout.Write();) ++most;
+    deaf_ = std::make_unique<Deaf>(nic_.get());
+    for (int i = 0; i < most * 2 / 3; ++i) EXPECT_TRUE(deaf_->Write());
+  }
+  // Each time before nearly the time has passed in which nothing moves. False: `a` is gone.
+  bool Talk() {
+    EXPECT_TRUE(deaf_->b.PostWrite(100).ok());
+    for (const int before = clock_.looks(); clock_.looks() < before + 2; sched_yield()) {
+      if (gone_) return false;
+    }
+    clock_.Pass(absl::Milliseconds(800));
+    return true;
+  }
+  static SoftNicOptions Options(const Clock* clock) {
+    SoftNicOptions options;
+    options.clock = clock;
+    return options;
+  }
+
+  WatchedClock clock_;
+  const std::unique_ptr<SoftNic> nic_ = MustOpenSoftNic(Options(&clock_));
+  std::unique_ptr<Deaf> deaf_;
+  std::atomic<bool> gone_{false};
+};
+
+TEST_F(TalkingPeerTest, IsWaitedForBecauseItIsNotGone) {
+  std::thread peer([this] {
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(Talk()) << i;
+    EXPECT_TRUE(PollUntil({&deaf_->b}, [&] { return deaf_->landed() == deaf_->written; }));
+  });
+  deaf_->a.queue_pair.reset();
+  gone_ = true;
+  peer.join();
+}
+
+// The thread that waits for it has other peers.
+TEST_F(TalkingPeerTest, IsNotWaitedForWithoutEnd) {
+  std::thread peer([this] {
+    int talks = 0;
+    while (talks < 25 && Talk()) ++talks;
+    EXPECT_LT(talks, 20);
+    deaf_->b.queue_pair.reset();
+  });
+  deaf_->a.queue_pair.reset();
+  gone_ = true;
+  peer.join();
 }
 
 // It has nothing to do but to answer a READ, for which its socket has no room at once.
@@ -998,6 +1068,32 @@ TEST_F(HostilePeerTest, RegionRevokedBetweenTwoPiecesIsNotWritten) {
   EXPECT_EQ(error->immediate, static_cast<uint32_t>(WireError::kRemoteAccess));
 }
 
+// It says why it goes, behind what the frame before still lacks.
+TEST_F(HostilePeerTest, ARefusalArrivesThroughAFullSocket) {
+  Introduce();
+  SoftSide large(nic_.get(), 64 << 20);
+  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+  SendWork work;
+  work.entries = absl::MakeConstSpan(&from, 1);
+  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  FrameHeader wrong = Write(8);
+  wrong.remote_key ^= 1;
+  peer_->Say(wrong, std::vector<uint8_t>(8));
+  ASSERT_TRUE(BecomesBroken());
+  peer_->SayBytes({1, 2, 3});  // When this is thrown away, there is no room yet.
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  uint64_t bytes = 0;
+  auto heard = Hear();
+  for (; heard.has_value() && heard->type != FrameType::kError; heard = Hear()) {
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !peer_->HearBytes(heard->bytes).empty(); }));
+    bytes += heard->bytes;
+  }
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_LT(bytes, large.region->bytes()) << "the socket has room for all";
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer_->Closed(); }));
+}
+
 TEST_F(HostilePeerTest, MoreReadsThanAgreedAreRefused) {
   Introduce();
   // Large enough for the first to be unanswered when the last comes.
@@ -1012,6 +1108,28 @@ TEST_F(HostilePeerTest, MoreReadsThanAgreedAreRefused) {
     peer_->Say(read);
   }
   EXPECT_TRUE(BecomesBroken());
+}
+
+// Else who always has something to read from us would never hear of anything else.
+TEST_F(HostilePeerTest, WhatWeSendTakesTurnsWithTheAnswerToARead) {
+  Introduce();
+  SoftSide large(nic_.get(), 64 << 20);
+  FrameHeader read;
+  read.type = FrameType::kRead;
+  read.address = large.region->address();
+  read.remote_key = large.region->remote_key();
+  read.total = large.region->bytes();
+  peer_->Say(read);
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  ASSERT_TRUE(victim_.PostWrite(8).ok());
+  uint64_t answered = 0;
+  for (auto heard = Hear(); heard->type != FrameType::kWrite; heard = Hear()) {
+    ASSERT_EQ(heard->type, FrameType::kReadResponse);
+    answered += heard->bytes;
+    ASSERT_LT(answered, read.total) << "nothing of ours comes before the end of the answer";
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !peer_->HearBytes(heard->bytes).empty(); }));
+  }
+  EXPECT_GT(answered, 0u);
 }
 
 TEST_F(HostilePeerTest, PeerThatNeverAnswersIsLostInTime) {
@@ -1113,6 +1231,7 @@ class PatienceTest : protected HasClock, public HostilePeerTest {
     SoftNicOptions options;
     options.clock = clock;
     options.rnr_timer = absl::Milliseconds(10);
+    options.handshake_timeout = absl::Seconds(1);
     return options;
   }
 };
@@ -1161,6 +1280,21 @@ TEST_F(PatienceTest, AnythingHeardProlongsIt) {
   EXPECT_NE(victim_.queue_pair->state(), QueuePairState::kReady);
   ASSERT_EQ(victim_.done.size(), 1u);
   EXPECT_EQ(victim_.done[0].status, CompletionStatus::kRetryExceeded);
+}
+
+// In exactly a second, which is nothing but seconds.
+TEST_F(PatienceTest, WhoSleepsIsWokenToSeeAStrangerOff) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  HostilePeer stranger(address_);
+  pollfd news = {victim_.completions->event_fd(), POLLIN, 0};
+  do {
+    for (int turn = 0; turn < 40; ++turn) victim_.Poll();
+    ASSERT_TRUE(victim_.completions->Arm().ok());
+  } while (poll(&news, 1, 0) > 0);
+  clock_.now_ns += 1'000'000'000;
+  EXPECT_EQ(poll(&news, 1, 20'000), 1) << "it sleeps on";
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return nic_->counters().handshakes_timed_out == 1; }));
 }
 
 TEST_F(PatienceTest, IdleQueuePairWaitsForNobody) {

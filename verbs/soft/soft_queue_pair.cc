@@ -12,19 +12,25 @@ namespace {
 
 // How long what is under way at the end may stand still, where nobody hears of its arrival, and
 // where somebody could have heard and has given up. The first also bounds what a peer that hangs
-// costs its many connections: after one such wait the others are short for kShortAfterNs.
+// costs its many connections: after one such wait the others are short for kShortAfterNs. A peer
+// that reads now and then, or talks and reads nothing, is waited for kMostWaits times as long.
 constexpr int64_t kLastWaitNs = 1'000'000'000;
 constexpr int64_t kShortWaitNs = 20'000'000;
 constexpr int64_t kShortAfterNs = 5'000'000'000;
+constexpr int64_t kMostWaits = 10;
 constexpr useconds_t kLookAgainUs = 50;
 
 // Throws away what has come, and tells how much the peer's kernel does not have. 0 also if the peer
-// has ended.
+// has ended. One that sends without a pause does not keep us here.
 size_t StillUnderWay(SoftStream* stream, bool* heard) {
   char ignored[16 << 10];
-  ssize_t got;
-  while ((got = stream->Discard(ignored, sizeof(ignored))) > 0) *heard = true;
-  return got == 0 || errno != EAGAIN ? 0 : stream->Unsent();
+  for (int i = 0; i < 256; ++i) {
+    const ssize_t got = stream->Discard(ignored, sizeof(ignored));
+    if (got < 0 && errno == EAGAIN) break;
+    if (got <= 0) return 0;
+    *heard = true;
+  }
+  return stream->Unsent();
 }
 
 }  // namespace
@@ -190,8 +196,10 @@ void SoftQueuePair::AwaitPeersKernel() {
   }
   const Clock& clock = *shared_.context->clock;
   std::atomic<int64_t>& in_vain_ns = shared_.context->waited_in_vain_ns;
-  int64_t moved_ns = clock.NowNs();
-  const bool is_short = !left || moved_ns < in_vain_ns.load() + kShortAfterNs;
+  const int64_t began_ns = clock.NowNs();
+  int64_t moved_ns = began_ns;
+  const bool is_short = !left || began_ns < in_vain_ns.load() + kShortAfterNs;
+  const int64_t wait_ns = is_short ? kShortWaitNs : kLastWaitNs;
   size_t before = 0;
   for (;; usleep(kLookAgainUs)) {
     size_t under_way = 0;
@@ -203,7 +211,7 @@ void SoftQueuePair::AwaitPeersKernel() {
     const int64_t now_ns = clock.NowNs();
     if (heard || under_way != before) moved_ns = now_ns;
     before = under_way;
-    if (now_ns - moved_ns > (is_short ? kShortWaitNs : kLastWaitNs)) break;
+    if (now_ns - moved_ns > wait_ns || now_ns - began_ns > kMostWaits * wait_ns) break;
   }
   if (!is_short) in_vain_ns.store(clock.NowNs());
 }

@@ -66,7 +66,7 @@ bool SoftReceiver::Read(SoftLane* lane) {
 
 // False: it is too little for a helper, or there is none.
 bool SoftReceiver::HandOver(SoftLane* lane) {
-  if (lane->payload_left < kHandedBytes || !connection_->MayHand(*lane)) return false;
+  if (lane->payload_left < kHandedBytes || connection_->carriers() == 0) return false;
   iovec payload;
   if (landing_->Places(lane, lane->payload_left, &payload, 1) != 1 ||
       payload.iov_len != lane->payload_left) {

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -34,10 +36,24 @@ class Nobody final : public Bootstrap {
   }
 };
 
+// Tells how often it was read: a thread that sleeps reads no clock.
+class CountedClock final : public Clock {
+ public:
+  explicit CountedClock(const Clock* clock) : clock_(clock) {}
+  int64_t NowNs() const override {
+    ++reads;
+    return clock_->NowNs();
+  }
+  mutable std::atomic<int> reads{0};
+
+ private:
+  const Clock* const clock_;
+};
+
 class HostileConsumerTest : public ::testing::Test {
  protected:
   explicit HostileConsumerTest(const ShmOptions& options = {})
-      : source_(&alarms_), poller_(&alarms_, Sleepy()), arena_(Arena::Make({})) {
+      : source_(&alarms_), poller_(&clock_, Sleepy()), arena_(Arena::Make({})) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     TransportContext context;
     context.poller = &poller_;
@@ -212,6 +228,7 @@ class HostileConsumerTest : public ::testing::Test {
 
   Nobody nobody_;
   VirtualAlarms alarms_;
+  CountedClock clock_{&alarms_};
   OneStep source_;
   Poller poller_;
   const std::shared_ptr<Arena> arena_;
@@ -308,6 +325,52 @@ TEST_F(HostileConsumerTest, AProducerThatLacksRoomSleepsForRoom) {
   } while (sleeps_for == shm_wire::kAwake);
   EXPECT_EQ(sleeps_for, uint32_t{shm_wire::kForRoomToo});
   poller_.Stop();
+}
+
+// After 1, 2, 4, ... ms: nobody wakes it to say that what it has sent is accepted.
+TEST_F(HostileConsumerTest, AProducerAsksEverLessOftenWhetherItsTensorIsAccepted) {
+  GetTensor(0, 1);
+  if (HasFatalFailure()) return;
+  poller_.Start();
+  const int before = clock_.reads;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_LT(clock_.reads - before, 300) << "it reads it some ten times for each look";
+  poller_.Stop();
+}
+
+// Acceptances are read in turns that have time for it, and here none has.
+TEST_F(HostileConsumerTest, WhatIsAcceptedAfterBusyTurnsIsLetGoOf) {
+  constexpr uint32_t kTimes = 4;
+  const auto slots = static_cast<uint16_t>(shm_wire::LinkSizes().slots);
+  const int sent = slots * int{kTimes} + 1;
+  const std::string key = KeyOf(0, 100);
+  uint8_t bytes[8] = {};
+  int let_go = 0;
+  for (int i = 0; i < sent; ++i) {
+    Tensor tensor =
+        *Tensor::Adopt(bytes, DType::kUint8, {8}, MemorySpace(), [&let_go] { ++let_go; });
+    ASSERT_TRUE(
+        source_.step()->Send(*TensorKey::Parse(key), SendArgs(), std::move(tensor), false).ok());
+  }
+  RingReader<sizeof(shm_wire::ReplyCell)> replies(view_.replies, cells_,
+                                                  &view_.header->replies_read);
+  shm_wire::ReplyCell reply;
+  ASSERT_TRUE(SayKey(0, key));
+  for (uint32_t i = 0; i < static_cast<uint32_t>(sent); ++i) {
+    ASSERT_TRUE(Say(shm_wire::CellType::kRequest, static_cast<uint16_t>(i % slots), 1 + i / slots,
+                    0, StepOne()));
+    while (replies.Ready()) replies.Take(reinterpret_cast<uint8_t*>(&reply), 0);
+  }
+  for (int i = 0; i < 20; ++i) {
+    Turn();
+    while (replies.Ready()) replies.Take(reinterpret_cast<uint8_t*>(&reply), 0);
+  }
+  EXPECT_EQ(let_go, sent - slots) << "a request says that what its slot had is accepted";
+  for (uint16_t slot = 0; slot < slots; ++slot) {
+    view_.slots[slot].accepted.store((slot == 0 ? kTimes + 1 : kTimes) + 1);
+  }
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(let_go, sent);
 }
 
 TEST_F(HostileConsumerTest, WhatIsGivenUpWhileItWaitsForRoomIsNotAnswered) {
