@@ -153,6 +153,48 @@ struct BringingSource : WorkSource {
   }
 };
 
+// Brings two works, of which the second finds no room.
+struct CrowdedSource : WorkSource {
+  std::atomic<bool> bring{false};
+  std::atomic<bool> brought{false};
+  std::atomic<int> ran_inside{0};
+  Executor* executor = nullptr;
+  void TurnUntil(const std::atomic<bool>& wanted) override {
+    for (; !wanted; std::this_thread::yield()) {
+      if (!bring.exchange(false)) continue;
+      const auto turner = std::this_thread::get_id();
+      for (int i = 0; i < 2; ++i) {
+        executor->Run(
+            [this, turner] { ran_inside += !brought && std::this_thread::get_id() == turner; });
+      }
+      brought = true;
+    }
+  }
+};
+
+// It may wait for what its source has to do first.
+TEST(ThreadPoolExecutor, NoWorkRunsInsideTheTurnOfItsSource) {
+  using std::chrono::steady_clock;
+  CrowdedSource source;
+  ThreadPoolExecutor executor(2, 1);
+  source.executor = &executor;
+  executor.SetSources({&source});
+  std::atomic<bool> go_on{false};
+  executor.Run([&go_on] {
+    while (!go_on) std::this_thread::yield();
+  });
+  source.bring = true;
+  while (executor.queued() == 0) std::this_thread::yield();
+  // The second is not taken while the queue is full; a work that ran inside would be over by then.
+  const auto until = steady_clock::now() + std::chrono::milliseconds(50);
+  while (!source.brought && steady_clock::now() < until) std::this_thread::yield();
+  go_on = true;
+  while (!source.brought) std::this_thread::yield();
+  EXPECT_TRUE(executor.WaitIdle(steady_clock::now() + std::chrono::minutes(1)));
+  executor.SetSources({});
+  EXPECT_EQ(source.ran_inside, 0);
+}
+
 TEST(ThreadPoolExecutor, WorkMayWaitForTheNextThatItsSourceBrought) {
   using std::chrono::steady_clock;
   BringingSource bringing;
