@@ -42,7 +42,6 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   int room = 100'000;  // How many more words there is room for.
   bool sends_requests = true;
   bool at_once = false;
-  bool awaits_peer = false;
   bool may_be_written = false;
   bool passes_memory = true;
   absl::Status may_fill;
@@ -110,9 +109,8 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   }
   void DropKeys() override { ++dropped_keys; }
   absl::Status MayFillDevice(int) const override { return may_fill; }
-  void OnWaits(FetchOp* op) override {
+  void OnWaits(FetchOp*) override {
     ++waits;
-    if (awaits_peer && !session_->AwaitPeer(*op, session_->live_asks() == 1)) return;
     FlushSoon();
   }
   void OnNoSlot() override { ++no_slots; }
@@ -1233,40 +1231,6 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(fetches_->live(), 0u);
   std::move(taken[0].done)({absl::OkStatus(), Tensor(), true});
   EXPECT_EQ(a->times, 1);
-}
-
-// A worker that has been started anew is not given up for the silence of the one that died.
-TEST_F(FetchOpsTest, AFetchOfANewLifeBeginsThePatienceAnew) {
-  options_.patience_ms = 1000;
-  End();
-  Make();
-  fetches_->written()->awaits_peer = true;
-  fetches_->Open(1);
-  fetches_->Resume();
-  fetches_->Unlink();
-  const auto former = Fetch("a");
-  fetches_->FailAttempt(absl::UnavailableError("cut"));
-  const auto pass = [this](int64_t ms) {
-    for (int64_t i = 0; i < ms; i += 10) {
-      Pass(10 * kMs);
-      if (std::exchange(fetches_->connected, 0) == 0) continue;
-      fetches_->FailAttempt(absl::UnavailableError("cut"));
-    }
-  };
-  pass(900);
-  fetches_->connected = 0;
-  const auto b = FetchOf(2, "b");
-  EXPECT_EQ(fetches_->connected, 1) << "the new life may be there";
-  fetches_->FailAttempt(absl::UnavailableError("cut"));
-  pass(500);
-  const auto c = FetchOf(2, "c");  // It tells nothing that is new.
-  EXPECT_EQ(former->times + b->times + c->times, 0);
-  pass(700);
-  for (const auto& one : {former, b, c}) {
-    EXPECT_EQ(one->times, 1);
-    EXPECT_TRUE(absl::IsUnavailable(one->status)) << one->status;
-  }
-  End();
 }
 
 // It says nothing of what the peer has for us.

@@ -61,17 +61,6 @@ void FetchSession::Probe() {
   Connect();
 }
 
-// Its caller knows a life of the peer that we have not met, by other means than this path. The
-// silence and the failures of the former life say nothing of it.
-void FetchSession::HearOfLife(uint64_t incarnation) {
-  if (incarnation == 0 || std::exchange(named_, incarnation) == incarnation) return;
-  if (peer_incarnation_ == 0 || incarnation == peer_incarnation_) return;
-  TRYST_REACHED("rare: a fetch names a new life before it was met");
-  silence_.NoteWord();
-  connector_.NoteWorking();
-  RetryNow();
-}
-
 void FetchSession::RetryNow() {
   if (connector_.state() != State::kBackoff) return;
   connector_.StopWaiting();
@@ -435,9 +424,9 @@ void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
   silence_.NoteWord();
   if (refused) {
     // Whoever turns that down, too, has taken nothing for us: it is another life of the peer.
-    const absl::Status why =
-        absl::AbortedError(absl::StrCat(ops_options_.peer, " has restarted, and no longer offers ",
-                                        ops_options_.path, ": ", refusal.message()));
+    const absl::Status why = absl::AbortedError(
+        absl::StrCat(ops_options_.peer, " has restarted, and no longer offers ", ops_options_.path,
+                     ": ", refusal.message()));
     for (FetchAsk* ask : Asked()) EndAsk(ask, why);
   } else {
     const auto farewell = DecodeFarewell(answer->parameters);

@@ -58,13 +58,12 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   bool UseSlots(size_t slots);
   void OnLinkOpen();
   // A fetch waits. `is_first`: no other did. False: there is no link yet.
-  bool AwaitPeer(const FetchOp& op, bool is_first) {
+  bool AwaitPeer(bool is_first) {
     if (is_first) silence_.NoteWaits();
     if (open()) {
       watch_.Watch();
       return true;
     }
-    HearOfLife(op.ask->of->key.src_incarnation());
     silence_.Watch();
     if (connector_.state() == State::kIdle) Connect();
     return false;
@@ -116,7 +115,6 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   void AskAnew(FetchAsk* ask);
 
   uint64_t peer_incarnation_ = 0;
-  uint64_t named_ = 0;  // The life that a fetch named last while there was no link.
   uint64_t session_ = 0;
   bool probing_ = false;
   PeerSilence silence_;  // While there is no link,
@@ -132,7 +130,6 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   void AskIfUp() override;
   void OnSilent(int64_t heard_ns) override;
 
-  void HearOfLife(uint64_t incarnation);
   void OnHelloAnswer(absl::StatusOr<Hello> answer);
   void GoIdle();
   void RetryLater(const absl::Status& why);

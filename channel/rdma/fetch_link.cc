@@ -199,7 +199,7 @@ void RdmaFetchLink::OnWaits(FetchOp* op) {
   const bool is_first = ask->front == op && session_->live_asks() - standing_.count() == 1;
   if (op->wants().recurring) habits_.NoteStep(*ask->of, op->step);
   if (ask->state == FetchState::kAhead) receiver_.TakeAhead(RdmaAsk::Of(ask));
-  if (session_->AwaitPeer(*op, is_first)) sender_.link->FlushSoon();
+  if (session_->AwaitPeer(is_first)) sender_.link->FlushSoon();
 }
 
 void RdmaFetchLink::OnEndAhead(FetchAsk* ask) {

@@ -285,8 +285,7 @@ absl::Status ShmFetchLink::MayFillDevice(int) const {
 }
 
 void ShmFetchLink::OnWaits(FetchOp* op) {
-  if (session_->AwaitPeer(*op, session_->live_asks() == 1 && op->ask->front == op))
-    sender_.FlushSoon();
+  if (session_->AwaitPeer(session_->live_asks() == 1 && op->ask->front == op)) sender_.FlushSoon();
 }
 
 void ShmFetchLink::OnLeaves(FetchAsk* ask, FetchState from) {
