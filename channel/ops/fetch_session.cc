@@ -424,9 +424,9 @@ void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
   silence_.NoteWord();
   if (refused) {
     // Whoever turns that down, too, has taken nothing for us: it is another life of the peer.
-    const absl::Status why = absl::AbortedError(
-        absl::StrCat(ops_options_.peer, " has restarted, and no longer offers ", ops_options_.path,
-                     ": ", refusal.message()));
+    const absl::Status why =
+        absl::AbortedError(absl::StrCat(ops_options_.peer, " has restarted, and no longer offers ",
+                                        ops_options_.path, ": ", refusal.message()));
     for (FetchAsk* ask : Asked()) EndAsk(ask, why);
   } else {
     const auto farewell = DecodeFarewell(answer->parameters);

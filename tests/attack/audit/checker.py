@@ -175,6 +175,18 @@ class Harm:
         hosts = tuple(sorted((host_of(stream.producer.worker), host_of(stream.consumer.worker))))
         return (self.cuts[hosts], self.slow[hosts]) if hosts[0] != hosts[1] else (Spans(), Spans())
 
+    def former(self, stream):
+        """When former lives of the producer stood still, or were over and this one had not begun the stream."""
+        spans = []
+        for life in self.lives.values():
+            if life.worker == stream.producer.worker and life.begun < stream.producer.begun:
+                over = Spans()
+                if life.killed is not None:
+                    over.begin(life.killed)
+                    over.end(stream.begun)
+                spans += [life.stops, over]
+        return spans
+
 
 def host_of(worker):
     """A worker's name begins with its host's: b.py1 is of b."""
@@ -204,6 +216,7 @@ class OneStream:
         self.stream, self.harm, self.findings = stream, harm, findings
         self.path = stream.path
         self.cuts, self.slow = harm.between(stream)
+        self.former = harm.former(stream)
         self.troubles = (stream.producer.stops, self.cuts, self.slow)
         self.sends, self.receives = {}, {}  # By life and call.
         self.cleaned = {}  # By life.
@@ -384,7 +397,8 @@ class OneStream:
             since = ended - self.patience - self.slack
             for _ in range(3):  # Back to where the consumer has run for so long.
                 since = ended - self.patience - self.slack - self.stopped(receive.life, since, ended)
-            away = sum(spans.within(since, ended) for spans in self.troubles)
+            # The silence of the life before counts until the consumer has met this one.
+            away = sum(spans.within(since, ended) for spans in (*self.troubles, *self.former))
             if code == UNAVAILABLE and not self.producer_left(ended) and away < self.patience - self.quiet:
                 self.note("failed", "%s (%s) gave up at %d after its producer had been away for %d ms: its patience is %d ms" %
                           (receive, receive.way, ended, away // 1000, self.patience // 1000))

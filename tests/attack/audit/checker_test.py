@@ -155,6 +155,26 @@ class CheckerTest(unittest.TestCase):
         self.of.receive(0, S - 1, 3 * S, code=UNAVAILABLE)
         self.expect(failed=1)
 
+    def test_a_consumers_own_stop_is_no_patience(self):
+        cut = ["allow quiet_ms 2000 0", "cut a b %d" % S, "heal b a %d" % (8 * S)]
+        self.of.harm += cut + ["stop b.c-1 %d" % (8 * S), "cont b.c-1 %d" % (20 * S)]
+        self.of.receive(0, S, 21 * S, code=UNAVAILABLE)
+        self.expect()
+        self.of = Histories()
+        self.of.harm += cut
+        self.of.receive(0, S, 21 * S, code=UNAVAILABLE)
+        self.assertEqual(self.of.judge().get("failed"), 1)
+
+    def test_the_silence_of_a_former_life_counts(self):
+        for former, failed in (("a.p", 0), ("a.q", 1)):
+            self.of = Histories()
+            at = self.of.harm.index("life a.p-1 a.p 100000 0")
+            self.of.harm[at:at] = ["life a.p-0 %s 1 -9" % former, "kill a.p-0 %d" % S, "exit a.p-0 -9 %d" % S]
+            self.of.harm = [line.replace("soft 0", "soft %d" % (8 * S)) for line in self.of.harm]
+            self.of.harm += ["allow quiet_ms 2000 0", "stop a.p-1 %d" % (8 * S), "cont a.p-1 %d" % (8 * S + 1)]
+            self.of.receive(0, 8 * S, 9 * S, code=UNAVAILABLE)
+            self.assertEqual(self.of.judge().get("failed", 0), failed, former)
+
     def test_what_is_kept_is_kept_for_so_long(self):
         for longest, lost in ((30000, 1), (10000, 0)):
             self.of = Histories()
