@@ -23,6 +23,9 @@ from tryst import adapters
 from tryst.weights import Layout, Shard
 
 
+_TERM_S = 5.0  # Within which all actors begin a new term.
+
+
 @CheckpointEngineRegistry.register("tryst")
 class TrystCheckpointEngine(CheckpointEngine):
     """`staging`: "whole" loads nothing before all of it has come, for which each rollout needs host memory for the model;
@@ -36,7 +39,7 @@ class TrystCheckpointEngine(CheckpointEngine):
             raise ValueError(f'staging is {staging!r}, and must be "whole" or "buckets"')
         self.bucket_size, self.is_master = bucket_size, is_master
         self._whole, self._device, self._timeout, self._settings = staging == "whole", device, timeout, dict(settings)
-        self._server = self._end = self._layouts = self._group = None
+        self._server = self._end = self._layouts = self._group = self._met = None
         self._life = uuid.uuid4().hex
 
     def prepare(self):
@@ -88,7 +91,8 @@ class TrystCheckpointEngine(CheckpointEngine):
             begin, end = self._share(shape[0] if shape else 1)
             if begin < end:
                 rows[name] = tensor.detach()[begin:end].cpu().contiguous() if shape else tensor.detach().cpu()
-        await asyncio.to_thread(self._declare, layouts)
+        if layouts != self._layouts:
+            await asyncio.to_thread(self._declare, layouts)
         async with self._end.version(self._number, f"step {global_steps}", self._timeout) as version:
             for name in list(rows):
                 await asyncio.to_thread(version.publish, name, rows.pop(name))
@@ -99,14 +103,38 @@ class TrystCheckpointEngine(CheckpointEngine):
         return min(self._rank * part, size), min((self._rank + 1) * part, size)
 
     def _declare(self, layouts):
-        if layouts == self._layouts:
-            return
         if self._end is not None:
             self._end.close()  # Another layout begins another term.
         self._end = self._server.weights("verl", role="owner", owners=self._owners, rank=self._rank, keep=1)
         self._end.declare(Layout(name, dtype, shape, placements=[Shard(0)]) if shape else
                           Layout(name, dtype, shape, boxes=[(0, None)]) for name, dtype, shape in layouts)
+        self._meet()
         self._layouts = layouts
+
+    def _meet(self):
+        """Returns when all actors have begun the new term: an end of the former one would drop the version as it closes."""
+        if self._met is not None:
+            self._met.cleanup()
+        self._met = self._server.step(self._number)
+        first, others = self._owners[0], self._owners[1:]
+        for name, senders, receivers in (("begun", others, [first]), ("all have begun", [first], others)):
+            mine = self._owners[self._rank]
+            if mine in receivers:
+                for sender in senders:
+                    self._hear(name, sender)
+            if mine in senders:
+                for receiver in receivers:
+                    self._met.send(name, None, to=receiver)
+
+    def _hear(self, name, sender):
+        until = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._met.recv(name, frm=sender, timeout=max(until - time.monotonic(), 0))
+            except (tryst.Aborted, tryst.Unavailable):  # It takes the place of one that was killed, and is not known yet.
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
 
     async def receive_weights(self, global_steps=None):
         until = time.monotonic() + self._timeout
@@ -129,6 +157,7 @@ class TrystCheckpointEngine(CheckpointEngine):
             return asyncio.ensure_future(self._patiently(until, self._end.afetch, buckets[number]))
 
     async def _patiently(self, until, call, *arguments):
+        aborted = math.inf
         while True:
             try:
                 return await call(self._number, *arguments, max(until - time.monotonic(), 0))
@@ -136,7 +165,11 @@ class TrystCheckpointEngine(CheckpointEngine):
             except (tryst.Unavailable, tryst.NotFound):
                 if time.monotonic() > until:
                     raise
-                await asyncio.sleep(0.05)
+            except tryst.Aborted:  # An end of the former term has closed; or the version is dropped, and stays so.
+                aborted = min(aborted, time.monotonic())
+                if time.monotonic() > min(until, aborted + _TERM_S):
+                    raise
+            await asyncio.sleep(0.05)
 
     def _buckets(self, described):
         """Names of tensors that are fetched together."""
@@ -161,7 +194,7 @@ class TrystCheckpointEngine(CheckpointEngine):
             self._end.close()
         if also_server and self._server is not None:
             self._server.stop()
-            self._server = None
+            self._server = self._met = None
         self._end = self._layouts = self._group = None
 
 
