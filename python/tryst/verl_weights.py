@@ -105,19 +105,20 @@ class TrystCheckpointEngine(CheckpointEngine):
     def _declare(self, layouts):
         if self._end is not None:
             self._end.close()  # Another layout begins another term.
+            self._end = self._layouts = None
+        self._meet()
         self._end = self._server.weights("verl", role="owner", owners=self._owners, rank=self._rank, keep=1)
         self._end.declare(Layout(name, dtype, shape, placements=[Shard(0)]) if shape else
                           Layout(name, dtype, shape, boxes=[(0, None)]) for name, dtype, shape in layouts)
-        self._meet()
         self._layouts = layouts
 
     def _meet(self):
-        """Returns when all actors have begun the new term: an end of the former one would drop the version as it closes."""
+        """Returns when all actors have closed their ends of the former term, which would answer for the new one."""
         if self._met is not None:
             self._met.cleanup()
         self._met = self._server.step(self._number)
         first, others = self._owners[0], self._owners[1:]
-        for name, senders, receivers in (("begun", others, [first]), ("all have begun", [first], others)):
+        for name, senders, receivers in (("closed", others, [first]), ("all are closed", [first], others)):
             mine = self._owners[self._rank]
             if mine in receivers:
                 for sender in senders:
