@@ -9,18 +9,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/c/status_code.h"
 #include "server/c/tryst_v1.h"
 
 namespace {
 
 constexpr int64_t kHungMs = 30'000;
-
-tryst_code Code(tryst_status* status, std::string* message = nullptr) {
-  const tryst_code code = tryst_status_code(status);
-  if (message != nullptr) *message = tryst_status_message(status);
-  tryst_status_free(status);
-  return code;
-}
 
 tryst_server* StartServer(const std::string& job, bool open = true) {
   std::vector<std::string> settings = {absl::StrCat("--job=", job), "--listen=127.0.0.1:0",

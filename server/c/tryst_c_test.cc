@@ -13,18 +13,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "server/c/status_code.h"
 #include "server/c/tryst.h"
 
 namespace {
 
 constexpr absl::Duration kHung = absl::Seconds(30);
-
-tryst_code Code(tryst_status* status, std::string* message = nullptr) {
-  const tryst_code code = tryst_status_code(status);
-  if (message != nullptr) *message = tryst_status_message(status);
-  tryst_status_free(status);
-  return code;
-}
 
 tryst_server* Create(const char* job, const std::string& listen = "127.0.0.1:0") {
   const std::string at = "--listen=" + listen;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "rendezvous/dlpack_abi.h"
+#include "server/c/status_code.h"
 
 namespace {
 
@@ -25,13 +26,6 @@ struct Old {
   void (*deleter)(Old*);
 };
 using New = tryst::dlpack::DLManagedTensorVersioned;
-
-tryst_code Code(tryst_status* status, std::string* message = nullptr) {
-  const tryst_code code = tryst_status_code(status);
-  if (message != nullptr) *message = tryst_status_message(status);
-  tryst_status_free(status);
-  return code;
-}
 
 class V1 : public testing::Test {
  protected:

@@ -6,18 +6,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/c/status_code.h"
 #include "server/c/tryst_v1.h"
 
 namespace {
 
 constexpr int64_t kLongMs = 30'000;
-
-tryst_code Code(tryst_status* status, std::string* message = nullptr) {
-  const tryst_code code = tryst_status_code(status);
-  if (message != nullptr) *message = tryst_status_message(status);
-  tryst_status_free(status);
-  return code;
-}
 
 std::string Taken(char* text) {
   const std::string copy = text;
