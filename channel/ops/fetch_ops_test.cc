@@ -294,6 +294,19 @@ class FetchOpsTest : public testing::Test {
     });
     return ended;
   }
+  // A fetch was asked for; its link is lost, and the peer has no such path any more.
+  std::shared_ptr<Ended> RefuseThePathOfOne(CountingUser* user) {
+    options_.user = user;
+    End();
+    Make();
+    fetches_->Open(1);
+    fetches_->Resume();
+    auto ended = Fetch("a");
+    (void)Said();
+    fetches_->Unlink();
+    fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+    return ended;
+  }
   std::vector<std::string> Said() {
     poller_.Turn();
     return std::exchange(fetches_->written()->said, {});
@@ -1236,15 +1249,7 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
 // It says nothing of what the peer has for us.
 TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
   CountingUser user;
-  options_.user = &user;
-  End();
-  Make();
-  fetches_->Open(1);
-  fetches_->Resume();
-  const auto a = Fetch("a");
-  (void)Said();
-  fetches_->Unlink();
-  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  const auto a = RefuseThePathOfOne(&user);
   for (const bool belongs : {false, true}) {
     ASSERT_EQ(hellos_.asked.size(), 1u);
     Hello answer = std::exchange(hellos_.asked, {})[0];
@@ -1264,15 +1269,7 @@ TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
 // would say that the receive can never be had.
 TEST_F(FetchOpsTest, WhoTurnsDownThePathAndTheFarewellHasRestarted) {
   CountingUser user;
-  options_.user = &user;
-  End();
-  Make();
-  fetches_->Open(1);
-  fetches_->Resume();
-  const auto a = Fetch("a");
-  (void)Said();
-  fetches_->Unlink();
-  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  const auto a = RefuseThePathOfOne(&user);
   ASSERT_EQ(hellos_.answers.size(), 1u);
   std::move(std::exchange(hellos_.answers, {})[0])(absl::UnimplementedError("no such path"));
   poller_.Turn();
