@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/device_pair.h"
-#include "gpu/expandable_range.h"
 #include "gpu/pinned_memory.h"
+#include "tests/doubles/cuda/expandable_range.h"
 
 namespace tryst {
 

@@ -1,7 +1,7 @@
 #include "bench/device_counts.h"
 
 #include "gpu/cuda_api.h"
-#include "gpu/fake_cuda.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 

@@ -50,6 +50,7 @@ def programs(chosen, tryst):
     paths = {"tryst": tryst}
     for program in sorted({one.program for one in chosen} - {"tryst"}):
         paths[program] = systems.build(ROOT, folder, program)
+    chosen[:] = [one for one in chosen if not one.wheel or systems.from_wheel(folder, one.wheel)]
     return paths
 
 

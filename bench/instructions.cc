@@ -1,11 +1,13 @@
 // Makes the pulls that bench/instructions.py counts under callgrind. Both ends are in this process.
 //
-//   instructions shm|shm_early|shm_many|rdma|rdma_early|rdma_many|grpc PULLS
+//   instructions shm|shm_early|shm_many|shm_all_many|rdma|rdma_early|rdma_many|gather|grpc PULLS
 //
 // shm, rdma   pulls of 8 bytes, one after the other; this thread turns both ends. rdma uses a NIC
 //             whose own work is not counted
 // *_early     each tensor is sent when its pull waits for it at the producer
 // *_many      64 keys in each RecvManyAsync; PULLS counts keys
+// *_all_many  and in each SendMany
+// gather      1,000 spans of 64 bytes under each key, over shared memory; PULLS counts spans
 // grpc        two servers in this process, with their threads
 
 #include <cstdio>
@@ -33,25 +35,28 @@ namespace tryst {
 namespace {
 
 constexpr int kMany = 64;
+constexpr int kSpans = 1000;
+constexpr int kSpanBytes = 64;
 constexpr int kWarmUp = 64 * kMany;  // Until both are connected and all tables have grown.
 
-enum class Order { kSent, kEarly, kMany };
+enum class Order { kSent, kEarly, kMany, kAllMany };
 
 void PullByTurns(bool nic, Order order, int pulls) {
   TurnedPairOptions options;
   options.keys = kMany;
   if (nic) options.open_nic = OpenInstantNic;
   TurnedPair pair(options);
-  const bool many = order == Order::kMany;
+  const bool many = order == Order::kMany || order == Order::kAllMany;
   const auto pull = [&pair, order, many](int count) {
     for (int i = 0; i < count; ++i) {
       if (order == Order::kEarly) {
         pair.Ask(i % kMany);
         pair.Answer();
       }
-      pair.Send(i % kMany);
+      if (order != Order::kAllMany) pair.Send(i % kMany);
       if (order == Order::kSent) pair.Ask(i % kMany);
       if (many && (i + 1) % kMany != 0) continue;
+      if (order == Order::kAllMany) pair.SendMany(0, kMany);
       if (many) pair.AskMany(0, kMany);
       pair.Answer();
       pair.Deliver();
@@ -61,6 +66,27 @@ void PullByTurns(bool nic, Order order, int pulls) {
   pull(kWarmUp);
   CountFromHere();
   pull(pulls);
+  CountToHere();
+}
+
+void Gather(int spans) {
+  TurnedPairOptions options;
+  options.keys = 1;
+  options.spans = kSpans;
+  options.bytes = kSpans * kSpanBytes;
+  TurnedPair pair(options);
+  const auto gather = [&pair](int count) {
+    for (int i = 0; i < count; ++i) {
+      pair.SendSelected(0);
+      pair.AskSelected(0);
+      pair.Answer();
+      pair.Deliver();
+      pair.WaitFor(1);
+    }
+  };
+  gather(100);
+  CountFromHere();
+  gather(spans / kSpans);
   CountToHere();
 }
 
@@ -113,6 +139,10 @@ void PullByGrpc(int pulls, bool by_stream) {
 }
 
 int Run(const std::string& what, int pulls) {
+  if (what == "gather") {
+    Gather(pulls);
+    return 0;
+  }
   if (what == "grpc" || what == "grpc_stream") {
     PullByGrpc(pulls, what == "grpc_stream");
     return 0;
@@ -120,7 +150,7 @@ int Run(const std::string& what, int pulls) {
   for (const std::string path : {"shm", "rdma"}) {
     for (const auto& [ending, order] :
          {std::pair("", Order::kSent), std::pair("_early", Order::kEarly),
-          std::pair("_many", Order::kMany)}) {
+          std::pair("_many", Order::kMany), std::pair("_all_many", Order::kAllMany)}) {
       if (what != path + ending) continue;
       PullByTurns(path == "rdma", order, pulls / kMany * kMany);
       return 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Instructions of a pull of 8 bytes by both ends, stage by stage, counted under callgrind.
+"""Instructions of a pull of 8 bytes by both ends, or of a span of 64 that is gathered, stage by stage, counted under callgrind.
 
   bench/instructions.py PROGRAM [--json FILE] [--check] [--files]      PROGRAM is //bench:instructions
 
@@ -22,7 +22,7 @@ import passed  # noqa: E402
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 GROWTH = 1.05
-TURNED = [("send", r"^tryst::TurnedPair::Send\("), ("ask", r"^tryst::TurnedPair::Ask(Many)?\("),
+TURNED = [("send", r"^tryst::TurnedPair::Send(Many|Selected)?\("), ("ask", r"^tryst::TurnedPair::Ask(Many|Selected)?\("),
           ("answer", r"^tryst::TurnedPair::Answer\("), ("deliver", None)]
 BY_GRPC = [("send", r"^tryst::RoutingRendezvous::Send\("), ("ask", r"^tryst::GrpcChannel::Ask\("),
            ("answer", r"^tryst::GrpcStep<tryst::FetchServerStream>::OnEvent\("),
@@ -30,9 +30,10 @@ BY_GRPC = [("send", r"^tryst::RoutingRendezvous::Send\("), ("ask", r"^tryst::Grp
 Path = collections.namedtuple("Path", "system pulls stages")
 PATHS = collections.OrderedDict([
     ("shm", Path("tryst_shm", 640, TURNED)), ("shm_early", Path("tryst_shm_early", 640, TURNED)),
-    ("shm_many", Path("tryst_shm_many", 640, TURNED)),
+    ("shm_many", Path("tryst_shm_many", 640, TURNED)), ("shm_all_many", Path("tryst_shm_all_many", 640, TURNED)),
     ("rdma", Path("tryst_rdma", 640, TURNED)), ("rdma_early", Path("tryst_rdma_early", 640, TURNED)),
     ("rdma_many", Path("tryst_rdma_many", 640, TURNED)),
+    ("gather", Path("tryst_gather", 100_000, TURNED)),
     ("grpc", Path("tryst_grpc", 200, BY_GRPC)),
     ("grpc_stream", Path("tryst_grpc_stream", 200, BY_GRPC[:1])),
 ])
@@ -72,7 +73,7 @@ def table(counted):
 
 
 def lines(counted):
-    return [{"figure": "instructions_" + stage, "system": system, "size_bytes": 8, "value": round(value, 1),
+    return [{"figure": "instructions_" + stage, "system": system, "size_bytes": 64 if system == "tryst_gather" else 8, "value": round(value, 1),
              "unit": "instructions", "runs": 1} for system, each in counted.items() for stage, value in each.items()]
 
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "verbs/sim/link_model.h"
+#include "tests/doubles/sim_nic/link_model.h"
 
 namespace tryst {
 

@@ -13,7 +13,7 @@ peers="" alone="nixl nixl-cu12 mooncake-transfer-engine-non-cuda"
 case $script in
   */python.py) peers="grpcio pyzmq mpi4py ray ${TRYST_BENCH_PACKAGES:-}" ;;
   */python_blocking.py) ;;
-  */kv.py) alone="nixl nixl-cu12" ;;
+  */kv.py) ;;
   */weights.py)
     peers="ray ${TRYST_BENCH_PACKAGES:-}"
     if [[ " ${*:3} " == *" --quick "* && " ${*:3}" != *" --peers"* ]]; then peers="" alone=""; fi

@@ -23,7 +23,7 @@
 #include "bench/flags.h"
 #include "bench/ps_model.h"
 #include "channel/transports.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 namespace {

@@ -3,6 +3,7 @@ import atexit
 import collections
 import contextlib
 import functools
+import glob
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 KIB, MIB = 1 << 10, 1 << 20
 PULL_SIZES = (8, 4 * KIB, 64 * KIB)
@@ -30,8 +32,8 @@ PROGRAMS = {
 }
 ALL = ("pull", "delivery", "rate", "first", "step1", "step3", "incast", "delivery8", "rate4")
 
-# `quick`: measured by --quick too. `small`: only pulls of 8 bytes. `waits`: sleeps when idle.
-System = collections.namedtuple("System", "name program variant works quick waits launcher small")
+# `quick`: measured by --quick too. `small`: only pulls of 8 bytes. `waits`: sleeps when idle. `wheel`: its library comes from PyPI.
+System = collections.namedtuple("System", "name program variant works quick waits launcher small wheel")
 
 
 def mpirun(transport):
@@ -39,8 +41,8 @@ def mpirun(transport):
             "--mca btl_tcp_if_include lo" % transport).split()
 
 
-def system(name, program, variant, works=ALL, quick=False, waits=False, launcher=(), small=False):
-    return System(name, program, variant, works, quick, waits, launcher, small)
+def system(name, program, variant, works=ALL, quick=False, waits=False, launcher=(), small=False, wheel=None):
+    return System(name, program, variant, works, quick, waits, launcher, small, wheel)
 
 
 SYSTEMS = [
@@ -84,6 +86,8 @@ SYSTEMS = [
     system("tryst_stream_tls", "tryst", "stream-tls", ("pull", "delivery", "rate"), waits=True),
     system("ucx_shm", "ucx", "shm", ALL, quick=True),
     system("ucx_tcp", "ucx", "tcp", ALL, quick=True),
+    system("ucx_newest_shm", "ucx", "shm", ALL, wheel="nixl-cu12"),
+    system("ucx_newest_tcp", "ucx", "tcp", ALL, wheel="nixl-cu12"),
     system("openmpi_shm", "mpi", "shm", ("pull", "delivery", "rate", "first"),
            launcher=mpirun("vader")),
     system("openmpi_tcp", "mpi", "tcp", ("pull", "delivery", "rate"), launcher=mpirun("tcp")),
@@ -157,6 +161,41 @@ def build(root, folder, program):
     return path
 
 
+def unpack_ucx(folder, wheel):
+    """Takes UCX out of NIXL's wheel. There a library's name has a hash, under which the others ask for it; a program asks for libucp.so.0."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            found = re.search(r"\.libs/((?:ucx/)?(libuc[a-z_0-9]+)(?:-[0-9a-f]+)?\.so[.0-9]*)$", name)
+            if not found:
+                continue
+            path = os.path.join(folder, found[1])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(archive.read(name))
+            plain = os.path.join(os.path.dirname(path), found[2] + ".so.0")
+            if plain != path:
+                os.symlink(os.path.basename(path), plain)
+
+
+@functools.lru_cache(maxsize=None)
+def from_wheel(folder, wheel):
+    """The environment in which a program finds the libraries of `wheel`, which is fetched from PyPI unless it lies in `folder`; None with
+    a note when it cannot be."""
+    lies = os.path.join(folder, "from-" + wheel)
+    if not os.path.isdir(lies):
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            try:
+                subprocess.check_call([sys.executable, "-m", "venv", work + "/venv"])
+                subprocess.check_call([work + "/venv/bin/pip", "download", "-q", "--no-deps", "-d", work, wheel])
+                unpack_ucx(work + "/made", glob.glob(work + "/*.whl")[0])
+            except (OSError, subprocess.CalledProcessError, zipfile.BadZipFile) as error:
+                print("bench: left out: %s does not come from PyPI: %s" % (wheel, error), file=sys.stderr)
+                return None
+            os.rename(work + "/made", lies)
+    return {"LD_LIBRARY_PATH": ":".join([lies] + os.environ.get("LD_LIBRARY_PATH", "").split(":")),
+            "UCX_MODULE_DIR": lies + "/ucx"}
+
+
 @functools.lru_cache(maxsize=None)
 def secrets():
     """A folder, removed at the exit, with a token, and with a certificate that names every worker of the cluster."""
@@ -177,6 +216,8 @@ def secrets():
 def run(one, path, work, size, seconds, timeout=30):
     """[(figure, size, value, unit)] of one run, or a line that says why not."""
     environment = dict(os.environ, TRYST_BENCH_BEGAN_NS=str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    if one.wheel:
+        environment.update(from_wheel(os.path.dirname(path), one.wheel))
     if "token" in one.variant or "tls" in one.variant:
         environment["TRYST_BENCH_SECRETS"] = secrets()
     command = [*one.launcher, path, one.variant, work, str(size), str(seconds)]

@@ -1,5 +1,8 @@
 #include "bench/turned_pair.h"
 
+#include <algorithm>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,15 +48,16 @@ struct TurnedPair::Worker {
     if (how.open_nic) {
       nics.push_back({"rdma/instant", std::shared_ptr<Nic>(how.open_nic())});
     } else {
-      ArenaOptions arena;
-      arena.seed = incarnation << 32;
-      options.shm_arena = Arena::Make(arena);
+      ArenaOptions arena_options;
+      arena_options.seed = incarnation << 32;
+      arena = options.shm_arena = Arena::Make(arena_options);
     }
     pool = MakeChannelPool(&poller, hellos, &source, std::move(nics), nullptr, std::move(options));
     StepRegistry::Options steps_options;
     steps_options.worker = name;
     steps_options.incarnations[absl::StrCat(name, "/device:CPU:0")] = incarnation;
     steps_options.step.check_immutable = false;
+    steps_options.step.gathers_into = arena.get();
     steps_options.max_held_bytes = int64_t{1} << 30;
     auto made = StepRegistry::Make(steps_options, alarms, pool.get());
     TRYST_CHECK(made.ok()) << made.status();
@@ -79,6 +83,7 @@ struct TurnedPair::Worker {
   };
 
   std::unique_ptr<Trace> trace;
+  std::shared_ptr<Arena> arena;
   Poller poller;
   Source source;
   std::unique_ptr<ChannelPool> pool;
@@ -99,9 +104,20 @@ TurnedPair::TurnedPair(const TurnedPairOptions& options)
                                           absl::StrCat("edge_", i, "_w/read"))
                         ->At(0, 0));
   }
-  const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(options.bytes)});
+  // A pool has four times what is selected of it.
+  const uint64_t bytes = options.spans > 0 ? 4 * options.bytes : options.bytes;
+  const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(bytes)});
   source_ = *Tensor::Allocate(DType::kUint8, shape);
   args_.destination = *Tensor::Allocate(DType::kUint8, shape);
+  if (options.spans == 0) return;
+  block_bytes_ = options.bytes / options.spans;
+  std::mt19937 random(1);
+  for (std::vector<uint32_t>* const blocks : {&blocks_there_, &blocks_here_}) {
+    blocks->resize(4 * options.spans);
+    std::iota(blocks->begin(), blocks->end(), 0);
+    std::shuffle(blocks->begin(), blocks->end(), random);
+    blocks->resize(options.spans);
+  }
 }
 
 TurnedPair::~TurnedPair() {
@@ -124,6 +140,17 @@ void TurnedPair::Send(int key) {
   TRYST_CHECK(sent.ok()) << sent;
 }
 
+void TurnedPair::SendMany(int first, int count) {
+  items_.resize(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    SendItem& item = items_[static_cast<size_t>(i)];
+    item.key = keys_[static_cast<size_t>(first + i)];
+    item.tensor = source_;
+  }
+  const absl::Status sent = sends_->SendMany(absl::MakeSpan(items_), SendArgs());
+  TRYST_CHECK(sent.ok()) << sent;
+}
+
 void TurnedPair::Ask(int key) {
   receives_->RecvAsync(keys_[static_cast<size_t>(key)], args_, [this](Received&& received) {
     TRYST_CHECK(received.status.ok()) << received.status;
@@ -131,6 +158,26 @@ void TurnedPair::Ask(int key) {
   });
   if (asks_in_its_turn_) Deliver();
 }
+
+void TurnedPair::SendSelected(int key) {
+  const absl::Status sent =
+      sends_->SendSelected(keys_[static_cast<size_t>(key)], SendArgs(), source_,
+                           Selection::Indices(blocks_there_, block_bytes_));
+  TRYST_CHECK(sent.ok()) << sent;
+}
+
+void TurnedPair::AskSelected(int key) {
+  receives_->RecvSelectedAsync(keys_[static_cast<size_t>(key)], args_,
+                               Selection::Indices(blocks_here_, block_bytes_),
+                               [this](Received&& received) {
+                                 TRYST_CHECK(received.status.ok()) << received.status;
+                                 ++landed_;
+                               });
+  if (asks_in_its_turn_) Deliver();
+}
+
+ChannelPool* TurnedPair::producer() { return producer_->pool.get(); }
+ChannelPool* TurnedPair::consumer() { return consumer_->pool.get(); }
 
 void TurnedPair::Answer() { producer_->poller.Turn(); }
 void TurnedPair::Deliver() { consumer_->poller.Turn(); }

@@ -44,7 +44,7 @@ now = time.perf_counter  # All processes of the machine have the same.
 
 
 def columns_of(member):
-    return slice((member - 2) * HALF, (member - 1) * HALF)
+    return slice(member % 2 * HALF, (member % 2 + 1) * HALF)
 
 
 def rows_of(owner):
@@ -52,9 +52,9 @@ def rows_of(owner):
 
 
 class End:
-    """One of four processes. An owner has its `rows` of all tensors, a member wants its columns of them `into`."""
+    """One of the processes. An owner has its `rows` of all tensors, a member wants its columns of them `into`."""
 
-    package, ways = "", ("",)
+    package, ways, processes = "", ("",), 4
 
     def __init__(self, rank, exchange, path, tensors, permit=None):
         self.rank, self.exchange, self.path, self.tensors, self.permit = rank, exchange, path, tensors, permit
@@ -106,7 +106,7 @@ class End:
 class Tryst(End):
     """Publish and seal; fetch of a box into the member's arrays."""
 
-    package, role = "tryst", "observer"
+    package, role, hold = "tryst", "observer", None
 
     def open(self):
         import tryst
@@ -128,7 +128,8 @@ class Tryst(End):
         from tryst.weights import Layout, Shard
 
         owners = [f"/job:trainer/task:{owner}" for owner in OWNERS]
-        end = self.server.weights(name, role="owner" if self.owns else role, owners=owners, permit=self.permit)
+        end = self.server.weights(name, role="owner" if self.owns else role, owners=owners, permit=self.permit,
+                                  hold_bytes=None if self.owns else self.hold)
         if self.owns:
             end.declare([Layout(f"w{number}", "float32", shape, placements=[Shard(0)]) for number in range(tensors)])
         self.exchange(None)
@@ -162,6 +163,19 @@ class Tryst(End):
         self.end.close()
         self.exchange(None)
         self.server.stop()
+
+
+class TrystRelaying(Tryst):
+    """Eight members, of which four want the same columns each, and which have for others what they have fetched."""
+
+    role, hold, processes = "member", 1 << 30, 10
+    newest = 0  # That the set's log has sealed, as far as this member has heard.
+
+    def take(self, way, turn, offers):
+        while not self.owns and self.newest < turn:  # What its log does not know yet a member does not have for others.
+            event = self.end.next_event(PATIENCE_S)
+            self.newest = event.number if event.kind == "sealed" else self.newest
+        super().take(way, turn, offers)
 
 
 class Gloo(End):
@@ -473,7 +487,7 @@ SYSTEMS = {  # Kind, path.
 
 
 def run_end(kind, rank, pipe, log, *settings):
-    """One of the four: does what it is told, and says when it had done it and how much processor time it has taken."""
+    """One of them: does what it is told, and says when it had done it and how much processor time it has taken."""
     with open(log, "ab") as file:  # Libraries write to both.
         for descriptor in 1, 2:
             os.dup2(file.fileno(), descriptor)
@@ -501,13 +515,13 @@ class Failed(Exception):
 
 
 class Ends:
-    """The four processes of a system, from here."""
+    """The processes of a system, from here."""
 
     def __init__(self, kind, *settings):
         context = multiprocessing.get_context("spawn")
         self.log = tempfile.NamedTemporaryFile()
         self.pipes, self.processes = [], []
-        for rank in range(4):
+        for rank in range(kind.processes):
             ours, theirs = context.Pipe()
             self.pipes.append(ours)
             self.processes.append(context.Process(target=run_end, args=(kind, rank, theirs, self.log.name, *settings)))
@@ -544,25 +558,25 @@ class Ends:
             raise Failed(message)
         return what, message
 
-    def hear(self, ranks=range(4)):
+    def hear(self, ranks=None):
         """What each answered, when, and its processor time."""
         while True:
-            messages = [self.message(rank) for rank in ranks]
+            messages = [self.message(rank) for rank in ranks or range(len(self.pipes))]
             if messages[0][0] == "did":
                 return [message for _, message in messages]
             for pipe in self.pipes:
                 pipe.send([message for _, message in messages])
 
-    def tell(self, command, *args, ranks=range(4)):
-        for rank in ranks:
+    def tell(self, command, *args, ranks=None):
+        for rank in ranks or range(len(self.pipes)):
             self.pipes[rank].send((command, *args))
 
-    def do(self, command, *args, ranks=range(4)):
+    def do(self, command, *args, ranks=None):
         self.tell(command, *args, ranks=ranks)
         return self.hear(ranks)
 
     def sync(self, way, turn):
-        """How long owners took to be ready, how long members then took, and processor time of all four."""
+        """How long owners took to be ready, how long members then took, and processor time of all."""
         before = self.do("fill", turn)
         began = now()
         offers = self.do("ready", way, turn, ranks=OWNERS)
@@ -627,11 +641,25 @@ def resharded(names, options, loaded, ledger):
 
 
 def check_counts(name, counts, ledger):
-    """Each member wants half of each box, so that all of it leaves once."""
+    """Each member wants half of each box, so that all of it leaves once, to one of those that want the same."""
     for left, boxes in counts:
         ledger.out[name] = sum(left.values()) / boxes
         ledger.check(1 <= ledger.out[name] <= MOST_BYTES_OUT, f"{name}: {ledger.out[name]:.5f} of its boxes left an owner")
         ledger.check(list(left) == [PATHS[name.split()[1]]], f"{name}: the bytes went by {dict(left)}")
+
+
+def relayed(path, options, ledger):
+    """As of resharded(), of one round with eight members."""
+    name = f"tryst {path} with 8 members"
+    try:
+        with Ends(TrystRelaying, path, options.tensors, options.permit) as ends:
+            syncs = [ends.sync("", turn) for turn in range(1, WARMING + SYNCS + 1)][WARMING:]
+            ledger.passed += 1
+            check_counts(name, [count for count, _, _ in ends.do("counts", ranks=OWNERS)], ledger)
+    except Failed as failure:
+        ledger.failed(name, str(failure))
+        return {}
+    return {(name, "relay"): [statistics.median(column) for column in zip(*syncs)]}
 
 
 def switches(logs):
@@ -787,8 +815,10 @@ def main():
     ledger, loaded, activations, stands = Ledger(), Loaded(), {}, {}
     names = list(chosen(options, ledger))
     table = resharded(names, options, loaded, ledger)
-    print_resharded(table, ledger)
     ours = [name for name in names if SYSTEMS[name][0] is Tryst][:1]  # One of the two paths is enough for what follows.
+    for name in ours:
+        table.update(relayed(SYSTEMS[name][1], options, ledger))
+    print_resharded(table, ledger)
     for name in ours:
         activations = small_activations(SYSTEMS[name][1], options.permit, 10 if options.quick else 100)
         print(f"\n{name}: activation of 1 KiB, p50 (goal {ACTIVATION_MS} ms): " +

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_CHANNEL_H_
 #define TRYST_CHANNEL_CHANNEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,26 +65,22 @@ class Channel {
   }
   // Whether Fetch() may be called while the channel runs a callback.
   virtual bool FetchesInCallbacks() const { return false; }
+  // How many fetches it has, and ends of fetches of which the peer has not heard: until there are
+  // none, another channel could get tensors in another order. Not exact, but for 0.
+  virtual size_t fetches_out() const = 0;
 
   // The state of the connection: state, why, since_ns, epoch. A channel without a connection leaves
   // it unchanged.
   virtual void View(PathView* /*view*/) const {}
 
-  // For a path that may be turned down, left and taken again (PathUser in transport.h): removes and
-  // returns all fetches that the peer has not been asked for. Another channel will make them.
+  // For a channel that may be turned down (ChannelUser in transport.h): removes and returns all
+  // fetches, of which the peer has not been asked for one. Another channel will make them.
   virtual std::vector<WaitingFetch> TakeWaiting() { return {}; }
   // Connects, if it is not connected, although no fetch waits. OnUsable() or OnRefused() may
   // follow.
   virtual void Probe() {}
   // The network has improved: ends the pause before the next attempt to connect.
   virtual void RetryNow() {}
-  // Whether the peer may hold a tensor for a fetch of this step and key that has ended early: it
-  // has not heard of the end yet. Over another path the next fetch of the key could get a later
-  // tensor.
-  virtual bool OwesEnd(int64_t /*step_id*/, const TensorKey& /*key*/) const { return false; }
-  virtual bool OwesAnyEnd() const { return false; }
-  // Whether this path is the one in use. On any other path no standing receives are made.
-  virtual void AskAhead(bool /*in_use*/) {}
 };
 
 }  // namespace tryst

@@ -21,32 +21,24 @@
 
 namespace tryst {
 
-// The object that chose a path to a peer. The channel tells it how the path works: in any turn of
+class Consumers;
+struct FetchKind;
+
+// The object that chose a channel to a peer. The channel tells it how that works: in any turn of
 // the poller, but never inside a call of the channel.
-class PathUser {
+class ChannelUser {
  public:
-  virtual ~PathUser() = default;
+  virtual ~ChannelUser() = default;
 
-  // Whether the peer may be reached otherwise, so that this path may be left; and whether by a
-  // worse one that brings tensors of any size. The first is asked when the channel is made.
-  virtual bool HasAnother() const = 0;
-  virtual bool HasForAnySize() const = 0;
-
-  // The peer has no such path. Takes out of the channel what waits in it (TakeWaiting).
+  // The peer is not reached so. Takes out of the channel what waits in it (TakeWaiting).
   virtual void OnRefused() = 0;
-  // The path has stopped working: all that waited for it, in order.
-  virtual void OnLeft(std::vector<WaitingFetch> fetches) = 0;
-  // The path works, as Probe() was to find out.
+  // The channel works, as Probe() was to find out.
   virtual void OnUsable() = 0;
-  // The tensor of the first is larger than what this path can bring; the others, of the same key,
-  // follow it. REQUIRES: HasForAnySize().
-  virtual void OnTooLarge(std::vector<WaitingFetch> fetches) = 0;
-  // The network has changed for the better: what waits to be tried again is tried now.
-  virtual void OnNetworkChange() = 0;
 };
 
-// One way of reaching peers, on one poller: opens what all its channels share, makes the channels,
-// and serves the peers that fetch from us by it. A server with several pollers has one on each.
+// One way of reaching peers, on one poller: a kind of link for sessions, or one that makes channels
+// of its own. Opens what all of them share, and answers the peers that fetch from us by it. A
+// server with several pollers has one on each.
 //
 // Poller thread only, but for construction, Open() and destruction, while the poller is not
 // running.
@@ -60,12 +52,14 @@ class Transport {
   virtual absl::Status Open() { return absl::OkStatus(); }
   // Whether a worker whose system has none goes on without it, and says why.
   virtual bool is_optional() const { return false; }
-  // Whether no tensor is too large for it.
-  virtual bool brings_any_size() const { return false; }
 
-  // The channel to `peer`, which connects when it is first asked for something. What its hello
-  // offers is between the channel and OnHello(). `user` outlives it.
-  virtual std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) = 0;
+  // The kind of link that sessions use, once it is open; constant. Null: it makes channels.
+  virtual const FetchKind* fetch_kind() const { return nullptr; }
+  // The channel to `peer`, which connects when it is first asked for something. `user` outlives it.
+  // REQUIRES: there is no kind of link.
+  virtual std::unique_ptr<Channel> MakeChannel(const std::string& /*peer*/, ChannelUser* /*user*/) {
+    return nullptr;
+  }
 
   // A consumer would like to fetch from us by this transport. REQUIRES: hello.path is name(),
   // the protocol version is one of ours. kUnimplemented, with the reason: not from there.
@@ -73,21 +67,20 @@ class Transport {
     std::move(done)(
         absl::UnimplementedError("this worker offers no connections over the path " + hello.path));
   }
-  // Any hello of `worker`, by whichever path: what a former life of it had asked for is over.
-  virtual void NotePeer(const std::string& /*worker*/, uint64_t /*incarnation*/) {}
   // About once a second.
   virtual void Maintain() {}
 
-  // Ends what is served; the channels are their owner's to close. Idempotent.
+  // Ends what it serves itself; sessions and channels are their owners' to close. Idempotent.
   virtual void Close(const absl::Status& /*why*/) {}
   // True once closed and nothing of the transport's own can touch memory any more.
   virtual bool Drained() const { return true; }
 
-  // What is served to `peer`, and to all peers when empty: for people, as views, as operations.
+  // What it serves itself to `peer`, and to all peers when empty: for people, as views, as
+  // operations.
   virtual void ExplainServing(const std::string& /*peer*/, std::string* /*out*/) const {}
   virtual void View(const std::string& /*peer*/, std::vector<PathView>* /*views*/) const {}
   virtual void ListOps(LiveOps* /*ops*/) const {}
-  // Adds those of both directions, its channels included.
+  // Adds those of both directions, sessions and channels included.
   virtual void AddCounters(Counters* /*counters*/) const {}
 };
 
@@ -103,6 +96,10 @@ struct TransportContext {
   uint64_t seed = 0;                       // No other transport has this one.
   // Which of the server's pollers it is. For what they share, the first one speaks.
   size_t place = 0;
+  // All transports of the poller share them. Null: it stands alone, and has its own.
+  Consumers* consumers = nullptr;
+  // The network has changed for the better: what waits to be tried again is tried now. May be null.
+  std::function<void()> network_changed;
 };
 
 using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;

@@ -35,9 +35,11 @@ std::unique_ptr<ChannelPool> MakeChannelPool(Poller* poller, Bootstrap* bootstra
                                              TensorSource* source, std::vector<NicPath> nics,
                                              TransportFactory last_resort,
                                              const TransportsOptions& options) {
+  ChannelPoolOptions own = options;
+  own.sessions = options;
   return std::make_unique<ChannelPool>(poller, bootstrap, source,
                                        Register(std::move(nics), std::move(last_resort), options),
-                                       options);
+                                       std::move(own));
 }
 
 std::unique_ptr<ChannelPools> MakeChannelPools(const std::vector<Poller*>& pollers,
@@ -51,6 +53,7 @@ std::unique_ptr<ChannelPools> MakeChannelPools(const std::vector<Poller*>& polle
   std::vector<std::unique_ptr<ChannelPool>> pools;
   for (size_t place = 0; place < pollers.size(); ++place) {
     ChannelPoolOptions own = options;
+    own.sessions = options;
     own.place = place;
     own.seed = options.seed + place * 0x9e3779b97f4a7c15u;
     own.trace = traces.empty() ? nullptr : traces[place];

@@ -11,11 +11,11 @@
 
 #include "gmock/gmock.h"
 #include "gpu/device_memory.h"
-#include "gpu/expandable_range.h"
-#include "gpu/fake_cuda.h"
 #include "gpu/ipc.h"
 #include "gpu/pinned_memory.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/cuda/expandable_range.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 // On the pretend GPU, or the machine's (TRYST_TEST_CUDA=libcuda.so.1).
 namespace tryst {
@@ -28,7 +28,8 @@ class ChunksTest : public ::testing::Test {
   void SetUp() override {
     const char* library = getenv("TRYST_TEST_CUDA");
     if (library == nullptr) fake_ = LoadFakeCuda();
-    auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+    auto driver =
+        CudaDriver::Load(library != nullptr ? library : "tests/doubles/cuda/libfake_cuda.so");
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     gpu_ = *Gpu::Open(driver_.get(), 0);

@@ -237,27 +237,34 @@ absl::Status Copier::EnqueueAll(Lane* lane, Batch* batch) {
   return batch->event.Record(stream);
 }
 
-void Copier::StartMany(absl::Span<const GatherPiece> pieces, Done done) {
+// One copy for its caller, whatever it is made of.
+void Copier::StartWhole(absl::FunctionRef<absl::Status(Lane* lane, Batch* batch)> enqueue,
+                        Done done) {
   ++outstanding_;
-  counters_.copies += pieces.size();
   Lane* lane = &lanes(Direction::kOnDevice)[0];
   std::unique_ptr<Batch> batch = TakeBatch();
   Copy whole;
   whole.done = std::move(done);
   batch->copies.push_back(std::move(whole));
-  batch->failed = EnqueueMany(lane, batch.get(), pieces);
+  batch->failed = gpu_->Use();
+  if (batch->failed.ok() && !batch->event.valid()) {
+    auto event = gpu_->MakeEvent();
+    batch->failed = event.status();
+    if (event.ok()) batch->event = *std::move(event);
+  }
+  if (batch->failed.ok()) batch->failed = enqueue(lane, batch.get());
+  if (batch->failed.ok()) batch->failed = batch->event.Record(lane->stream.get());
   ++lane->started;
   lane->running.push_back(std::move(batch));
 }
 
+void Copier::StartMany(absl::Span<const GatherPiece> pieces, Done done) {
+  counters_.copies += pieces.size();
+  StartWhole([this, pieces](Lane* lane, Batch* batch) { return EnqueueMany(lane, batch, pieces); },
+             std::move(done));
+}
+
 absl::Status Copier::EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces) {
-  absl::Status status = gpu_->Use();
-  if (!status.ok()) return status;
-  if (!batch->event.valid()) {
-    auto event = gpu_->MakeEvent();
-    if (!event.ok()) return event.status();
-    batch->event = *std::move(event);
-  }
   const bool gather = gather_ != nullptr &&
                       batch->gathered.Reserve(gpu_, static_cast<uint32_t>(pieces.size())).ok();
   for (const GatherPiece& piece : pieces) {
@@ -266,18 +273,31 @@ absl::Status Copier::EnqueueMany(Lane* lane, Batch* batch, absl::Span<const Gath
       batch->gathered.Add(piece);
     } else if (piece.bytes > 0) {
       ++counters_.submissions;
-      status = gpu_->driver().Check(
+      const absl::Status status = gpu_->driver().Check(
           "cuMemcpyAsync",
           gpu_->calls().cuMemcpyAsync(piece.to, piece.from, piece.bytes, lane->stream.get()));
       if (!status.ok()) return status;
     }
   }
-  if (batch->gathered.count() > 0) {
-    ++counters_.submissions;
-    status = gather_->Launch(batch->gathered, lane->stream.get());
-    if (!status.ok()) return status;
-  }
-  return batch->event.Record(lane->stream.get());
+  if (batch->gathered.count() == 0) return absl::OkStatus();
+  ++counters_.submissions;
+  return gather_->Launch(batch->gathered, lane->stream.get());
+}
+
+void Copier::StartStrided(const StridedRuns& runs, Done done) {
+  ++counters_.copies;
+  counters_.bytes += runs.runs * runs.units * runs.to_unit;
+  StartWhole(
+      [this, &runs](Lane* lane, Batch*) {
+        if (gather_ == nullptr) {
+          return absl::UnimplementedError(absl::StrCat(
+              "GPU ", gpu_->ordinal(),
+              " is too old to copy strided memory: it has a compute capability below 7.5"));
+        }
+        ++counters_.submissions;
+        return gather_->LaunchStrided(runs, lane->stream.get());
+      },
+      std::move(done));
 }
 
 std::unique_ptr<Copier::Batch> Copier::TakeBatch() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -62,6 +63,8 @@ class Copier {
   // Copies all `pieces` within the GPU with as few submissions as their sizes allow. REQUIRES:
   // their data is there, and they do not overlap.
   void StartMany(absl::Span<const GatherPiece> pieces, Done done);
+  // Copies all `runs` within the GPU. REQUIRES: as StartMany(). kUnimplemented: kernel() is null.
+  void StartStrided(const StridedRuns& runs, Done done);
   // Runs `done` from Poll() when `event` is reached; at once if `event` is null.
   void WhenThere(const GpuEvent* event, Done done);
   // Submits everything that was collected.
@@ -84,6 +87,7 @@ class Copier {
   int event_fd() const { return event_fd_; }
   const CopierCounters& counters() const { return counters_; }
   const Gpu* gpu() const { return gpu_; }
+  const GatherKernel* kernel() const { return gather_.get(); }  // Null: this GPU cannot run it.
 
  private:
   static constexpr size_t kDirections = 4;
@@ -138,6 +142,7 @@ class Copier {
   absl::StatusOr<bool> Ended(Lane* lane, const Batch& batch);
   bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
   absl::Status EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces);
+  void StartWhole(absl::FunctionRef<absl::Status(Lane* lane, Batch* batch)> enqueue, Done done);
   std::unique_ptr<Batch> TakeBatch();
   std::array<Lane, kLanes>& lanes(Direction direction) {
     return lanes_[static_cast<size_t>(direction)];

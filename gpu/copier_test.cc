@@ -10,9 +10,9 @@
 
 #include "gmock/gmock.h"
 #include "gpu/device_memory.h"
-#include "gpu/fake_cuda.h"
 #include "gpu/pinned_memory.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 namespace {
@@ -26,7 +26,8 @@ class CopierTest : public ::testing::Test {
   void SetUp() override {
     const char* library = getenv("TRYST_TEST_CUDA");
     if (library == nullptr) fake_ = LoadFakeCuda();
-    auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+    auto driver =
+        CudaDriver::Load(library != nullptr ? library : "tests/doubles/cuda/libfake_cuda.so");
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     gpu_ = *Gpu::Open(driver_.get(), 0);
@@ -426,7 +427,7 @@ TEST(StandbyTest, WhatLeftBeforeItSawTheLastCopyIsLaunchedAgain) {
   if (getenv("TRYST_TEST_CUDA") != nullptr) GTEST_SKIP() << "steers the pretend device";
   const FakeCudaControl* fake = LoadFakeCuda();
   ASSERT_NE(fake, nullptr);
-  auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
+  auto driver = CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
   ASSERT_TRUE(driver.ok());
   auto gpu = Gpu::Open(driver->get(), 0);
   ASSERT_TRUE(gpu.ok());

@@ -10,11 +10,11 @@
 #include <string>
 
 #include "gmock/gmock.h"
-#include "gpu/fake_cuda.h"
 #include "gpu/flush_policy.h"
 #include "gpu/ipc.h"
 #include "gpu/pinned_memory.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 namespace {
@@ -26,7 +26,8 @@ class DeviceMemoryTest : public ::testing::Test {
   void SetUp() override {
     const char* library = getenv("TRYST_TEST_CUDA");
     if (library == nullptr) fake_ = LoadFakeCuda();
-    auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+    auto driver =
+        CudaDriver::Load(library != nullptr ? library : "tests/doubles/cuda/libfake_cuda.so");
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     gpu_ = *Gpu::Open(driver_.get(), 0);
@@ -169,7 +170,8 @@ TEST_F(DeviceMemoryTest, PinnedMemoryOfEveryKindIsReached) {
 // The exporter's process; a fork cannot use CUDA, so it is the test itself, run anew.
 int ExportAndWait(int in, int out) {
   const char* library = getenv("TRYST_TEST_CUDA");
-  auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+  auto driver =
+      CudaDriver::Load(library != nullptr ? library : "tests/doubles/cuda/libfake_cuda.so");
   if (!driver.ok()) return 2;
   auto gpu = Gpu::Open(driver->get(), 0);
   auto stream = (*gpu)->MakeStream();

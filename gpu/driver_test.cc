@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kFake[] = "gpu/libfake_cuda.so";
+constexpr char kFake[] = "tests/doubles/cuda/libfake_cuda.so";
 
 TEST(CudaDriverTest, WithoutADriverItSaysWhatToInstall) {
   auto driver = CudaDriver::Load("libno-such-cuda.so.1");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "gpu/gather_ptx.h"
 
 namespace tryst {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 512;
 constexpr unsigned kStandbyThreads = 1024;
+constexpr unsigned kStridedThreads = 256;
 // A block for each piece: the device's scheduler is better at it than a loop over pieces.
 constexpr unsigned kMostBlocks = 1u << 20;
 
@@ -50,7 +52,8 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
     const char* name;
   } functions[] = {{&kernel->gather_, "tryst_gather"},
                    {&kernel->copy_, "tryst_copy"},
-                   {&kernel->standby_, "tryst_standby"}};
+                   {&kernel->standby_, "tryst_standby"},
+                   {&kernel->strided_, "tryst_strided"}};
   for (const auto& wanted : functions) {
     status = driver.Check(
         "cuModuleGetFunction",
@@ -90,6 +93,19 @@ absl::Status GatherKernel::LaunchCopy(const GatherPiece& piece, uint64_t* flag, 
   return gpu_->driver().Check(
       "cuLaunchKernel",
       gpu_->calls().cuLaunchKernel(copy_, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr));
+}
+
+absl::Status GatherKernel::LaunchStrided(const StridedRuns& runs, cuda::Stream stream) const {
+  TRYST_CHECK(runs.runs * runs.units <= StridedRuns::kMostUnits);
+  const uint64_t blocks = (runs.runs * runs.units + kStridedThreads - 1) / kStridedThreads;
+  if (blocks == 0) return absl::OkStatus();
+  StridedRuns copied = runs;
+  void* parameters[] = {&copied};
+  return gpu_->driver().Check(
+      "cuLaunchKernel",
+      gpu_->calls().cuLaunchKernel(strided_,
+                                   static_cast<unsigned>(std::min<uint64_t>(kMostBlocks, blocks)),
+                                   1, 1, kStridedThreads, 1, 1, 0, stream, parameters, nullptr));
 }
 
 absl::Status GatherKernel::LaunchStandby(const StandbyLaunch& launch, unsigned blocks,

@@ -1,3 +1,4 @@
-// The source of gather_ptx.h: gather_ptx_test compares the two where there is an nvcc.
+// The source of gather.ptx: gather_ptx_test compares the two where there is an nvcc.
 #include "gpu/gather_asm.cuh"
 #include "gpu/gather_kernels.cuh"
+#include "gpu/strided_kernels.cuh"

@@ -10,6 +10,7 @@
 #include "gpu/gather_piece.h"
 #include "gpu/gpu.h"
 #include "gpu/pinned_memory.h"
+#include "gpu/strided_runs.h"
 
 namespace tryst {
 
@@ -25,6 +26,7 @@ class GatherList {
     static_cast<GatherPiece*>(pinned_.data())[count_++] = piece;
   }
   uint32_t count() const { return count_; }
+  uint32_t room() const { return room_; }
 
  private:
   friend class GatherKernel;
@@ -48,6 +50,8 @@ class GatherKernel {
   // when that is seen, the bytes are there for every reader.
   absl::Status LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
                           cuda::Stream stream) const;
+  // Copies all runs, with their casts. REQUIRES: at most kMostUnits.
+  absl::Status LaunchStrided(const StridedRuns& runs, cuda::Stream stream) const;
   // What a launch of the kernel that stands by (Standby) is told.
   struct StandbyLaunch {
     StandbyWords* words;   // Pinned.
@@ -67,6 +71,7 @@ class GatherKernel {
   cuda::Function gather_ = nullptr;
   cuda::Function copy_ = nullptr;
   cuda::Function standby_ = nullptr;
+  cuda::Function strided_ = nullptr;
 };
 
 }  // namespace tryst

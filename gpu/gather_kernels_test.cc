@@ -1,6 +1,6 @@
-// Runs the source of the kernel that stands by on the host: a block is a process, and a thread of
-// it is a thread. So what the blocks and the host tell each other is tried without a GPU; how a GPU
-// orders memory is not.
+// Runs the source of the kernels on the host. Of the one that stands by a block is a process, and a
+// thread of it is a thread. So what the blocks and the host tell each other is tried without a GPU;
+// how a GPU orders memory is not.
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -249,6 +250,40 @@ TEST_P(StandbyKernelTest, NoBlockTakesACopyOf65536CopiesAgo) {
   }
   ASSERT_NO_FATAL_FAILURE(CopyAll(kFirst + kAgo, 2 * kStandbySlots));
   ASSERT_NO_FATAL_FAILURE(AwaitEnd());
+}
+
+// Threads that do not wait for each other run one after the other.
+void RunGather(unsigned blocks, unsigned threads, const std::vector<GatherPiece>& pieces) {
+  gridDim.x = blocks;
+  blockDim.x = threads;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {
+      tryst_gather(pieces.data(), static_cast<unsigned>(pieces.size()));
+    }
+  }
+}
+
+// Pieces of any size, of none and of one byte, wherever they lie at both ends; not a byte beside.
+TEST(GatherKernelTest, CopiesWhatHasAnySizeAndAlignmentAndNothingElse) {
+  std::minstd_rand random(1);
+  for (int round = 0; round < 200; ++round) {
+    const unsigned most = round % 4 == 0 ? 20'000 : 70;
+    std::vector<GatherPiece> pieces;
+    std::vector<uint8_t> from(200'000), into(400'000, 0xee);
+    for (uint8_t& one : from) one = static_cast<uint8_t>(random());
+    std::vector<uint8_t> wanted = into;
+    for (size_t at = random() % 16; pieces.size() < 50;) {
+      const size_t bytes = random() % 5 == 0 ? random() % 2 : random() % most;
+      const size_t read = random() % (from.size() - bytes);
+      if (at + bytes > into.size()) break;
+      pieces.push_back({reinterpret_cast<unsigned long long>(into.data() + at),
+                        reinterpret_cast<unsigned long long>(from.data() + read), bytes});
+      memcpy(wanted.data() + at, from.data() + read, bytes);
+      at += bytes + random() % 40;
+    }
+    RunGather(1 + static_cast<unsigned>(round) % 60, round % 2 == 0 ? 512 : 32, pieces);
+    ASSERT_TRUE(into == wanted) << "in round " << round;
+  }
 }
 
 }  // namespace

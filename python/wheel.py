@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""wheel.py EXTENSION LIBRARY TERMS FOLDER: makes the wheel of the package `tryst` in FOLDER and prints its path.
+"""wheel.py EXTENSION LIBRARY TERMS FOLDER [PLUGIN]: makes the wheel of the package `tryst` in FOLDER and prints its path.
 
-LIBRARY is libtryst.so.1, which EXTENSION calls, as does the bridge of `tryst.tensorflow`; the sources of that
-are in the wheel, too, for it is built where it is used. TERMS has the licences of what is linked into both. Always the same bytes of the same input. Needs Python and binutils alone;
+LIBRARY is libtryst.so.1, which EXTENSION calls, as do PLUGIN, NIXL's back end, and the bridge of `tryst.tensorflow`; the sources of that
+are in the wheel, too, for it is built where it is used. TERMS has the licences of what is linked into all three. Always the same bytes of the same input. Needs Python and binutils alone;
 CROSS, in the environment, is put before their names, as in aarch64-linux-gnu-.
 """
 import base64
@@ -55,10 +55,11 @@ def bridge():
 
 
 def main():
-    extension, library, terms, folder = map(pathlib.Path, sys.argv[1:])
+    extension, library, terms, folder, *plugins = map(pathlib.Path, sys.argv[1:])
     version = re.search(r'__version__ = "(.*)"', (HERE / "tryst/__init__.py").read_text())[1]
     info = f"tryst-{version}.dist-info"
     files = {"tryst/_tryst.abi3.so": stripped(extension), "tryst/libtryst.so.1": stripped(library)}
+    files.update((f"tryst/plugins/{plugin.name}", stripped(plugin)) for plugin in plugins)
     for path in sorted((HERE / "tryst").iterdir()):
         if path.suffix in (".py", ".pyi", ".typed"):
             files[f"tryst/{path.name}"] = path.read_bytes()

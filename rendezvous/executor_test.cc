@@ -155,11 +155,13 @@ struct BringingSource : WorkSource {
 
 // Brings two works, of which the second finds no room.
 struct CrowdedSource : WorkSource {
+  std::atomic<bool> turned{false};
   std::atomic<bool> bring{false};
   std::atomic<bool> brought{false};
   std::atomic<int> ran_inside{0};
   Executor* executor = nullptr;
   void TurnUntil(const std::atomic<bool>& wanted) override {
+    turned = true;
     for (; !wanted; std::this_thread::yield()) {
       if (!bring.exchange(false)) continue;
       const auto turner = std::this_thread::get_id();
@@ -169,6 +171,7 @@ struct CrowdedSource : WorkSource {
       }
       brought = true;
     }
+    turned = false;
   }
 };
 
@@ -183,6 +186,11 @@ TEST(ThreadPoolExecutor, NoWorkRunsInsideTheTurnOfItsSource) {
   executor.Run([&go_on] {
     while (!go_on) std::this_thread::yield();
   });
+  // The other thread may have begun to wait before there was a source.
+  while (!source.turned) {
+    executor.Run([] {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   source.bring = true;
   while (executor.queued() == 0) std::this_thread::yield();
   // The second is not taken while the queue is full; a work that ran inside would be over by then.

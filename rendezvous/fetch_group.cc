@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "rendezvous/span_digests.h"
 
 namespace tryst {
 
@@ -128,12 +129,12 @@ void FetchGroup::RecvAsync(Rendezvous* step, const TensorKey& key, const RecvArg
 }
 
 void FetchGroup::RecvSelectedAsync(Rendezvous* step, const TensorKey& key, const RecvArgs& args,
-                                   const Selection& landing, DoneFn done) {
-  // Whether it fits is checked when it is started.
-  const auto bytes = CheckSelection(landing, UINT64_MAX, SelectionUse::kRead);
-  Start(key.empty() ? "" : key.src().worker,
-        landing.kind == Selection::Kind::kWhole ? args.destination.bytes() : bytes.value_or(0),
-        args, std::move(done), [&](const RecvArgs& own, DoneFn ends) {
+                                   const SelectedLanding& landing, DoneFn done) {
+  // Whether it fits is checked when it is started. A whole landing has the bytes of its tensor.
+  const auto bytes = CheckSelection(landing.selection, kBytesOfTensor, SelectionUse::kRead);
+  if (bytes.ok()) NoneIsThere(landing);
+  Start(key.empty() ? "" : key.src().worker, bytes.value_or(0), args, std::move(done),
+        [&](const RecvArgs& own, DoneFn ends) {
           step->RecvSelectedAsync(key, own, landing, std::move(ends));
         });
 }

@@ -40,7 +40,7 @@ class FetchGroup {
   // was called. Its args.cancellation cancels it alone.
   void RecvAsync(Rendezvous* step, const TensorKey& key, const RecvArgs& args, DoneFn done);
   void RecvSelectedAsync(Rendezvous* step, const TensorKey& key, const RecvArgs& args,
-                         const Selection& landing, DoneFn done);
+                         const SelectedLanding& landing, DoneFn done);
   // Starts some other receive by `start`, which gets what it is to be started with and is called at
   // most once, in here. `bytes` land if it ends well; kBytesOfTensor: those of what it brings.
   static constexpr uint64_t kBytesOfTensor = UINT64_MAX;

@@ -24,8 +24,8 @@ absl::StatusOr<Tensor> Into(const TensorKey& key, const RecvArgs& args, const Te
 
 bool HostFetcher::WantsDevice(const TensorKey& key, const RecvArgs& args) {
   if (args.destination.valid()) return !args.destination.on_host();
-  return args.device_context != nullptr && !args.alloc_attrs.on_host && !key.empty() &&
-         key.dst().type != "CPU";
+  if (args.device_context == nullptr || key.empty()) return false;
+  return args.on_device || (!args.alloc_attrs.on_host && key.dst().type != "CPU");
 }
 
 bool HostFetcher::AnyWantsDevice(absl::Span<const TensorKey> keys, const RecvArgs& args) {
@@ -58,6 +58,7 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
   RecvArgs on_host = args;
   on_host.destination = Tensor();
   on_host.device_context = nullptr;
+  on_host.on_device = false;
   on_host.executor = nullptr;
   on_host.by_reference = true;  // The device reads it, once.
   fetcher_->Fetch(step_id, key, on_host,

@@ -97,6 +97,14 @@ class HostFetcherTest : public ::testing::Test {
   std::vector<Received> got_;
 };
 
+TEST_F(HostFetcherTest, AReceiveMaySayThatItWantsItOnTheDevice) {
+  EXPECT_FALSE(HostFetcher::WantsDevice(Key("CPU:0"), args_));
+  args_.on_device = true;
+  EXPECT_TRUE(HostFetcher::WantsDevice(Key("CPU:0"), args_));
+  args_.device_context = nullptr;
+  EXPECT_FALSE(HostFetcher::WantsDevice(Key("CPU:0"), args_)) << "no device is known";
+}
+
 TEST_F(HostFetcherTest, CopiesIntoMemoryOfTheDevice) {
   int32_t there = 0;
   for (const Tensor& destination : {Tensor(), OnDevice(&there)}) {

@@ -47,6 +47,7 @@ TEST_F(LocalRendezvousTest, WhatMeetsAWaitingReceiveIsCountedToo) {
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 5).ok());
   EXPECT_EQ(waiting->number(), 5);
   const RendezvousCounters counters = rendezvous->counters();
+  EXPECT_EQ(counters.sends, 1);
   EXPECT_EQ(counters.delivered, 1);
   EXPECT_EQ(counters.delivered_bytes, 8);
   EXPECT_EQ(counters.waiting_receives, 0);
@@ -546,6 +547,27 @@ TEST_F(LocalRendezvousTest, RecvWaitsOnThisThread) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// A caller that sends when it is told of room, and is refused, asks again: without an end where it
+// is told too early.
+TEST_F(LocalRendezvousTest, RoomForASmallTensorIsToldOfWhenItsSendFits) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 2 * LocalRendezvous::kMinChargeBytes - 1;
+  Open(options);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  ASSERT_EQ(SendNumber(rendezvous.get(), LocalKey("b"), 2).code(),
+            absl::StatusCode::kResourceExhausted);
+  int ready = 0;
+  rendezvous->WhenRoom(8, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok());
+    EXPECT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
+    ++ready;
+  });
+  EXPECT_EQ(ready, 0) << "8 bytes would fit, but not its place in the table";
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), 1);
+  EXPECT_EQ(ready, 1);
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
+}
+
 // Room that a shard keeps for its next sends is room that other steps lack.
 TEST_F(LocalRendezvousTest, AStepKeepsLittleRoomOfWhatItHadTaken) {
   auto process = std::make_shared<HeldBytes>(8 << 20);
@@ -557,6 +579,21 @@ TEST_F(LocalRendezvousTest, AStepKeepsLittleRoomOfWhatItHadTaken) {
     ASSERT_TRUE(Receive(rendezvous.get(), key)->ok());
   }
   EXPECT_LE(process->held(), 4 * (64 << 10)) << "one lot in each of four shards";
+}
+
+// A process may have any number of steps, one after the other, and each would leave a lot.
+TEST_F(LocalRendezvousTest, AStepThatIsOverKeepsNoRoom) {
+  auto process = std::make_shared<HeldBytes>(1 << 20);
+  for (const bool received : {true, false}) {
+    Open({}, process);
+    ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+    if (received) {
+      ASSERT_TRUE(Receive(rendezvous.get(), LocalKey("a"))->ok());
+    }
+    EXPECT_GT(process->held(), LocalRendezvous::kMinChargeBytes) << "more than it needs";
+    rendezvous.reset();
+    EXPECT_EQ(process->held(), 0) << received;
+  }
 }
 
 // Whether the receive or the send is there first, and whatever the receive may end by.

@@ -127,8 +127,8 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const SendArgs& args, Tens
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
       if (!Charge(shard, charge_bytes)) return OverCap(charge_bytes, key.text());
-      shard.table.Append(
-          head, NewSend(shard, key, args, std::move(*tensor), is_dead, charge_bytes, checksum));
+      shard.table.Append(head, NewSend(shard, key, args, std::move(*tensor), is_dead, charge_bytes,
+                                       checksum, clock().CoarseNowNs()));
       ++shard.counters.sends;
       return absl::OkStatus();
     }
@@ -153,7 +153,7 @@ void MatchCore::CallReceive(Leaving* leaving) {
 // The item of a send that waits, not in its queue yet.
 WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const SendArgs& args,
                                 Tensor&& tensor, bool is_dead, int64_t charge_bytes,
-                                uint64_t checksum) {
+                                uint64_t checksum, int64_t now_ns) {
   WaitingSend* item = shard.table.NewSend(key);
   item->is_dead = is_dead;
   item->tensor = std::move(tensor);
@@ -161,7 +161,7 @@ WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const SendAr
   item->send_attrs = args.alloc_attrs;
   item->charge_bytes = charge_bytes;
   item->checksum = checksum;
-  item->since_ns = clock().CoarseNowNs();
+  item->since_ns = now_ns;
   ++shard.counters.waiting_sends;
   shard.counters.held_bytes += charge_bytes;
   return item;
@@ -201,7 +201,7 @@ bool MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, R
   const bool charged = Charge(shard, charge_bytes);
   if (!charged) charge_bytes = 0;
   WaitingSend* item = NewSend(shard, key, SendArgsOf(&taken), std::move(taken.tensor),
-                              taken.is_dead, charge_bytes, checksum);
+                              taken.is_dead, charge_bytes, checksum, clock().CoarseNowNs());
   item->turn = taken.turn;
   shard.table.InsertByTurn(head, item);
   return charged;
@@ -228,7 +228,6 @@ bool MatchCore::Charge(Shard& shard, int64_t bytes) {
 int64_t MatchCore::Uncharge(Shard& shard, const WaitingSend& send) {
   --shard.counters.waiting_sends;
   shard.counters.held_bytes -= send.charge_bytes;
-  if (!held_.capped()) return 0;
   int64_t& reserve = shard.reserve_bytes;
   reserve += send.charge_bytes;
   if (held_.anybody_waits()) return std::exchange(reserve, 0);

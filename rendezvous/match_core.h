@@ -95,7 +95,7 @@ class MatchCore {
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
   WaitingSend* NewSend(Shard& shard, const TensorKey& key, const SendArgs& args, Tensor&& tensor,
-                       bool is_dead, int64_t charge_bytes, uint64_t checksum)
+                       bool is_dead, int64_t charge_bytes, uint64_t checksum, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Received&& taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
@@ -135,9 +135,10 @@ class MatchCore {
   void ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uint32_t index, int64_t now_ns,
                   int64_t* ended, int64_t* freed_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const SendArgs& args,
-                           size_t shard_index, int64_t* spare_bytes, AllRun* all);
+                           size_t shard_index, int64_t now_ns, int64_t* spare_bytes, AllRun* all);
   bool SendOne(Shard& shard, SendItem* item, const SendArgs& args, uint64_t checksum,
-               int64_t* spare_bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+               int64_t now_ns, int64_t* spare_bytes, Leaving* leaving)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void ArmBatch(Batch* batch);
   void EndWaitingOfBatch(Batch* batch, const absl::Status& status);
   void GiveResults(Batch* batch, int64_t count);

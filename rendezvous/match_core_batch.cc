@@ -232,8 +232,9 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const SendArgs& arg
   absl::Status status;
   int64_t spare_bytes = charge_bytes;
   AllRun all;
+  const int64_t now_ns = clock().CoarseNowNs();
   for (size_t shard = 0; shard < shards_.size() && status.ok(); ++shard) {
-    status = SendInShard(batch, items, args, shard, &spare_bytes, &all);
+    status = SendInShard(batch, items, args, shard, now_ns, &spare_bytes, &all);
   }
   held_.Give(spare_bytes);
   DropBatchHolds(batch, 1);
@@ -245,7 +246,8 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const SendArgs& arg
 // Takes the lock once, and once more for each single receive that waited, because its `done` runs
 // without the lock.
 absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const SendArgs& args,
-                                    size_t shard_index, int64_t* spare_bytes, AllRun* all) {
+                                    size_t shard_index, int64_t now_ns, int64_t* spare_bytes,
+                                    AllRun* all) {
   uint32_t begin = batch->bounds[shard_index];
   const uint32_t end = batch->bounds[shard_index + 1];
   Shard& shard = *shards_[shard_index];
@@ -263,7 +265,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
       while (begin < end && !met) {
         const uint32_t index = batch->order[begin++];
         const uint64_t checksum = options_.check_immutable ? batch->checks[index] : 0;
-        if (!SendOne(shard, &items[index], args, checksum, spare_bytes, &leaving)) continue;
+        if (!SendOne(shard, &items[index], args, checksum, now_ns, spare_bytes, &leaving)) continue;
         if (leaving.batch != nullptr && (fed == nullptr || fed == leaving.batch)) {
           fed = std::exchange(leaving.batch, nullptr);
           ++results;
@@ -282,7 +284,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
 
 // True when it met a receive.
 bool MatchCore::SendOne(Shard& shard, SendItem* item, const SendArgs& args, uint64_t checksum,
-                        int64_t* spare_bytes, Leaving* leaving) {
+                        int64_t now_ns, int64_t* spare_bytes, Leaving* leaving) {
   Item** head = shard.table.Find(item->key);
   const int64_t bytes = item->tensor.bytes();
   if (*head != nullptr && !(*head)->is_send) {
@@ -291,7 +293,7 @@ bool MatchCore::SendOne(Shard& shard, SendItem* item, const SendArgs& args, uint
     return true;
   }
   shard.table.Append(head, NewSend(shard, item->key, args, std::move(item->tensor), item->is_dead,
-                                   ChargeBytes(bytes), checksum));
+                                   ChargeBytes(bytes), checksum, now_ns));
   ++shard.counters.sends;
   *spare_bytes -= ChargeBytes(bytes);
   return false;

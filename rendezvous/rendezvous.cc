@@ -36,7 +36,7 @@ absl::Status Rendezvous::SendSelected(const TensorKey& /*key*/, const SendArgs& 
 }
 
 void Rendezvous::RecvSelectedAsync(const TensorKey& /*key*/, const RecvArgs& args,
-                                   const Selection& /*landing*/, DoneFn done) {
+                                   const SelectedLanding& /*landing*/, DoneFn done) {
   if (!done) done = [](Received&&) {};
   FailReceive(absl::UnimplementedError("selections are for steps of a StepRegistry"), args.executor,
               std::move(done));

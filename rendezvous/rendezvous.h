@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/executor.h"
+#include "rendezvous/selected_landing.h"
+#include "rendezvous/selection.h"
 #include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/waiter.h"
@@ -27,7 +29,7 @@ struct AllocatorAttributes {
   int32_t scope_id = 0;
 };
 
-struct Selection;  // rendezvous/selection.h
+class SelectionCopier;
 
 // What a caller knows of a device tensor's surroundings: its device and its stream.
 class DeviceContext {
@@ -47,6 +49,29 @@ class DeviceContext {
     static_cast<void>(receiver);
     std::move(fn)(absl::OkStatus());
   }
+  // Null: of this device's memory nothing is selected. It lasts as long as this.
+  virtual SelectionCopier* selection_copier() { return nullptr; }
+};
+
+// Copies selected bytes of a device's memory. REQUIRES: the selection was checked with the tensor.
+class SelectionCopier {
+ public:
+  // A row of kUint8, and the context by which it is sent; null of host memory.
+  struct Gathered {
+    Tensor tensor;
+    std::shared_ptr<DeviceContext> context = nullptr;
+  };
+  virtual ~SelectionCopier() = default;
+  // The `bytes` that are selected, in memory of the device. They are copied behind the work that is
+  // on the context's stream, and before what is queued there later; nothing waits for that.
+  // kInvalidArgument: another device's memory, or too many spans. kResourceExhausted.
+  virtual absl::StatusOr<Gathered> Gather(const Tensor& tensor, const Selection& selection,
+                                          uint64_t bytes) = 0;
+  // Copies the bytes of `dense`, on the host or a device, to where they are selected in `into`,
+  // behind the work that uses it. All three last until `done` has run: once, perhaps in here. Where
+  // it fails, nothing was written, unless the device itself failed.
+  virtual void StartScatter(const Tensor& dense, const Tensor& into, const Selection& selection,
+                            absl::AnyInvocable<void(absl::Status) &&> done) = 0;
 };
 
 // What a sender may say beside the key.
@@ -58,6 +83,9 @@ struct SendArgs {
   // reading and writing it once (about 0.1 ms a MiB). Without it a tensor must stay as it is until
   // it is released: what is sent is read when it is sent, perhaps twice.
   bool copy_on_send = false;
+  // SendSelected(): with digests, for a receiver that asks for them (SelectedLanding), and no
+  // other.
+  bool digests = false;
 };
 
 // What a receiver may say beside the key. What it points to outlives `done`.
@@ -84,6 +112,9 @@ struct RecvArgs {
   // For the data plane itself: a view of the producer's memory is taken in place of filling
   // `destination`.
   bool prefers_view = false;
+  // And: a remote tensor without `destination` comes into memory of `device_context`'s device,
+  // whatever the key says.
+  bool on_device = false;
 
   // Lets go of what it shares with others. For one that is filled anew, again and again.
   void DropReferences() {
@@ -98,7 +129,7 @@ struct ArgsOfBoth : RecvArgs {
   bool copy_on_send = false;
 
   operator SendArgs() const {  // NOLINT(google-explicit-constructor)
-    return {device_context, alloc_attrs, copy_on_send};
+    return {device_context, alloc_attrs, copy_on_send, /*digests=*/false};
   }
 };
 using Args [[deprecated("give SendArgs to sends and RecvArgs to receives: CHANGELOG.md")]] =
@@ -209,18 +240,23 @@ class Rendezvous {
   absl::StatusOr<Received> Recv(const TensorKey& key, const RecvArgs& args, absl::Duration timeout);
   // Send() of selected bytes of `tensor`, in their order: it comes as a row of kUint8. They are
   // copied in here, into memory that is shared with this host's workers where there is any, and so
-  // `tensor` is the caller's again when the call returns. kWhole is as Send(), without a copy. Also
-  // kInvalidArgument: the selection does not fit (selection.h); strings; memory of a device.
+  // `tensor` is the caller's again when the call returns; of a device, by args.device_context and
+  // into memory of the device (SelectionCopier): its context's stream may write there again. kWhole
+  // without digests is as Send(), without a copy. Also kInvalidArgument: the selection does not fit
+  // (selection.h); strings; digests, or no context that copies selections, with a device's memory.
   [[nodiscard]] virtual absl::Status SendSelected(const TensorKey& key, const SendArgs& args,
                                                   const Tensor& tensor, const Selection& selection);
   // RecvAsync() of a tensor whose bytes fill `landing` of args.destination, in its order, and leave
   // the rest of that as it is. Its type and shape do not count. They are copied right before
-  // `done`, where that runs: give an executor if they are many. A receive that fails has written
-  // nothing, and afterwards nothing is written. Also kInvalidArgument: the selection does not fit
-  // or has bytes twice, or has more or fewer bytes than the tensor, which then is there for the
-  // next RecvSelectedAsync() of its key.
+  // `done`, where that runs: give an executor if they are many. Into a device's memory
+  // args.device_context copies them, and a cancel comes too late by then. A receive that fails has
+  // written nothing, but for what came right where a digest is wrong, or a device failed, and
+  // afterwards nothing is written.
+  // Also kInvalidArgument: the selection does not fit or has bytes twice, or has more or fewer
+  // bytes than the tensor, or one end alone has digests; the tensor then is there for the next
+  // RecvSelectedAsync() of its key.
   virtual void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args,
-                                 const Selection& landing, DoneFn done);
+                                 const SelectedLanding& landing, DoneFn done);
   // The poller that brings this key's tensor, for a caller of RecvAsync that waits by a Waiter of
   // its own and may turn it. Null: there is none.
   virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {
@@ -230,6 +266,8 @@ class Rendezvous {
 
   // Fails all waiting operations and all later ones. The first cause stays. REQUIRES: !status.ok().
   virtual void StartAbort(const absl::Status& status) = 0;
+  // Whether it was, for who brings tensors by themselves. False of one that does not know.
+  virtual bool aborted() const { return false; }
 
   // Calls `ready` once when a Send of `bytes` would fit under the memory caps, or with the cause
   // when the step is aborted; perhaps inside this call. It reserves nothing, so another Send may

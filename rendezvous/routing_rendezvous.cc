@@ -143,6 +143,10 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const SendArgs& args,
 
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const SendArgs& args) {
   for (const SendItem& item : items) {
+    // Most keys of a call go between the same two devices.
+    const bool as_first = !item.key.empty() && &item != &items[0] &&
+                          item.key.HasEndsOf(items[0].key) && !IsAnswered(item.key);
+    if (as_first) continue;
     absl::Status status = CheckSend(item.key);
     if (!status.ok()) return status;
   }
@@ -175,6 +179,8 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, Do
     table_->RecvAsync(key, args, std::move(done));
   }
 }
+
+bool RoutingRendezvous::aborted() const { return table_->aborted(); }
 
 bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const RecvArgs& args) const {
   return CheckReceive(key).ok() && !table_->aborted() &&
@@ -292,13 +298,16 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Re
   size_t remote = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
     const TensorKey& key = keys[i];
-    if (!CheckReceive(key).ok() || (ProducedHere(key) && NeedsHandover(key, args))) continue;
+    // Most keys of a call go between the same two devices.
+    const bool as_first = i > 0 && remote == i && !key.empty() && key.HasEndsOf(keys[0]);
+    const bool is_local = !as_first && !key.empty() && ProducedHere(key);
+    if (!as_first && (!CheckReceive(key).ok() || (is_local && NeedsHandover(key, args)))) continue;
     if (!args.destinations.empty() &&
         (args.destinations[i].read_only() ||
          args.destinations[i].shape().rank() > TensorShape::kMaxRank)) {
       continue;
     }
-    ++(ProducedHere(key) ? local : remote);
+    ++(is_local ? local : remote);
   }
   const bool alive =
       !table_->aborted() && (args.cancellation == nullptr || !args.cancellation->cancelled());

@@ -44,10 +44,11 @@ class RoutingRendezvous final : public Rendezvous,
                      ManyDoneFn done) override;
   absl::Status SendSelected(const TensorKey& key, const SendArgs& args, const Tensor& tensor,
                             const Selection& selection) override;
-  void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args, const Selection& landing,
+  void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args, const SelectedLanding& landing,
                          DoneFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void StartAbort(const absl::Status& status) override;
+  bool aborted() const override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
   // Where what is produced here meets its receivers. Peers' takes go there: they get the tensor
@@ -59,6 +60,7 @@ class RoutingRendezvous final : public Rendezvous,
 
  private:
   struct Fetching;
+  struct SelectedReceive;
   struct Mixed;
 
   RoutingRendezvous(absl::string_view worker, int64_t step_id,

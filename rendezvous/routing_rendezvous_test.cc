@@ -36,6 +36,7 @@ class HeldFetcher final : public TensorFetcher {
   }
   void FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs& args,
                  ManyDoneFn done) override {
+    if (before_fetch) std::exchange(before_fetch, nullptr)();
     many_keys = keys.size();
     many_destinations.clear();
     for (const Tensor& into : args.destinations) many_destinations.push_back(into.data());
@@ -46,6 +47,9 @@ class HeldFetcher final : public TensorFetcher {
     auto failing = std::move(ones);
     ones.clear();
     for (One& one : failing) FailReceive(status, one.args.executor, std::move(one.done));
+    if (!many) return;
+    std::vector<Received> results(many_keys, Received{status});
+    std::exchange(many, nullptr)(status, absl::MakeSpan(results));
   }
 
   std::vector<One> ones;
@@ -153,6 +157,20 @@ TEST_F(RoutingRendezvousTest, AnAbortThatOvertakesAFetchIsNotLost) {
   EXPECT_EQ(Receive(step.get(), RemoteKey("a"))->status.message(), "cause");
 }
 
+TEST_F(RoutingRendezvousTest, AnAbortThatOvertakesAFetchOfManyIsNotLost) {
+  fetcher.before_fetch = [this] { step->StartAbort(absl::InternalError("cause")); };
+  int calls = 0;
+  absl::Status error;
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, RecvArgs(),
+                      [&](absl::Status status, absl::Span<Received>) {
+                        ++calls;
+                        error = std::move(status);
+                      });
+  EXPECT_EQ(calls, 1) << "nobody else ends it";
+  EXPECT_EQ(error.message(), "cause");
+  EXPECT_EQ(step->counters().waiting_fetches, 0);
+}
+
 TEST_F(RoutingRendezvousTest, ACancelledReceiveIsNotFetched) {
   Cancellation cancellation;
   cancellation.StartCancel();
@@ -171,6 +189,21 @@ TEST_F(RoutingRendezvousTest, AReadOnlyDestinationIsRefused) {
   args.destination = *Tensor::FromStorage(StorageRef::Own(new ReadOnly), 0, DType::kFloat, {1});
   EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(fetcher.ones.empty());
+  // So it is among many.
+  const std::vector<Tensor> into = {Number(0), args.destination};
+  args = RecvArgs();
+  args.destinations = into;
+  std::vector<absl::Status> ends;
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, args,
+                      [&](const absl::Status&, absl::Span<Received> results) {
+                        for (const Received& one : results) ends.push_back(one.status);
+                      });
+  EXPECT_EQ(fetcher.many_keys, 0u);
+  ASSERT_EQ(fetcher.ones.size(), 1u);
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), Number(4)});
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_TRUE(ends[0].ok()) << ends[0];
+  EXPECT_EQ(ends[1].code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {

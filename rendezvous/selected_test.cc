@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "gtest/gtest.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/fetch_group.h"
@@ -83,7 +84,8 @@ class HeldExecutor final : public Executor {
 };
 
 struct SelectedTest : testing::Test {
-  std::shared_ptr<Outcome> Land(const TensorKey& key, RecvArgs args, const Selection& landing) {
+  std::shared_ptr<Outcome> Land(const TensorKey& key, RecvArgs args,
+                                const SelectedLanding& landing) {
     args.destination = pool;
     auto outcome = std::make_shared<Outcome>();
     step->RecvSelectedAsync(key, args, landing, Into(outcome));
@@ -108,6 +110,127 @@ TEST_F(SelectedTest, WhatIsSentIsACopyOfTheSelectedBytes) {
   EXPECT_EQ(TextOf(whole->tensor), "ddddbbbb");
   EXPECT_EQ(whole->tensor.dtype(), DType::kUint8);
   EXPECT_EQ(whole->tensor.shape(), TensorShape({8}));
+}
+
+// What a send with digests gives to a path, for one that the test then ends.
+Tensor SentWithDigests(RoutingRendezvous* step, const Tensor& source, const Selection& selection) {
+  SendArgs with;
+  with.digests = true;
+  EXPECT_TRUE(step->SendSelected(LocalKey("digested"), with, source, selection).ok());
+  return Receive(step, LocalKey("digested"))->tensor;
+}
+
+struct DigestedTest : SelectedTest {
+  // Two spans of 100 bytes.
+  DigestedTest() {
+    landing.digests = true;
+    landing.result = &result;
+  }
+  std::shared_ptr<Outcome> LandAt(const TensorKey& key, RecvArgs args = {}) {
+    args.destination = into;
+    auto outcome = std::make_shared<Outcome>();
+    step->RecvSelectedAsync(key, args, landing, Into(outcome));
+    return outcome;
+  }
+
+  const Tensor source =
+      Bytes(std::string(100, 'a') + std::string(100, 'b') + std::string(100, 'c'));
+  const Tensor into = Bytes(std::string(300, '.'));
+  const std::vector<uint32_t> there = {2, 0};
+  const Selection sent = Selection::Indices(there, 100);
+  const std::vector<ByteSpan> spans = {{0, 150}, {250, 50}};
+  GatherResult result;
+  SelectedLanding landing{Selection::Spans(spans)};
+};
+
+TEST_F(DigestedTest, ComesWithTheDigestOfEachSpan) {
+  const auto remote = LandAt(RemoteKey("a"));
+  EXPECT_EQ(result.failed, (std::vector<uint32_t>{0, 1})) << "nothing is there so far";
+  fetcher.End(0, SentWithDigests(step.get(), source, sent));
+  ASSERT_TRUE(remote->ok()) << remote->status;
+  EXPECT_EQ(TextOf(into), std::string(100, 'c') + std::string(50, 'a') + std::string(100, '.') +
+                              std::string(50, 'a'));
+  EXPECT_TRUE(result.failed.empty());
+  EXPECT_EQ(result.digests, (std::vector<uint32_t>{Crc32c(0, into.data(), 150),
+                                                   Crc32c(0, into.data_as<char>() + 250, 50)}));
+  SendArgs with;
+  with.digests = true;
+  ASSERT_TRUE(step->SendSelected(LocalKey("a"), with, source, sent).ok());
+  landing.result = nullptr;
+  EXPECT_TRUE(LandAt(LocalKey("a"))->ok());
+}
+
+TEST_F(DigestedTest, AWrongSpanIsNamedAndTheOthersAreThere) {
+  for (const bool partial : {false, true}) {
+    SCOPED_TRACE(partial);
+    memset(into.mutable_data(), '.', into.bytes());
+    landing.partial = partial;
+    const auto remote = LandAt(RemoteKey("a"));
+    const Tensor wrong = SentWithDigests(step.get(), source, sent);
+    static_cast<char*>(wrong.mutable_data())[199] ^=
+        1;  // In the second of its granules, as both spans are.
+    fetcher.End(fetcher.ones.size() - 1, wrong);
+    EXPECT_EQ(result.failed, (std::vector<uint32_t>{0, 1}));
+    EXPECT_EQ(remote->ok(), partial);
+    EXPECT_EQ(TextOf(into), std::string(100, 'c') + std::string(200, '.'));
+    EXPECT_EQ(absl::IsDataLoss(remote->status), !partial) << remote->status;
+    const auto again = LandAt(RemoteKey("a"));
+    const Tensor first = SentWithDigests(step.get(), source, sent);
+    static_cast<char*>(first.mutable_data())[0] ^= 1;
+    fetcher.End(fetcher.ones.size() - 1, first);
+    EXPECT_EQ(result.failed, (std::vector<uint32_t>{0}));
+    EXPECT_EQ(result.digests[0], 0u);
+    EXPECT_EQ(result.digests[1], Crc32c(0, into.data_as<char>() + 250, 50));
+    if (partial) {
+      EXPECT_TRUE(again->ok());
+    } else {
+      EXPECT_NE(again->status.message().find("1 spans"), absl::string_view::npos) << again->status;
+      EXPECT_FALSE(again->tensor.valid());
+    }
+  }
+}
+
+TEST_F(DigestedTest, OneEndAloneHasThem) {
+  const auto without = LandAt(RemoteKey("a"));
+  fetcher.End(0, Bytes(std::string(200, 'x')));
+  EXPECT_TRUE(absl::IsInvalidArgument(without->status)) << without->status;
+  EXPECT_EQ(result.failed.size(), 2u);
+  EXPECT_EQ(TextOf(into), std::string(300, '.'));
+  landing.digests = false;
+  ASSERT_TRUE(LandAt(RemoteKey("a"))->ok()) << "it is there for the next";
+  EXPECT_TRUE(result.failed.empty());
+  EXPECT_TRUE(result.digests.empty());
+  const auto with = LandAt(RemoteKey("a"));
+  fetcher.End(1, SentWithDigests(step.get(), source, sent));
+  EXPECT_TRUE(absl::IsInvalidArgument(with->status)) << with->status;
+  landing.digests = true;
+  EXPECT_TRUE(LandAt(RemoteKey("a"))->ok());
+}
+
+TEST_F(DigestedTest, WhatFailsHasNoSpan) {
+  FetchGroup group(&alarms.clock());
+  RecvArgs args;
+  args.destination = into;
+  auto outcome = std::make_shared<Outcome>();
+  result.failed.clear();
+  group.RecvSelectedAsync(step.get(), RemoteKey("a"), args, landing, Into(outcome));
+  group.StartCancel(nullptr);
+  EXPECT_TRUE(absl::IsCancelled(outcome->status));
+  EXPECT_EQ(result.failed.size(), 2u);
+  result.failed.clear();
+  auto late = std::make_shared<Outcome>();
+  group.RecvSelectedAsync(step.get(), RemoteKey("a"), args, landing, Into(late));
+  EXPECT_TRUE(absl::IsCancelled(late->status));
+  EXPECT_EQ(result.failed.size(), 2u);
+}
+
+TEST_F(DigestedTest, AWholeTensorHasThemToo) {
+  landing.selection = Selection();
+  const auto remote = LandAt(RemoteKey("a"));
+  fetcher.End(0, SentWithDigests(step.get(), source, Selection()));
+  ASSERT_TRUE(remote->ok()) << remote->status;
+  EXPECT_EQ(TextOf(into), TextOf(source));
+  EXPECT_EQ(result.digests, (std::vector<uint32_t>{Crc32c(0, source.data(), 300)}));
 }
 
 TEST_F(SelectedTest, AWholeSelectionIsAPlainSend) {
@@ -201,6 +324,19 @@ TEST_F(SelectedTest, WhatDoesNotFitWaitsForTheNextOfItsKey) {
   Land(RemoteKey("a"), {}, blocks);
   EXPECT_EQ(fetcher.ones.size(), 2u) << "and was given away once";
   step->StartAbort(absl::InternalError("the end"));
+}
+
+// It may be in a landing, for which others wait.
+TEST_F(SelectedTest, WhatIsKeptHoldsNothingOfWhereItCame) {
+  bool freed = false;
+  char bytes[4] = {'1', '1', '1', '1'};
+  Land(RemoteKey("a"), {}, blocks);
+  fetcher.End(0, *Tensor::Adopt(bytes, DType::kUint8, {4}, MemorySpace(), [&] { freed = true; }));
+  EXPECT_TRUE(freed);
+  memset(bytes, 'x', sizeof(bytes));
+  const std::vector<uint32_t> one = {0};
+  ASSERT_TRUE(Land(RemoteKey("a"), {}, Selection::Indices(one, 4))->ok());
+  EXPECT_EQ(TextOf(pool), "1111............");
 }
 
 TEST_F(SelectedTest, ATensorThatIsTooLargeDoesNotFitEither) {
@@ -399,6 +535,24 @@ TEST_F(FetchGroupTest, OneMayBeCancelledAlone) {
   EXPECT_EQ(reports.size(), 1u);
 }
 
+// Its caller may give up while the receives of a group are being started.
+TEST_F(FetchGroupTest, OneThatWasCancelledBeforeItJoinsIsNotFetched) {
+  Cancellation cancellation;
+  cancellation.StartCancel();
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  const auto late = Join(RemoteKey("a"), args);
+  EXPECT_TRUE(absl::IsCancelled(late->status)) << late->status;
+  EXPECT_TRUE(fetcher.ones.empty());
+  EXPECT_EQ(group->under_way(), 0u);
+  const auto other = Join(RemoteKey("b"));
+  EXPECT_EQ(other->calls, 0) << "the group goes on";
+  Cancel();
+  EXPECT_EQ(other->calls, 1);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].cancelled, 2u);
+}
+
 TEST_F(FetchGroupTest, CountsWhatFailsAndWhatIsNoSelection) {
   RecvArgs args;
   auto plain = std::make_shared<Outcome>();
@@ -406,11 +560,14 @@ TEST_F(FetchGroupTest, CountsWhatFailsAndWhatIsNoSelection) {
   const auto failed = Join(RemoteKey("b"));
   fetcher.End(0, Bytes("123"));
   fetcher.End(1, Received{absl::UnavailableError("gone")});
+  args.destination = Bytes("....");
+  group->RecvSelectedAsync(step.get(), RemoteKey("c"), args, Selection(), Into(plain));
+  fetcher.End(2, Bytes("1234"));
   Cancel();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].ended_ok, 1u);
+  EXPECT_EQ(reports[0].ended_ok, 2u);
   EXPECT_EQ(reports[0].failed, 1u);
-  EXPECT_EQ(reports[0].bytes_landed, 3u);
+  EXPECT_EQ(reports[0].bytes_landed, 7u);
   EXPECT_EQ(reports[0].slowest_peer, "");
 }
 
@@ -471,6 +628,213 @@ TEST_F(FetchGroupTest, ADoneThatThrowsHasEnded) {
   EXPECT_THROW(fetcher.End(0, Bytes("11112222")), int);
   Cancel();
   EXPECT_EQ(reports.size(), 1u);
+}
+
+// ---- Memory of a device ----
+
+// Its memory is the host's, and it scatters when the test says so.
+class SelectingDevice final : public DeviceContext, public SelectionCopier {
+ public:
+  static Tensor Holding(const Tensor& host) {
+    MemorySpace space;
+    space.kind = MemorySpace::Kind::kDevice;
+    return *Tensor::Adopt(host.mutable_data(), host.dtype(), host.shape(), space, [host] {});
+  }
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
+                                  const AllocatorAttributes&) override {
+    return Holding(*Tensor::Allocate(dtype, shape));
+  }
+  void StartCopy(const Tensor& from, const Tensor& into,
+                 absl::AnyInvocable<void(absl::Status) &&> done) override {
+    memcpy(into.mutable_data(), from.data(), from.bytes());
+    std::move(done)(absl::OkStatus());
+  }
+  SelectionCopier* selection_copier() override { return selects ? this : nullptr; }
+  absl::StatusOr<Gathered> Gather(const Tensor& tensor, const Selection& selection,
+                                  uint64_t bytes) override {
+    if (!refuses.ok()) return refuses;
+    const Tensor row = Bytes(std::string(bytes, '.'));
+    SelectionPlace place;
+    tryst::Gather(selection, tensor.data(), row.mutable_data(), bytes, &place);
+    return Gathered{Holding(row), sends_by};
+  }
+  void StartScatter(const Tensor& dense, const Tensor& into, const Selection& selection,
+                    absl::AnyInvocable<void(absl::Status) &&> done) override {
+    scatters.push_back([dense, into, selection, done = std::move(done)](absl::Status how) mutable {
+      SelectionPlace place;
+      if (how.ok()) {
+        Scatter(selection, dense.data(), into.mutable_data(), dense.bytes(), &place);
+      }
+      std::move(done)(std::move(how));
+    });
+  }
+  void EndScatter(absl::Status how = absl::OkStatus()) {
+    auto scatter = std::move(scatters.front());
+    scatters.erase(scatters.begin());
+    std::move(scatter)(std::move(how));
+  }
+
+  bool selects = true;
+  absl::Status refuses;
+  std::shared_ptr<DeviceContext> sends_by;
+  std::vector<absl::AnyInvocable<void(absl::Status) &&>> scatters;
+};
+
+struct OnDeviceTest : SelectedTest {
+  OnDeviceTest() {
+    recv.device_context = device;
+    recv.destination = there;
+    send.device_context = device;
+    device->sends_by = std::make_shared<SelectingDevice>();
+  }
+  std::shared_ptr<Outcome> LandThere(const TensorKey& key, const SelectedLanding& landing) {
+    auto outcome = std::make_shared<Outcome>();
+    step->RecvSelectedAsync(key, recv, landing, Into(outcome));
+    return outcome;
+  }
+
+  const std::shared_ptr<SelectingDevice> device = std::make_shared<SelectingDevice>();
+  const Tensor there = SelectingDevice::Holding(pool);
+  RecvArgs recv;
+  SendArgs send;
+};
+
+TEST_F(OnDeviceTest, TheDeviceGathersAndSaysByWhatItIsSent) {
+  const Tensor source = SelectingDevice::Holding(Bytes("aaaabbbbccccdddd"));
+  ASSERT_TRUE(step->SendSelected(LocalKey("a"), send, source, blocks).ok());
+  const auto whole = Receive(step.get(), LocalKey("a"));
+  ASSERT_TRUE(whole->ok());
+  EXPECT_FALSE(whole->tensor.on_host());
+  EXPECT_EQ(TextOf(whole->tensor), "ddddbbbb");
+  EXPECT_EQ(whole->send_context, device->sends_by);
+}
+
+TEST_F(OnDeviceTest, ASendThatTheDeviceCannotGatherIsRefused) {
+  const Tensor source = SelectingDevice::Holding(Bytes("aaaabbbbccccdddd"));
+  const std::vector<uint32_t> outside = {4};
+  const auto refused = [&](const Selection& selection) {
+    const absl::Status sent = step->SendSelected(LocalKey("a"), send, source, selection);
+    EXPECT_TRUE(absl::IsInvalidArgument(sent)) << sent;
+  };
+  refused(Selection::Indices(outside, 4));
+  send.digests = true;
+  refused(blocks);
+  refused(Selection());
+  send.digests = false;
+  device->selects = false;
+  refused(blocks);
+  send.device_context = nullptr;
+  refused(blocks);
+  send.device_context = device;
+  device->selects = true;
+  device->refuses = absl::ResourceExhaustedError("full");
+  EXPECT_TRUE(absl::IsResourceExhausted(step->SendSelected(LocalKey("a"), send, source, blocks)));
+  EXPECT_EQ(step->counters().sends, 0);
+}
+
+TEST_F(OnDeviceTest, WhatComesIsScatteredByTheDevice) {
+  GatherResult result;
+  SelectedLanding landing(blocks);
+  landing.result = &result;
+  HeldExecutor executor;
+  recv.executor = &executor;
+  const auto remote = LandThere(RemoteKey("a"), landing);
+  const RecvArgs& asked = fetcher.ones.at(0)->args;
+  EXPECT_FALSE(asked.destination.valid()) << "no path may write there";
+  EXPECT_TRUE(asked.on_device && asked.device_context == device);
+  EXPECT_FALSE(asked.alloc_attrs.on_host || asked.by_reference);
+  fetcher.End(0, SelectingDevice::Holding(Bytes("11112222")));
+  ASSERT_EQ(device->scatters.size(), 1u);
+  EXPECT_EQ(result.failed.size(), 2u) << "nothing is there so far";
+  device->EndScatter();
+  EXPECT_EQ(remote->calls, 0) << "it has an executor";
+  executor.RunAll();
+  ASSERT_TRUE(remote->ok()) << remote->status;
+  EXPECT_EQ(TextOf(pool), "....2222....1111");
+  EXPECT_TRUE(remote->tensor.SharesBytesWith(there));
+  EXPECT_TRUE(result.failed.empty());
+
+  recv.executor = nullptr;
+  const auto local = LandThere(LocalKey("a"), blocks);
+  ASSERT_TRUE(step->Send(LocalKey("a"), {}, Bytes("33334444"), false).ok());
+  device->EndScatter();
+  ASSERT_TRUE(local->ok()) << local->status;
+  EXPECT_EQ(TextOf(pool), "....4444....3333");
+}
+
+TEST_F(OnDeviceTest, AReceiveThatItCannotScatterIsRefusedAtOnce) {
+  const std::vector<uint32_t> twice = {1, 1};
+  const auto refused = [&](const SelectedLanding& landing) {
+    const auto outcome = LandThere(RemoteKey("a"), landing);
+    EXPECT_TRUE(absl::IsInvalidArgument(outcome->status)) << outcome->status;
+  };
+  refused(Selection::Indices(twice, 4));
+  SelectedLanding digested(blocks);
+  digested.digests = true;
+  refused(digested);
+  device->selects = false;
+  refused(blocks);
+  recv.device_context = nullptr;
+  refused(blocks);
+  EXPECT_TRUE(fetcher.ones.empty());
+}
+
+TEST_F(OnDeviceTest, ACancelDuringTheScatterComesTooLateAndTheFenceWaits) {
+  FetchGroup group(&alarms.clock());
+  auto outcome = std::make_shared<Outcome>();
+  group.RecvSelectedAsync(step.get(), RemoteKey("a"), recv, blocks, Into(outcome));
+  fetcher.End(0, Bytes("11112222"));
+  bool fenced = false;
+  group.StartCancel([&fenced](const FenceReport& report) {
+    fenced = true;
+    EXPECT_EQ(report.ended_ok, 1u);
+  });
+  EXPECT_FALSE(fenced);
+  EXPECT_EQ(outcome->calls, 0);
+  device->EndScatter();
+  EXPECT_TRUE(fenced);
+  EXPECT_TRUE(outcome->ok());
+}
+
+TEST_F(OnDeviceTest, WhatDoesNotFitOrCannotBeScatteredIsThereForTheNext) {
+  const std::vector<uint32_t> one = {2};
+  for (const bool remote : {true, false}) {
+    const TensorKey key = remote ? RemoteKey("a") : LocalKey("a");
+    const auto small = LandThere(key, Selection::Indices(one, 4));
+    const Tensor sent = SelectingDevice::Holding(Bytes("11112222"));
+    if (remote) {
+      fetcher.End(0, sent);
+    } else {
+      ASSERT_TRUE(step->Send(key, send, sent, false).ok());
+    }
+    EXPECT_TRUE(absl::IsInvalidArgument(small->status)) << small->status;
+    const auto fails = LandThere(key, blocks);
+    device->EndScatter(absl::ResourceExhaustedError("no list"));
+    EXPECT_TRUE(absl::IsResourceExhausted(fails->status)) << fails->status;
+    EXPECT_FALSE(fails->tensor.valid());
+    if (remote) {
+      const auto on_host = Land(key, {}, blocks);
+      EXPECT_TRUE(absl::IsInvalidArgument(on_host->status)) << on_host->status;
+    }
+    memset(pool.mutable_data(), '.', pool.bytes());
+    const auto next = LandThere(key, blocks);
+    ASSERT_EQ(device->scatters.size(), 1u) << "it is asked for no second time";
+    device->EndScatter();
+    ASSERT_TRUE(next->ok()) << next->status;
+    EXPECT_EQ(TextOf(pool), "....2222....1111");
+  }
+  EXPECT_EQ(fetcher.ones.size(), 1u);
+}
+
+TEST_F(OnDeviceTest, WhatWasKeptOnTheHostIsScatteredByTheDevice) {
+  const std::vector<uint32_t> one = {2};
+  const auto small = Land(RemoteKey("a"), {}, Selection::Indices(one, 4));
+  fetcher.End(0, Bytes("11112222"));
+  EXPECT_TRUE(absl::IsInvalidArgument(small->status)) << small->status;
+  const auto next = LandThere(RemoteKey("a"), blocks);
+  device->EndScatter();
+  ASSERT_TRUE(next->ok()) << next->status;
+  EXPECT_EQ(TextOf(pool), "....2222....1111");
 }
 
 }  // namespace

@@ -433,6 +433,77 @@ absl::StatusOr<uint64_t> CheckSelection(const Selection& selection, uint64_t ten
   return bytes;
 }
 
+namespace {
+
+size_t ItemsOf(const Selection& selection) {
+  switch (selection.kind) {
+    case Selection::Kind::kWhole:
+      return 1;
+    case Selection::Kind::kIndices:
+      return selection.indices.size();
+    case Selection::Kind::kSpans:
+      return selection.spans.size();
+    case Selection::Kind::kRuns:
+      return selection.runs.size();
+  }
+  return 0;
+}
+
+uint64_t SpansBefore(const Selection& selection, size_t item) {
+  if (selection.kind != Selection::Kind::kRuns) return item;
+  uint64_t spans = 0;
+  for (const ByteRun& run : selection.runs.subspan(0, item)) spans += RunSpansOf(run).size();
+  return spans;
+}
+
+}  // namespace
+
+uint64_t SpanCount(const Selection& selection) {
+  return SpansBefore(selection, ItemsOf(selection));
+}
+
+SpanCursor::SpanCursor(const Selection& selection, uint64_t tensor_bytes,
+                       const SelectionPlace& place)
+    : selection_(selection),
+      tensor_bytes_(tensor_bytes),
+      items_(ItemsOf(selection)),
+      item_(place.item),
+      repeat_(place.repeat),
+      number_(static_cast<uint32_t>(SpansBefore(selection, place.item) + place.repeat)) {
+  if (selection_.kind == Selection::Kind::kRuns) SkipEmptyRuns();
+}
+
+void SpanCursor::SkipEmptyRuns() {
+  while (item_ < items_ && repeat_ >= RunSpansOf(selection_.runs[item_]).size()) {
+    repeat_ = 0;
+    ++item_;
+  }
+}
+
+ByteSpan SpanCursor::span() const {
+  switch (selection_.kind) {
+    case Selection::Kind::kWhole:
+      return {0, tensor_bytes_};
+    case Selection::Kind::kIndices:
+      return IndexSpansOf(selection_)[item_];
+    case Selection::Kind::kSpans:
+      return selection_.spans[item_];
+    case Selection::Kind::kRuns:
+      return RunSpansOf(selection_.runs[item_])[repeat_];
+  }
+  return {};
+}
+
+void SpanCursor::Next() {
+  ++number_;
+  if (selection_.kind != Selection::Kind::kRuns) {
+    ++item_;
+    return;
+  }
+  ++repeat_;
+  SkipEmptyRuns();
+}
+
 ByteSpan NextSpan(const Selection& selection, uint64_t most, SelectionPlace* place) {
   if (most == 0) return {};
   ByteSpan span = NextPart(selection, most, place);

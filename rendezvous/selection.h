@@ -14,6 +14,9 @@ namespace tryst {
 struct ByteSpan {
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  friend bool operator==(const ByteSpan& a, const ByteSpan& b) {
+    return a.offset == b.offset && a.bytes == b.bytes;
+  }
 };
 
 // `count` spans of `bytes` each. Each begins `stride` bytes behind the beginning of the one before.
@@ -99,6 +102,32 @@ ByteSpan NextSpan(const Selection& selection, uint64_t most, SelectionPlace* pla
 void SkipBytes(const Selection& selection, uint64_t bytes, SelectionPlace* place);
 // All offsets and sizes are multiples of 1 << it. At most 63.
 int CommonBits(const Selection& selection);
+
+// How many numbers a SpanCursor has for its spans.
+uint64_t SpanCount(const Selection& selection);
+
+// Goes through the spans by their numbers: each of the list has one, also if it has no bytes. Those
+// of a run have one each, but a run without gaps is one span. kWhole is one.
+class SpanCursor {
+ public:
+  // The list outlives it. REQUIRES: the selection was checked with `tensor_bytes`.
+  SpanCursor(const Selection& selection, uint64_t tensor_bytes,
+             const SelectionPlace& place = SelectionPlace());
+  bool AtEnd() const { return item_ == items_; }
+  uint32_t number() const { return number_; }
+  ByteSpan span() const;
+  void Next();
+
+ private:
+  void SkipEmptyRuns();
+
+  const Selection selection_;
+  const uint64_t tensor_bytes_;
+  const size_t items_;
+  size_t item_;
+  uint64_t repeat_;  // The number in a run.
+  uint32_t number_ = 0;
+};
 
 // Copies the next `bytes` of the selection from `*place` on, and moves it behind them. Nothing is
 // allocated. REQUIRES: the selection was checked with the tensor's size, and has so many left.

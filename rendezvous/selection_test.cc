@@ -1,7 +1,9 @@
 #include "rendezvous/selection.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -249,6 +251,15 @@ TEST(SelectionTest, TooManySpansAreRefusedBeforeTheyAreLookedAt) {
   Refused(Selection::Runs(runs), uint64_t{1} << 42, "more than 16777216 spans");
   const std::vector<uint32_t> indices(Selection::kMaxSpans + 1);
   Refused(Selection::Indices(indices, 1), 1, "more than 16777216 spans");
+  // Zeros take no memory until somebody writes to them.
+  const std::unique_ptr<ByteSpan, decltype(&free)> zeros(
+      static_cast<ByteSpan*>(calloc(Selection::kMaxSpans + 1, sizeof(ByteSpan))), &free);
+  const absl::Span<const ByteSpan> spans(zeros.get(), Selection::kMaxSpans + 1);
+  Refused(Selection::Spans(spans), 1, "more than 16777216 spans");
+  // So many are taken.
+  const auto most = absl::MakeConstSpan(indices).subspan(1);
+  EXPECT_TRUE(CheckSelection(Selection::Indices(most, 1), 1, SelectionUse::kRead).ok());
+  EXPECT_TRUE(CheckSelection(Selection::Spans(spans.subspan(1)), 1, SelectionUse::kRead).ok());
   // A run without gaps is one span.
   const std::vector<ByteRun> one = {{0, 1, 1, uint64_t{1} << 40}};
   EXPECT_EQ(*CheckSelection(Selection::Runs(one), uint64_t{1} << 40, SelectionUse::kWrite),

@@ -110,6 +110,12 @@ void StepRegistry::LeaveUnstarted(Step* step) {
   step->asked_by.clear();
 }
 
+// OK: it has not failed.
+absl::Status StepRegistry::FailureOf(const Step& step) {
+  absl::Status cause = step.rendezvous->table()->abort_cause();
+  return cause.ok() ? step.derived : cause;  // The former still waits for its cause.
+}
+
 void StepRegistry::DropAbandonedSteps() {
   MutexLock lock(&mu_);
   DropAbandoned();
@@ -127,7 +133,7 @@ void StepRegistry::DropAbandoned() {
     CancelAlarm(&step.expiry);
     CancelAlarm(&step.grace);
     LeaveUnstarted(&step);
-    const absl::Status cause = step.rendezvous->table()->abort_cause();
+    const absl::Status cause = FailureOf(step);
     if (!cause.ok()) tombstones_.Add(here->first, MarkDerived(cause), alarms_->clock().NowNs());
     steps_.erase(here);
   }
@@ -315,8 +321,10 @@ void StepRegistry::OnUnstarted(int64_t step_id) {
     const auto found = steps_.find(step_id);
     if (found == steps_.end() || found->second.started) return;
     CancelAlarm(&found->second.grace);
+    const absl::Status cause = FailureOf(found->second);
     rendezvous = std::move(found->second.rendezvous);
     LeaveUnstarted(&found->second);
+    if (!cause.ok()) tombstones_.Add(step_id, MarkDerived(cause), alarms_->clock().NowNs());
     steps_.erase(found);
     ++own_.steps_expired;
   }
@@ -403,8 +411,7 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
       Step& step = found->second;
       CancelAlarm(&step.expiry);
       CancelAlarm(&step.grace);
-      if (!step.derived.ok()) why = step.derived;
-      const absl::Status cause = step.rendezvous->table()->abort_cause();
+      const absl::Status cause = FailureOf(step);
       if (!cause.ok()) why = cause;
       if (!step.started) LeaveUnstarted(&step);
       rendezvous = std::move(step.rendezvous);

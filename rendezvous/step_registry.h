@@ -84,6 +84,8 @@ class StepRegistry final : public TensorSource {
   // By nobody from now on, if by `answerer` until now.
   void RemoveAnswerer(const std::string& prefix, const Answerer* answerer);
 
+  Alarms* alarms() const { return alarms_; }
+
   // Drops steps that have not started and in which no request waits any more, with the memory that
   // their requests took.
   void DropAbandonedSteps();
@@ -119,6 +121,7 @@ class StepRegistry final : public TensorSource {
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
   // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static absl::Status FailureOf(const Step& step);
   void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/testing.h"
 #include "rendezvous/virtual_alarms.h"
@@ -66,6 +69,29 @@ TEST_F(StepRegistryTest, ATakeMeetsASendOfItsStep) {
   EXPECT_EQ(taken->calls, 0) << "the step is part of the identity";
   ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
   EXPECT_EQ(taken->number(), 1);
+}
+
+TEST_F(StepRegistryTest, ItGoesWhenTheLastAlarmHasRun) {
+  std::atomic<bool> runs{false}, may_end{false}, gone{false};
+  const auto wait = [](const std::atomic<bool>& until) {
+    while (!until) absl::SleepFor(absl::Milliseconds(1));
+  };
+  registry->Take(1, OutKey("a"), RecvArgs(), [&](Received&& received) {
+    EXPECT_FALSE(received.status.ok());
+    runs = true;
+    wait(may_end);
+  });
+  std::thread ticks([this] { alarms.AdvanceBy(absl::Hours(1)); });  // Nobody starts the step.
+  wait(runs);
+  std::thread ends([&] {
+    registry.reset();
+    gone = true;
+  });
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(gone);
+  may_end = true;
+  ticks.join();
+  ends.join();
 }
 
 TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
@@ -584,6 +610,31 @@ TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
   EXPECT_EQ(registry->counters().tombstones, 0) << "it may still start";
   EXPECT_EQ(waits->calls, 0);
   EXPECT_TRUE(registry->StartStep(1).ok());
+}
+
+// Whoever starts it later hears of the failure, although its cause had not been heard of.
+TEST_F(StepRegistryTest, AStepThatIsForgottenBeforeItsGraceIsOverHasFailed) {
+  const absl::Status failed = MarkDerived(absl::AbortedError("a peer gave up"));
+  Cancellation gone;
+  RecvArgs args;
+  args.cancellation = &gone;
+  (void)Take(1, OutKey("a"), args);
+  registry->AbortStep(1, failed);
+  gone.StartCancel();
+  registry->DropAbandonedSteps();
+  EXPECT_EQ(registry->counters().steps, 0);
+  EXPECT_EQ(registry->StartStep(1).status().message(), "a peer gave up");
+  options.abort_grace = absl::Hours(1);
+  Open();
+  const auto taken = Take(2, OutKey("a"));
+  registry->AbortStep(2, failed);
+  alarms.AdvanceBy(options.unstarted_ttl);
+  EXPECT_EQ(taken->calls, 1);
+  EXPECT_EQ(registry->StartStep(2).status().message(), "a peer gave up");
+  (void)Take(3, OutKey("a"));
+  registry->AbortStep(3, absl::InternalError("the cause"));
+  alarms.AdvanceBy(options.unstarted_ttl);
+  EXPECT_EQ(registry->StartStep(3).status().message(), "the cause");
 }
 
 // A cleaned-up step gives its consumer's share back, whether it had started or not.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -79,6 +80,12 @@ class TensorKey {
   void set_note(uint32_t note) const { rep_->note.store(note, std::memory_order_relaxed); }
   // Whether both are copies of one key, and not merely equal.
   bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
+
+  // Whether both have the same devices and incarnation. REQUIRES: neither is empty.
+  bool HasEndsOf(const TensorKey& other) const {
+    return rep_->edge_begin == other.rep_->edge_begin &&
+           memcmp(rep_->text, other.rep_->text, rep_->edge_begin) == 0;
+  }
 
   // A process's own secret goes into it: a peer that chooses keys cannot choose which collide.
   uint64_t hash() const { return rep_ == nullptr ? 0 : rep_->hash; }

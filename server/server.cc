@@ -31,6 +31,7 @@ class ServerImpl final : public Server {
   int port() const override { return core_->port(); }
   StepRegistry* steps() override { return core_->steps(); }
   Executor* executor() override { return core_->executor(); }
+  Executor* own_executor() override { return core_->own_executor(); }
   Membership* members() override { return core_->members(); }
   PeerCalls* calls() override { return core_->calls(); }
   const ServerConfig& config() const override { return core_->parts().config; }
@@ -49,6 +50,7 @@ class ServerImpl final : public Server {
   }
   const Insight* insight() const override { return core_->insight(); }
   WeightViews* weight_views() override { return core_->weight_views(); }
+  RegionGrants* grants() override { return core_->grants(); }
   std::string status_address() const override { return core_->status_address(); }
 
  private:

@@ -31,6 +31,7 @@ class Insight;
 class Membership;
 struct EtcdAccess;
 struct Protocol;
+struct RegionGrants;
 struct ServerParts;
 class Transport;
 struct TransportContext;
@@ -96,6 +97,11 @@ class Server {
   virtual const Insight* insight() const = 0;
   // Where open sets of weights show themselves (server/status/weight_views.h).
   virtual WeightViews* weight_views() = 0;
+  // By which regions are copied without asking (server/regions/region_grants.h).
+  virtual RegionGrants* grants() = 0;
+  // Runs what works with the server's parts, and no callbacks unless it is executor(), too: Stop()
+  // waits for it without limit.
+  virtual Executor* own_executor() = 0;
   // The status page's "127.0.0.1:41234"; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;
 };

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/thread_owner.h"
+#include "channel/arena/arena.h"
 #include "channel/compat/fetch_wire.h"
 #include "server/config/pollers.h"
 #include "server/process/grpc_log.h"
@@ -39,11 +40,15 @@ constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
 constexpr size_t kGrpcBytes = 256 << 20;  // The most that gRPC's own buffers may take.
 constexpr std::chrono::milliseconds kHandshake(10'000);
 constexpr std::chrono::milliseconds kIdle(300'000);
+// Within how long all connections are made anew, so that they do not wait for each other.
+constexpr absl::Duration kRenewWithin = absl::Seconds(5);
 // How long the last words to peers over gRPC may take to leave.
 constexpr absl::Duration kLastWords = absl::Milliseconds(100);
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
+// If an embedder's executor runs the callbacks.
+constexpr size_t kMaxQueuedWork = 1024;
 // Calls that wait for the control thread: operators' and step control.
 constexpr size_t kMaxQueuedControls = 256;
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
@@ -78,7 +83,7 @@ ConnectionLimits LimitsOf(const ServerParts& parts) {
   return WithinDescriptors(limits);
 }
 
-void SetServerArguments(grpc::ServerBuilder* builder) {
+void SetServerArguments(grpc::ServerBuilder* builder, absl::Duration least_ping) {
   const auto set = [builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   };
@@ -90,14 +95,21 @@ void SetServerArguments(grpc::ServerBuilder* builder) {
   set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
   set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
-  // gRPC's default would refuse peers' keepalives (security.cc). A peer that pings more often is
-  // disconnected.
-  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  // gRPC's default would refuse peers' keepalives (security.cc).
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(least_ping)));
   set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   grpc::ResourceQuota quota("tryst server");
   quota.Resize(kGrpcBytes);
   builder->SetResourceQuota(quota);
+}
+
+// Why no other process may copy of our regions by itself. Empty: it may.
+std::string NoGrants(const ServerConfig& config) {
+  if (!UsesGrants(config)) return "it uses none (its setting shm)";
+  if (!config.allow.empty()) return "allow is set there";
+  return "";
 }
 
 }  // namespace
@@ -115,6 +127,8 @@ ServerCore::ServerCore(ServerParts parts)
           [this](const std::string& worker, const std::string& address) {
             return unreachable_.Why(worker, address);
           }),
+      grants_{GrantBook(parts_.worker, incarnation_, NoGrants(parts_.config)),
+              GrantTable(UsesGrants(parts_.config))},
       signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
       verifier_(parts_.config.cluster, parts_.worker, signer_.self().incarnation, security_.token(),
                 UnixMs),
@@ -123,10 +137,10 @@ ServerCore::ServerCore(ServerParts parts)
   for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
   MakePollers();
   if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
-  if (parts_.executor == nullptr) {
-    own_executor_ = std::make_unique<ThreadPoolExecutor>(static_cast<int>(pollers_.size()) + 1,
-                                                         kMaxQueuedCallbacks);
-  }
+  const bool runs_callbacks = parts_.executor == nullptr;
+  own_executor_ = std::make_unique<ThreadPoolExecutor>(
+      runs_callbacks ? static_cast<int>(pollers_.size()) + 1 : 1,
+      runs_callbacks ? kMaxQueuedCallbacks : kMaxQueuedWork);
 }
 
 ServerCore::~ServerCore() {
@@ -212,7 +226,9 @@ absl::Status ServerCore::Make() {
     sources.push_back(poller.get());
   }
   // A GPU's driver keeps state for the thread that calls it, so not with GPUs.
-  if (own_executor_ != nullptr && !data_plane_->has_devices()) own_executor_->SetSources(sources);
+  if (parts_.executor == nullptr && !data_plane_->has_devices()) {
+    own_executor_->SetSources(sources);
+  }
   made_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -224,8 +240,11 @@ void ServerCore::KeepUp() {
                                            heartbeats_.get(), &alarms_);
   announcer_->Start();
   upkeep_ = std::make_unique<Repeating>(parts_.security.idle, &alarms_, [this] {
+    RenewConnections();
     members_.DropIdleChannels();  // Most peers are called only until the data plane is open.
     samples_->Sweep();
+    // Much may be unmapped, for which alarms do not wait.
+    own_executor_->RunWithoutWaiting([idle = grants_.taken.Sweep()] {});
     steps_->DropAbandonedSteps();
     GiveBurstsBack();
   });
@@ -241,6 +260,19 @@ void ServerCore::KeepUp() {
       &members_, &clock_);
   MutexLock lock(&mu_);
   etcd_ = std::move(etcd);
+}
+
+// A round after the certificates have changed, when gRPC uses them, too.
+void ServerCore::RenewConnections() {
+  const uint64_t read = security_.certificates_read();
+  const bool is_used = std::exchange(certificates_seen_, read) == read;
+  if (!is_used || read == certificates_met_) return;
+  certificates_met_ = read;
+  TRYST_LOG(Info) << parts_.worker
+                  << " has new certificates, and makes its connections anew within "
+                  << kRenewWithin;
+  members_.RenewChannels();
+  data_plane_->pools()->RenewLinks(absl::ToInt64Milliseconds(kRenewWithin));
 }
 
 void ServerCore::GiveBurstsBack() {
@@ -293,8 +325,16 @@ absl::Status ServerCore::OpenDataPlane() {
   };
   parts.has_tls = security_.is_tls();
   auto opened = DataPlane::Open(std::move(parts));
-  if (opened.ok()) data_plane_ = *std::move(opened);
-  return opened.status();
+  if (!opened.ok()) return opened.status();
+  data_plane_ = *std::move(opened);
+  Arena* const arena = data_plane_->allocator();
+  if (arena == nullptr) return absl::OkStatus();
+  grants_.given.SetFindShared([arena](const void* memory) -> GrantBook::Shared {
+    const MemorySpace space = arena->SpaceOf(memory);
+    if (space.kind != MemorySpace::Kind::kShared) return {};
+    return {arena->FindSegment(space.segment_id), space.segment_offset};
+  });
+  return absl::OkStatus();
 }
 
 absl::Status ServerCore::MakeSteps() {
@@ -331,6 +371,7 @@ void ServerCore::MakeInsight() {
   parts.pools = data_plane_->pools();
   parts.members = &members_;
   parts.weights = &weight_views_;
+  parts.grants = &grants_.taken;
   parts.connections = [this] { return listening_ ? listener_->counts() : ConnectionCounts(); };
   parts.traces = data_plane_->traces();
   parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };
@@ -427,7 +468,7 @@ absl::Status ServerCore::Listen() {
   listener_ = *std::move(listener);
   service_ = MakeTransportService(ServiceParts());
   grpc::ServerBuilder& builder = *builder_;
-  SetServerArguments(&builder);
+  SetServerArguments(&builder, parts_.inner.least_ping);
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       security_.ForServer());
@@ -439,7 +480,10 @@ absl::Status ServerCore::Listen() {
   grpc_ = builder.BuildAndStart();
   builder_.reset();
   if (grpc_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("gRPC did not start at ", parts_.listen));
+    return absl::UnavailableError(absl::StrCat(
+        "gRPC did not start at ", parts_.listen,
+        parts_.services.empty() ? ": see what it has logged"
+                                : ": see whether a service that the program adds is there twice"));
   }
   port_ = listener_->port();
   // The advertised address must be known before the first peer is answered.
@@ -516,6 +560,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   etcd.reset();
   if (announcer_ != nullptr) announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   if (grpc_ != nullptr) health_.SetNotServing();
+  grants_.given.Stop();
   DrainFetches(until);
   if (data_plane_->calls()->counts().sending > 0) {
     status = absl::DeadlineExceededError(
@@ -529,6 +574,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
                      "raise stop_deadline"));
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
+  grants_.taken.Close();
   // Channels say farewell when they close. A peer that does not answer that must not look like one
   // that may still write our memory, so it has half of the time at most.
   const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
@@ -537,15 +583,12 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   if (!drained_)
     status = absl::DeadlineExceededError(
         "the time for stopping was over before all transfers had ended: raise stop_deadline");
-  bool idle = true;
-  if (own_executor_ != nullptr) {
-    own_executor_->SetSources({});
-    idle =
-        own_executor_->WaitIdle(std::max(until, std::chrono::steady_clock::now() + kCallbacksMost));
-    if (!idle) {
-      TRYST_LOG(Error) << parts_.worker
-                       << " stops although one of the program's callbacks has not returned";
-    }
+  own_executor_->SetSources({});
+  const bool idle =
+      own_executor_->WaitIdle(std::max(until, std::chrono::steady_clock::now() + kCallbacksMost));
+  if (!idle) {
+    TRYST_LOG(Error) << parts_.worker
+                     << " stops although one of the program's callbacks has not returned";
   }
   StopListening();
   // It is destroyed without the lock, because it may be answering.

@@ -30,6 +30,7 @@
 #include "server/members/membership.h"
 #include "server/members/peer_calls.h"
 #include "server/members/repeating.h"
+#include "server/regions/region_grants.h"
 #include "server/security/why_unreachable.h"
 #include "server/server_parts.h"
 #include "server/services/health_service.h"
@@ -63,6 +64,7 @@ class ServerCore {
   Executor* executor() const {
     return parts_.executor != nullptr ? parts_.executor : own_executor_.get();
   }
+  Executor* own_executor() const { return own_executor_.get(); }
   Membership* members() { return &members_; }
   PeerCalls* calls() { return &calls_; }
 
@@ -74,6 +76,7 @@ class ServerCore {
   DeviceEngine* gpu(int ordinal) const { return made_ ? data_plane_->gpu(ordinal) : nullptr; }
   const Insight* insight() const { return made_ ? insight_.get() : nullptr; }
   WeightViews* weight_views() { return &weight_views_; }
+  RegionGrants* grants() { return &grants_; }
   std::string status_address() const;
   // Reads certificates and the cluster's file anew, soon. REQUIRES: it serves, and End() has not
   // begun.
@@ -82,6 +85,7 @@ class ServerCore {
  private:
   absl::Status Make();
   void MakePollers();
+  void RenewConnections();
   void GiveBurstsBack();
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
@@ -105,11 +109,12 @@ class ServerCore {
   ThreadAlarms alarms_;
   Membership members_;
   WeightViews weight_views_;
+  RegionGrants grants_;
   CallSigner signer_;
   CallVerifier verifier_;
   GuardedSource source_;
   PeerCalls calls_;
-  std::unique_ptr<ThreadPoolExecutor> own_executor_;
+  std::unique_ptr<ThreadPoolExecutor> own_executor_;  // End() waits for what it runs.
 
   // Constant once made_ is set.
   std::unique_ptr<GrpcBootstrap> bootstrap_;
@@ -138,8 +143,11 @@ class ServerCore {
   std::unique_ptr<PeerCalls::HeartbeatsOn> heartbeats_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
-  uint64_t bursts_given_back_ = 0;  // Only upkeep_ uses it,
-  bool gives_back_again_ = false;   // and this.
+  // Only upkeep_ uses these.
+  uint64_t certificates_met_ = security_.certificates_read();   // That connections were made with,
+  uint64_t certificates_seen_ = security_.certificates_read();  // and that there were when it ran.
+  uint64_t bursts_given_back_ = 0;
+  bool gives_back_again_ = false;
   std::unique_ptr<Repeating> upkeep_;
   bool drained_ = true;
 

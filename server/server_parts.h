@@ -28,6 +28,8 @@ struct InnerOptions {
   GrpcChannelOptions grpc;
   TraceOptions trace;
   DeviceProxyOptions devices;
+  // A peer that asks more often for a sign of life is disconnected.
+  absl::Duration least_ping = absl::Seconds(5);
 };
 
 // What ServerBuilder has decided, and a server is made from.

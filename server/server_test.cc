@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "base/mutex.h"
+#include "channel/compat/fetch_wire.h"
 #include "channel/signing/caller.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,7 @@
 #include "rendezvous/cancellation.h"
 #include "server/config/pollers.h"
 #include "server/data_plane/open_nics.h"
+#include "server/server_parts.h"
 #include "server/services/samples.h"
 #include "server/status/insight.h"
 
@@ -674,6 +676,42 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Stopping twice is harmless.
 }
 
+// It is sent by a call, to a worker that takes its time.
+TEST(Server, StopWaitsForTheLastTensorOnItsWay) {
+  constexpr int64_t kNumbers = 8 << 20;  // More than gRPC takes for somebody who does not read.
+  auto ps = Start(Config("ps", 0, "grpc"));
+  const std::string worker = "/job:worker/replica:0/task:0";
+  const TensorKey key = Key(*ps, worker, "large");
+  ASSERT_TRUE(
+      Send(ps.get(), 1, key, *Tensor::Allocate(DType::kInt32, TensorShape({kNumbers}))).ok());
+  rpc::FetchRequest request;
+  request.set_step_id(1);
+  request.set_key(std::string(key.text()));
+  request.set_serial(1);
+  request.set_oldest_serial(1);
+  request.set_channel(1);
+  CallSigner signer({"lab", worker, 1}, "", UnixMs);
+  grpc::ClientContext context;
+  context.AddMetadata(kCallerMetadata,
+                      signer.Sign(ps->worker(), kFetchMethod, request.SerializeAsString()));
+  const auto stub = rpc::TransportService::NewStub(
+      grpc::CreateChannel(ps->address(), grpc::InsecureChannelCredentials()));
+  const auto call = stub->FetchTensor(&context);
+  ASSERT_TRUE(call->Write(request));
+  rpc::FetchResponse response;
+  ASSERT_TRUE(call->Read(&response));
+  size_t bytes = response.chunk().size();
+  std::thread reads([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    while (call->Read(&response)) bytes += response.chunk().size();
+  });
+  const absl::Status stopped = ps->Stop(absl::Seconds(20));
+  EXPECT_TRUE(stopped.ok()) << stopped;
+  reads.join();
+  EXPECT_TRUE(call->Finish().ok());
+  EXPECT_EQ(bytes, kNumbers * sizeof(int32_t));
+}
+
 // A callback that learns of the stop may use the server, and may be slow.
 TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   auto ps = Start(Config("ps", 0, "grpc"));
@@ -853,6 +891,7 @@ TEST_P(EveryWay, MemoryOfADeviceIsFilledByACopyThatNothingCutsShort) {
 }
 
 TEST_P(EveryWay, StopWaitsForADeviceThatCopiesForAPeer) {
+  // What was copied in time still goes; a call may be cut off meanwhile.
   CopyForAPeer pair(GetParam());
   std::atomic<bool> ended{false};
   std::thread ends([&] {
@@ -864,6 +903,9 @@ TEST_P(EveryWay, StopWaitsForADeviceThatCopiesForAPeer) {
   EXPECT_TRUE(stopped.ok()) << stopped;
   EXPECT_TRUE(ended);
   ends.join();
+  ASSERT_TRUE(pair.got->ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  if (absl::string_view(GetParam()) == "grpc" && !pair.got->received.status.ok()) return;
+  EXPECT_EQ(pair.got->Value(), 1);
 }
 
 TEST_P(EveryWay, IsKeptForADeviceThatCopiesForAPeerForLong) {
@@ -1049,23 +1091,29 @@ TEST(ServerBuilder, TakesWhatAnEmbedderBrings) {
   EXPECT_TRUE(got.ok()) << got.status();
 }
 
+int ConnectTo(int port, time_t most_seconds) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval most = {most_seconds, 0};
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most)), 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_port = htons(static_cast<uint16_t>(port));
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
+  return fd;
+}
+
+class NoService final : public grpc::Service {};
+
 TEST(ServerBuilder, ServicesSayHowLongTheirCallersMayStay) {
-  class Nothing final : public grpc::Service {
-  } service;
+  NoService service;
   auto ps = ServerBuilder()
                 .SetEnvironment({})
                 .AddService(&service, absl::Seconds(1))
                 .Build(Config("ps", 0, "grpc"));
   ASSERT_TRUE(ps.ok()) << ps.status();
   ASSERT_TRUE((*ps)->Start().ok());
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval most = {5, 0};  // Half of what callers get otherwise.
-  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most)), 0);
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_port = htons(static_cast<uint16_t>((*ps)->port()));
-  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&place), sizeof(place)), 0);
+  const int fd = ConnectTo((*ps)->port(), 5);  // Half of what callers get otherwise.
   char byte;
   ssize_t got = 1;
   while (got > 0) got = read(fd, &byte, 1);  // gRPC greets.
@@ -1088,6 +1136,63 @@ grpc::Status CallRaw(const std::string& address, const std::string& method,
   });
   done.WaitForNotification();
   return status;
+}
+
+// Strangers send no more than two megabytes together, but its callers are strangers to us.
+TEST(ServerBuilder, WhoCallsAServiceOfTheEmbeddersMaySayMuch) {
+  NoService service;
+  auto ps = ServerBuilder()
+                .SetEnvironment({})
+                .AddService(&service, absl::Seconds(60))
+                .Build(Config("ps", 0, "grpc"));
+  ASSERT_TRUE(ps.ok() && (*ps)->Start().ok());
+  // HealthCheckRequest{service: a long name}, with its length in four bytes.
+  const std::string request = "\x0a\x80\x80\xa0\x01" + std::string(5 << 19, 'x');
+  grpc::ByteBuffer response;
+  EXPECT_EQ(
+      CallRaw((*ps)->address(), "/grpc.health.v1.Health/Check", &response, request).error_code(),
+      grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(ServerBuilder, AServiceThatIsThereAlreadyIsRefused) {
+  rpc::TransportService::Service again;
+  auto ps = ServerBuilder()
+                .SetEnvironment({})
+                .AddService(&again, absl::Seconds(1))
+                .Build(Config("ps", 0, "grpc"));
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  const absl::Status started = (*ps)->Start();
+  EXPECT_TRUE(absl::IsUnavailable(started)) << started;
+}
+
+// gRPC would send it away for the fourth.
+TEST(Server, WhoCallsNothingMayAskForSignsOfLife) {
+  ServerBuilder builder;
+  builder.SetEnvironment({});
+  absl::StatusOr<ServerParts> parts = builder.Prepare(Config("ps", 0, "grpc"));
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  parts->inner.least_ping = absl::Milliseconds(10);
+  const std::unique_ptr<Server> ps = MakeServer(*std::move(parts));
+  ASSERT_TRUE(ps->Start().ok());
+  const int fd = ConnectTo(ps->port(), 20);
+  const std::string no_settings("\0\0\0\4\0\0\0\0\0", 9);
+  const std::string ping = std::string("\0\0\x08\6\0\0\0\0\0", 9) + "alive-->";
+  const std::string pong = std::string("\0\0\x08\6\1\0\0\0\0", 9) + "alive-->";
+  std::string said = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings;
+  std::string heard;
+  for (int i = 1; i <= 8; ++i) {
+    said += ping;
+    ASSERT_EQ(send(fd, said.data(), said.size(), MSG_NOSIGNAL), ssize_t(said.size())) << i;
+    said.clear();
+    for (char bytes[4096]; heard.find(pong) == std::string::npos;) {
+      const ssize_t got = read(fd, bytes, sizeof(bytes));
+      ASSERT_GT(got, 0) << "the server has sent it away for the sign it asked for as number " << i;
+      heard.append(bytes, static_cast<size_t>(got));
+    }
+    heard.erase(0, heard.find(pong) + pong.size());
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  close(fd);
 }
 
 TEST(Server, AnswersHealthChecks) {

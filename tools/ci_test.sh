@@ -32,25 +32,25 @@ expect() { # WHAT CODE LAST_LINE, with ./run's body on stdin: its arguments are 
   fi
 }
 
-expect "all green" 0 "125 passed, 0 failed, 12 skipped" <<'END'
+expect "all green" 0 "126 passed, 0 failed, 12 skipped" <<'END'
 [[ $1 == test ]] && echo "10 passed, 0 failed, 1 skipped"
 exit 0
 END
-expect "a lane fails, twice" 1 "153 passed, 6 failed, 16 skipped" <<'END'
+expect "a lane fails, twice" 1 "163 passed, 6 failed, 17 skipped" <<'END'
 [[ $1 == lint ]] && exit 0
 [[ ${2:-} == --tsan ]] && { echo "6 passed, 3 failed, 1 skipped"; exit 1; }
 echo "10 passed, 0 failed, 1 skipped"
 END
-expect "a lane dies before its closing line" 1 "115 passed, 1 failed, 0 skipped" <<'END'
+expect "a lane dies before its closing line" 1 "116 passed, 1 failed, 0 skipped" <<'END'
 [[ ${2:-} == --asan ]] && kill -9 $$
 [[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
 exit 0
 END
-expect "a lane that says it is green and exits otherwise" 1 "120 passed, 5 failed, 0 skipped" <<'END'
+expect "a lane that says it is green and exits otherwise" 1 "120 passed, 6 failed, 0 skipped" <<'END'
 [[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
 [[ $1 == test ]]
 END
-expect "only the last closing line of a lane counts" 0 "125 passed, 0 failed, 0 skipped" <<'END'
+expect "only the last closing line of a lane counts" 0 "126 passed, 0 failed, 0 skipped" <<'END'
 [[ $1 == test ]] && printf '%s\n' "7 passed, 7 failed, 7 skipped" "10 passed, 0 failed, 0 skipped"
 exit 0
 END
@@ -64,29 +64,29 @@ END
 chmod +x bin/timeout
 export CUT_OFF=$TEST_TMPDIR/cut_off
 printf '%s\n' 'ERROR: build interrupted' 'FAILED: Build did NOT complete successfully' '//base:a_test  NO STATUS' >"$CUT_OFF"
-expect "a lane that is cut off" 0 "115 passed, 0 failed, 1 skipped" <<'END'
+expect "a lane that is cut off" 0 "116 passed, 0 failed, 1 skipped" <<'END'
 [[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
 exit 0
 END
 echo 'FAIL: //base:a_test (see its log)' >>"$CUT_OFF"
-expect "a lane that is cut off once a test has failed" 1 "115 passed, 1 failed, 0 skipped" <<'END'
+expect "a lane that is cut off once a test has failed" 1 "116 passed, 1 failed, 0 skipped" <<'END'
 [[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
 exit 0
 END
 rm bin/timeout
 printf '#!/bin/sh\nexit 1\n' >bin/python3 # PyPI does not.
-expect "no PyPI" 0 "95 passed, 0 failed, 3 skipped" <<'END'
+expect "no PyPI" 0 "96 passed, 0 failed, 3 skipped" <<'END'
 [[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
 exit 0
 END
 export CI_MINUTES=15
 # plain and core begin in any case; of the others those up to 15 minutes do.
-expect "too little time for the longer lanes" 0 "53 passed, 0 failed, 6 skipped" <<'END'
+expect "too little time for the longer lanes" 0 "53 passed, 0 failed, 7 skipped" <<'END'
 [[ $1 == test ]] && echo "7 passed, 0 failed, 0 skipped"
 exit 0
 END
 export CI_MINUTES=0
-expect "no time" 1 "0 passed, 0 failed, 17 skipped" <<<'exit 0'
+expect "no time" 1 "0 passed, 0 failed, 18 skipped" <<<'exit 0'
 
 # What follows asks tools/lanes.sh alone, in a repository with a history.
 printf '#!/bin/sh\nexit 0\n' >bin/python3
@@ -128,7 +128,7 @@ done
 for turn in 0 1 2 3 4 5 6; do
   sum=$always
   for name in "${lane_names[@]}"; do
-    if [[ ${lane_turn[$name]} == "$turn" ]]; then sum=$((sum + ${lane_minutes[$name]})); fi
+    if [[ ,${lane_turn[$name]}, == *,$turn,* ]]; then sum=$((sum + ${lane_minutes[$name]})); fi
   done
   ((sum <= 84)) || complain "the lanes of turn $turn need $sum minutes"
 done

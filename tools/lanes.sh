@@ -9,7 +9,7 @@
 # Where memory and threads are ours. What remains is gRPC's users, which ThreadSanitizer
 # cannot judge and whose builds are the longest.
 ours='//base/... //rendezvous/... //verbs/... //channel:all //channel/rdma/... //channel/shm:ring_test //tests/contract/...
-  //tests/fuzz/... //tests/sim/...'
+  //tests/doubles/... //tests/fuzz/... //tests/sim/...'
 # The part of them that two cores build and run in a few minutes.
 core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel/shm:ring_test
   //tests/process/shm:hostile_consumer_test //tests/process/shm:hostile_producer_test //tests/process/shm:kill_test
@@ -17,7 +17,7 @@ core='//base/... //verbs/soft/... //channel/ops/... //channel/rdma/... //channel
 
 # NAME | TURN | MINUTES | NEEDS | INPUTS | ./run's ARGUMENTS
 #
-# TURN: 0 to 6, or "always". All lanes of one turn fit into a run beside those that always run (tools/ci_test.sh adds them up).
+# TURN: 0 to 6, several of them, or "always". All lanes of one turn fit into a run beside those that always run (tools/ci_test.sh adds them up).
 # MINUTES: on CI's two cores, from nothing, as measured and a little more; each run prints what its lanes took.
 # NEEDS: what a machine must have, or the lane is skipped: x86_64, pypi; or -.
 # INPUTS: folders or files (a prefix of the path), or //TARGETS, which stand for every source that they are made from.
@@ -32,11 +32,12 @@ mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rende
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED
 python     | 3      |  7 | pypi   | //python/... //:sdk_c python tests/frameworks/python examples/python examples/ray examples/weights | test --python --with=ray
-adapters   | 2      |  7 | x86_64 pypi | //plugins/nixl:libplugin_TRYST.so //python:_tryst.abi3.so python tests/frameworks/adapters tests/frameworks/nixl tests/frameworks/python | test --adapters
+adapters   | 5      | 10 | x86_64 pypi | //plugins/nixl:libplugin_TRYST.so //python:_tryst.abi3.so python tests/frameworks/adapters tests/frameworks/nixl tests/frameworks/python | test --adapters
 release    | 3      |  4 | -      | //python:_tryst.abi3.so //:sdk_c //:sdk //plugins/nccl:libnccl-net-tryst.so python tests/release tools/release.py tools/system run | test --release --quick
 bench      | 3      |  3 | -      | //bench:instructions //bench/peers:tryst bench                            | bench check
 tsan       | 4      | 22 | -      | @OURS                                                                     | test --tsan @OURS
 attack     | 4      |  4 | -      | //tests/attack:attack //tests/process/e2e:load_worker                     | attack --minutes 2 --seed=@SEED
+audit      | 1,3,5  | 18 | x86_64 | //python:_tryst.abi3.so //:sdk_c python tests/attack/audit tools/system       | audit --minutes 7 --seed=@SEED
 fresh      | 5      |  7 | -      | //examples/parameter_server:parameter_server //base/... tests/process/oncall tests/release/fresh_machine tools run WORKSPACE | test --fresh //base/... //tests/process/oncall/...
 locks      | 6      | 26 | -      | //... run tools                                                           | lint --locks
 tensorflow | 6      |  6 | x86_64 pypi | //python/... python plugins/tensorflow tests/frameworks/tensorflow examples/tensorflow | test --tensorflow
@@ -143,7 +144,7 @@ lanes_plan() {
   for distance in 0 1 2 3 4 5 6; do
     place=$(((turn + distance) % 7))
     for name in "${lane_names[@]}"; do
-      if [[ ${lane_turn[$name]:-} == "$place" ]]; then
+      if [[ ,${lane_turn[$name]:-}, == *,$place,* ]]; then
         ring+=("$name")
         if ((distance == 0)); then take "$name" "its turn, $place of 0 to 6"; fi
       fi

@@ -15,6 +15,9 @@ expect() { # WHAT CODE PATTERN COMMAND...
 expect "no verb" 2 'demo' "$run"
 expect "unknown verb" 2 'no verb frobnicate' "$run" frobnicate
 expect "a function of its own is no verb" 2 'no verb need' "$run" need
+expect "no such model" 2 'no model --frobnicate' env TRYST_INSTALL=0 "$run" model --frobnicate
+expect "a model" 0 'with all rules: [0-9]+ states, nothing found' env TRYST_INSTALL=0 "$run" model --grant
+expect "a model without a rule" 0 'without after: .*' env TRYST_INSTALL=0 "$run" model --grant after
 expect "help" 0 'test \[TARGET' "$run" help
 expect "--help" 0 'test \[TARGET' "$run" --help
 cd /

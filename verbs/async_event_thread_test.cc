@@ -115,6 +115,8 @@ TEST(AsyncEventThreadTest, HandsEventsOnInOrder) {
   nic.Raise(2);
   nic.Raise(3);
   EXPECT_EQ(gatherer.WaitFor(3), (std::vector<uint32_t>{1, 2, 3}));
+  nic.Raise(4);  // The thread has gone to sleep meanwhile.
+  EXPECT_EQ(gatherer.WaitFor(4), (std::vector<uint32_t>{1, 2, 3, 4}));
 }
 
 TEST(AsyncEventThreadTest, AfterTheDestructorNobodyIsCalled) {

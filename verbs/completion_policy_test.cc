@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "verbs/sim/sim_ends.h"
+#include "tests/doubles/sim_nic/sim_ends.h"
 
 namespace tryst {
 namespace {

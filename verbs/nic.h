@@ -15,8 +15,9 @@
 #include "absl/types/span.h"
 
 // The interface of every NIC. The code above it runs unchanged on an RDMA NIC (verbs/ibv), on
-// libfabric (verbs/ofi), on plain TCP (verbs/soft) and in the simulator (verbs/sim). One contract
-// suite checks that all of them do what is written here (tests/contract/nic_contract.h).
+// libfabric (verbs/ofi), on plain TCP (verbs/soft) and on virtual time, for tests
+// (tests/doubles/sim_nic). One contract suite checks that all of them do what is written here
+// (tests/contract/nic_contract.h).
 //
 // Threads: a Nic's own methods may be called from any thread. A completion queue and the queue
 // pairs that use it belong to one thread, and only that thread calls them. A NIC without hardware
@@ -238,6 +239,8 @@ class QueuePair {
   // Whether posted sends need another poll to leave: a NIC in software whose socket was full. If
   // not, their bytes arrive even if nobody polls any more.
   virtual bool sends_wait_for_poll() const { return false; }
+  // For people: which of several networks it uses, and how. Empty: it has one.
+  virtual std::string Networks() const { return std::string(); }
   // Any state -> kBroken. Idempotent.
   virtual void Break() = 0;
 };

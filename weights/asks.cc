@@ -29,7 +29,8 @@ constexpr KindName kKindNames[] = {
     {WeightAsk::Kind::kVersion, "version", 1},   {WeightAsk::Kind::kNewer, "newer", 1},
     {WeightAsk::Kind::kLayouts, "layouts", 1},   {WeightAsk::Kind::kList, "list", 1},
     {WeightAsk::Kind::kPart, "part", 6},         {WeightAsk::Kind::kNews, "news", 1},
-    {WeightAsk::Kind::kQuestion, "question", 1},
+    {WeightAsk::Kind::kQuestion, "question", 1}, {WeightAsk::Kind::kHolders, "holders", 2},
+    {WeightAsk::Kind::kHeld, "held", 4},
 };
 
 // Digits alone, where SimpleAtoi() would take a sign and spaces.
@@ -72,6 +73,12 @@ bool ReadBox(absl::string_view text, Box* box) {
   return true;
 }
 
+void AppendBox(const Box& box, std::string* edge) {
+  for (int i = 0; i < box.rank(); ++i) {
+    absl::StrAppend(edge, i == 0 ? "" : ",", box.begin[i], "+", box.extent[i]);
+  }
+}
+
 bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
   switch (ask->kind) {
     case WeightAsk::Kind::kReady:
@@ -90,6 +97,13 @@ bool ReadWords(const std::vector<absl::string_view>& words, WeightAsk* ask) {
              ReadFlag(words[5], &ask->may_be_sent_on) && ReadHex(words[6], &ask->holder);
     case WeightAsk::Kind::kNews:
       return ReadHex(words[1], &ask->incarnation);
+    case WeightAsk::Kind::kHolders:
+      return ReadVersion(words[1], ask) && ReadHex(words[2], &ask->incarnation);
+    case WeightAsk::Kind::kHeld:
+      ask->goes_on = !words[3].empty();
+      return ReadVersion(words[1], ask) && ReadDecimal(words[2], &ask->owner) &&
+             (ask->goes_on ? ReadDecimal(words[3], &ask->tensor) && ReadBox(words[4], &ask->box)
+                           : words[4].empty());
     case WeightAsk::Kind::kQuestion:
       if (words[1].size() % 2 != 0 || words[1].size() > 2 * kMaxQuestionBytes ||
           !std::all_of(words[1].begin(), words[1].end(), absl::ascii_isxdigit)) {
@@ -135,6 +149,8 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
       break;
     case WeightAsk::Kind::kList:
     case WeightAsk::Kind::kPart:
+    case WeightAsk::Kind::kHolders:
+    case WeightAsk::Kind::kHeld:
       absl::StrAppend(&edge, ask.number, ".", absl::Hex(ask.birth, absl::kZeroPad16));
       break;
     case WeightAsk::Kind::kNews:
@@ -144,11 +160,18 @@ std::string EdgeOf(absl::string_view set, const WeightAsk& ask) {
       absl::StrAppend(&edge, absl::BytesToHexString(ask.question));
       break;
   }
+  if (ask.kind == WeightAsk::Kind::kHeld) {
+    absl::StrAppend(&edge, "|", ask.owner, "|");
+    if (ask.goes_on) absl::StrAppend(&edge, ask.tensor);
+    absl::StrAppend(&edge, "|");
+    if (ask.goes_on) AppendBox(ask.box, &edge);
+  }
+  if (ask.kind == WeightAsk::Kind::kHolders) {
+    absl::StrAppend(&edge, "|", absl::Hex(ask.incarnation, absl::kZeroPad16));
+  }
   if (ask.kind != WeightAsk::Kind::kPart) return edge;
   absl::StrAppend(&edge, "|", ask.tensor, "|");
-  for (int i = 0; i < ask.box.rank(); ++i) {
-    absl::StrAppend(&edge, i == 0 ? "" : ",", ask.box.begin[i], "+", ask.box.extent[i]);
-  }
+  AppendBox(ask.box, &edge);
   absl::StrAppend(&edge, "|", ask.base, ask.may_be_sent_on ? "|1|" : "|0|",
                   absl::Hex(ask.holder, absl::kZeroPad16));
   return edge;

@@ -26,26 +26,46 @@
 //                               asker's incarnation, if it will have them for others, or 0.
 //                               Holders are asked the same, and answer without a digest.
 // and the first of them, which keeps the log:
+//   holders|NUMBER.BIRTH|INCARNATION   EncodeHolders(): members that have parts of the version for
+//                               others; INCARNATION is the asker's. 0: any owner, and any holder,
+//                               says of whom it has heard
 //   question|QUESTION           EncodeAnswer() to an EncodeQuestion(), at once
 //   news|INCARNATION            EncodeAnswer() when there is something to tell without a question;
 //                               nothing: there was, and it is to ask
+// and holders, whom they ask for version and layouts, too:
+//   held|NUMBER.BIRTH|OWNER|TENSOR|BEGIN+EXTENT,...   EncodeHeld(): what it has of that owner's
+//                               boxes; where a tensor is named, of what comes after that part
 // Numbers are decimal, births, digests, incarnations and questions hexadecimal; a tensor is its
 // place in the declaration.
 namespace tryst {
 
 struct WeightAsk {
-  enum class Kind { kReady, kSealed, kVersion, kNewer, kLayouts, kList, kPart, kQuestion, kNews };
+  enum class Kind {
+    kReady,
+    kSealed,
+    kVersion,
+    kNewer,
+    kLayouts,
+    kList,
+    kPart,
+    kQuestion,
+    kNews,
+    kHolders,
+    kHeld,
+  };
   Kind kind = Kind::kNewer;
   uint64_t number = 0;
-  uint64_t birth = 0;           // kList, kPart.
+  uint64_t birth = 0;           // kList, kPart, kHolders, kHeld.
   std::string digest;           // kLayouts, as Digest::ToString().
-  uint32_t tensor = 0;          // kPart.
-  Box box;                      // kPart; whether it is within a tensor is not known yet.
+  uint32_t tensor = 0;          // kPart; kHeld if it goes on.
+  Box box;                      // As `tensor`; whether it is within one is not known yet.
   uint64_t base = 0;            // kPart; 0: none.
   bool may_be_sent_on = false;  // kPart.
   uint64_t holder = 0;          // kPart.
   std::string question;         // kQuestion, as EncodeQuestion() has it.
-  uint64_t incarnation = 0;     // kNews.
+  uint64_t incarnation = 0;     // kNews, kHolders.
+  uint32_t owner = 0;           // kHeld; its rank.
+  bool goes_on = false;         // kHeld: after the part `box` of `tensor`.
 };
 
 // Letters, digits, '_', '-', '.' and '/', up to 128 of them. kInvalidArgument.

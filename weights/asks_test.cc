@@ -60,6 +60,28 @@ TEST(AsksTest, WhatIsAskedComesBack) {
   ask.incarnation = 0xa7;
   EXPECT_EQ(EdgeOf("s", ask), "|weights|s|news|00000000000000a7");
   EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->incarnation, 0xa7u);
+  ask.number = 105;
+  ask.kind = WeightAsk::Kind::kHolders;
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|holders|105.00000000000000f3|00000000000000a7");
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->incarnation, 0xa7u);
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->birth, 0xf3u);
+  ask.kind = WeightAsk::Kind::kHeld;
+  ask.owner = 3;
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|held|105.00000000000000f3|3||");
+  EXPECT_FALSE(ParseEdge("s", EdgeOf("s", ask))->goes_on);
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->owner, 3u);
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->number, 105u);
+  ask.goes_on = true;
+  ask.tensor = 7;
+  ask.box = {{1, 2}, {3, 4}};
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|held|105.00000000000000f3|3|7|1+3,2+4");
+  EXPECT_TRUE(ParseEdge("s", EdgeOf("s", ask))->goes_on);
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->tensor, 7u);
+  EXPECT_EQ(ParseEdge("s", EdgeOf("s", ask))->box, ask.box);
+  const Box point;  // All of a scalar.
+  ask.box = point;
+  EXPECT_EQ(EdgeOf("s", ask), "|weights|s|held|105.00000000000000f3|3|7|");
+  EXPECT_TRUE(ParseEdge("s", EdgeOf("s", ask))->goes_on);
   ask.kind = WeightAsk::Kind::kQuestion;
   ask.question = std::string("\0\xff;|", 4);
   EXPECT_EQ(EdgeOf("s", ask), "|weights|s|question|00ff3b7c");
@@ -92,6 +114,19 @@ TEST(AsksTest, OtherEdgesAreRefused) {
                                  "part|1.00000000000000f3|7|0+1|0|0|0",
                                  "part|1.00000000000000f3|7|0+1|0|0|0000000000000000|0",
                                  "part|1.00000000000000f3|4294967296||0|0|0000000000000000",
+                                 "holders|1.00000000000000f3",
+                                 "holders|1.00000000000000f3|1",
+                                 "holders|1|00000000000000a7",
+                                 "held|1.00000000000000f3",
+                                 "held|1.00000000000000f3|3",
+                                 "held|1.00000000000000f3|3|",
+                                 "held|1.00000000000000f3|3|||",
+                                 "held|1.00000000000000f3|3||0+1",
+                                 "held|1.00000000000000f3|3|x|0+1",
+                                 "held|1.00000000000000f3|3|7|0",
+                                 "held|1.00000000000000f3|-1||",
+                                 "held|1.00000000000000f3|4294967296||",
+                                 "held|1|1||",
                                  "news|",
                                  "news|1",
                                  "news|00000000000000ag",

@@ -149,6 +149,22 @@ absl::Status CheckCover(const TensorLayout& layout, uint32_t owners) {
   return wrong(absl::StrCat(where, first->second + 1, " boxes that are not equal"));
 }
 
+void CutBox(const Box& box, uint64_t most, std::vector<Box>* parts) {
+  const auto longer =
+      std::find_if(box.extent.begin(), box.extent.end(), [](int64_t extent) { return extent > 1; });
+  if (longer == box.extent.end() || static_cast<uint64_t>(box.elements()) <= most) {
+    parts->push_back(box);
+    return;
+  }
+  const size_t dim = longer - box.extent.begin();
+  Box first = box, second = box;
+  first.extent[dim] /= 2;
+  second.begin[dim] += first.extent[dim];
+  second.extent[dim] -= first.extent[dim];
+  CutBox(first, most, parts);
+  CutBox(second, most, parts);
+}
+
 bool Intersect(const Box& a, const Box& b, Box* both) {
   TRYST_CHECK(a.rank() == b.rank());
   Box found = a;

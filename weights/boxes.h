@@ -27,6 +27,10 @@ std::vector<SharedBox> SharedBoxes(const TensorLayout& layout, uint32_t owners);
 // element that none holds, or that different boxes hold. REQUIRES: each box is within the shape.
 absl::Status CheckCover(const TensorLayout& layout, uint32_t owners);
 
+// Cuts the box along its first dimensions into boxes of at most so many elements, each of which
+// lies without a gap where the box is dense, in row-major order.
+void CutBox(const Box& box, uint64_t most, std::vector<Box>* parts);
+
 // What both have. False, and `*both` is as it was: nothing. REQUIRES: equal ranks.
 bool Intersect(const Box& a, const Box& b, Box* both);
 // Whether every element of `inner` is in `outer`. REQUIRES: equal ranks.

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "weights/random_layouts.h"
+#include "tests/doubles/weights/random_layouts.h"
 
 namespace tryst {
 namespace {

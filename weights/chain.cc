@@ -1,15 +1,11 @@
 #include "weights/chain.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/little_endian.h"
 
 namespace tryst {
-namespace {
-
-constexpr size_t kMaxWorkerBytes = 512;
-
-}  // namespace
 
 std::string EncodeReferral(const Referral& referral) {
   std::vector<Digest> digests;
@@ -58,13 +54,13 @@ std::optional<Holder> PartChain::Next(const PartName& name, const Holder& asker,
   const bool holds = asker.incarnation != 0;
   if (!holds && FindPart(name) == nullptr) return std::nullopt;
   Version& version = VersionOf(name.version);
-  const auto added = version.numbers.try_emplace(std::make_pair(asker.worker, asker.incarnation),
-                                                 version.askers.size());
-  if (added.second) version.askers.push_back(asker);
-  const uint32_t number = added.first->second;
-  std::vector<Link>& links = version.parts[{name.tensor, name.box}].links;
-  const auto before = std::find_if(links.begin(), links.end(),
-                                   [&](const Link& link) { return link.asker == number; });
+  const auto known = version.numbers.find({asker.worker, asker.incarnation});
+  const auto part = version.parts.find({name.tensor, name.box});
+  std::vector<Link> none;
+  std::vector<Link>& links = part == version.parts.end() ? none : part->second.links;
+  const auto before = std::find_if(links.begin(), links.end(), [&](const Link& link) {
+    return known != version.numbers.end() && link.asker == known->second;
+  });
   if (before != links.end()) {
     if (before->sent_to != kNobody) links[before->sent_to].holds = false;
     before->sent_to = kNobody;
@@ -79,12 +75,20 @@ std::optional<Holder> PartChain::Next(const PartName& name, const Holder& asker,
       if (links[to].followers == 0) break;
     }
   }
-  if (links_ == max_links_ || (to == kNobody && !holds)) return std::nullopt;
+  const size_t bytes = kLinkBytes + (part == version.parts.end() ? kPartBytes : 0) +
+                       (known == version.numbers.end() ? kAskerBytes : 0);
+  if (bytes > max_bytes_ - bytes_ || (to == kNobody && !holds)) return std::nullopt;
+  bytes_ += bytes;
+  version.bytes += bytes;
   ++links_;
-  links.push_back({number, to, 0, holds});
+  const auto number =
+      version.numbers.try_emplace({asker.worker, asker.incarnation}, version.askers.size());
+  if (number.second) version.askers.push_back(asker);
+  std::vector<Link>& now = version.parts[{name.tensor, name.box}].links;
+  now.push_back({number.first->second, to, 0, holds});
   if (to == kNobody) return std::nullopt;
-  ++links[to].followers;
-  return version.askers[links[to].asker];
+  ++now[to].followers;
+  return version.askers[now[to].asker];
 }
 
 std::optional<Digest> PartChain::FindDigest(const PartName& name) const {
@@ -97,8 +101,22 @@ void PartChain::KeepDigest(const PartName& name, const Digest& digest) {
   versions_[name.version.number].parts[{name.tensor, name.box}].digest = digest;
 }
 
+std::vector<Holder> PartChain::HoldersOf(const WeightVersion& name) const {
+  std::vector<Holder> holders;
+  const auto version = versions_.find(name.number);
+  if (version == versions_.end() || version->second.birth != name.birth) return holders;
+  const std::vector<Holder>& askers = version->second.askers;
+  std::set<absl::string_view> seen;  // Another life of the same worker asked later.
+  for (auto asker = askers.rbegin(); asker != askers.rend(); ++asker) {
+    if (holders.size() == kMaxHolders) break;
+    if (seen.insert(asker->worker).second && asker->incarnation != 0) holders.push_back(*asker);
+  }
+  return holders;
+}
+
 void PartChain::Drop(std::map<uint64_t, Version>::iterator version) {
   for (const auto& part : version->second.parts) links_ -= part.second.links.size();
+  bytes_ -= version->second.bytes;
   versions_.erase(version);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "weights/digests.h"
+#include "weights/holders.h"
 #include "weights/layout.h"
 #include "weights/log.h"
 
@@ -24,15 +25,6 @@ struct PartName {
   WeightVersion version;
   uint32_t tensor = 0;  // Its place in the declaration.
   Box box;
-};
-
-// A member that has parts for others. Another life of its worker has nothing.
-struct Holder {
-  std::string worker;
-  uint64_t incarnation = 0;  // The server's. 0: it has nothing for others.
-  friend bool operator==(const Holder& a, const Holder& b) {
-    return a.worker == b.worker && a.incarnation == b.incarnation;
-  }
 };
 
 // An owner's word to who asked for a part: ask that one, and hold what comes against the digest.
@@ -47,10 +39,13 @@ absl::StatusOr<Referral> DecodeReferral(absl::string_view bytes);
 // Whom an owner has sent which of its parts. Not thread-safe.
 class PartChain {
  public:
-  // What is remembered, at 16 bytes each and some 300 for each part: beyond it the owner sends by
-  // itself. Where no member has anything for others, nothing is.
-  static constexpr size_t kMaxLinks = size_t{1} << 20;
-  explicit PartChain(size_t max_links = kMaxLinks) : max_links_(max_links) {}
+  // What is remembered, and for how much each counts: beyond it the owner sends by itself. Where no
+  // member has anything for others, nothing is.
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kLinkBytes = 16;
+  static constexpr size_t kPartBytes = 300;
+  static constexpr size_t kAskerBytes = 300;
+  explicit PartChain(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
 
   // Whom to send `asker` to; unset: the owner sends the part. Only who asks for the first time is
   // sent on, and never to one that asked later, so that no two wait for each other. Whom somebody
@@ -59,6 +54,9 @@ class PartChain {
   // What the owner knows of a part that is not a whole box; it has to be found out once.
   std::optional<Digest> FindDigest(const PartName& part) const;
   void KeepDigest(const PartName& part, const Digest& digest);
+  // Who has asked for parts of the version to have them for others, the last ones first, and
+  // kMaxHolders at most. Some may be gone.
+  std::vector<Holder> HoldersOf(const WeightVersion& version) const;
   void Forget(const WeightVersion& version);
   size_t links() const { return links_; }
 
@@ -76,6 +74,7 @@ class PartChain {
   };
   struct Version {
     uint64_t birth = 0;
+    size_t bytes = 0;
     std::vector<Holder> askers;
     absl::flat_hash_map<std::pair<std::string, uint64_t>, uint32_t> numbers;
     std::map<std::pair<uint32_t, Box>, Part> parts;
@@ -84,9 +83,10 @@ class PartChain {
   Version& VersionOf(const WeightVersion& version);
   void Drop(std::map<uint64_t, Version>::iterator version);
 
-  const size_t max_links_;
+  const size_t max_bytes_;
   std::map<uint64_t, Version> versions_;  // By number.
   size_t links_ = 0;
+  size_t bytes_ = 0;
 };
 
 }  // namespace tryst

@@ -43,6 +43,22 @@ TEST(PartChainTest, WhoComesBackGetsTheBytesAndTheOtherIsAHolderNoMore) {
   EXPECT_EQ(chain.Next(Part(), Holder{"m5", 50}, true), Member(5));
 }
 
+TEST(PartChainTest, ItKnowsWhoHasAskedToHavePartsForOthers) {
+  PartChain chain;
+  chain.Next(Part(), Member(1), true);
+  chain.Next(Part(), Member(2), true);
+  chain.Next(Part(), Holder{"m3", 0}, true);
+  chain.Next(Part(1), Member(2), true);
+  chain.Next(Part(), Holder{"m1", 10}, true);
+  EXPECT_EQ(chain.HoldersOf({5, 0xf3}), (std::vector<Holder>{{"m1", 10}, {"m2", 2}}));
+  EXPECT_TRUE(chain.HoldersOf({5, 0xf4}).empty());
+  EXPECT_TRUE(chain.HoldersOf({6, 0xf3}).empty());
+  for (int i = 0; i < static_cast<int>(kMaxHolders); ++i) chain.Next(Part(), Member(100 + i), true);
+  EXPECT_EQ(chain.HoldersOf({5, 0xf3}).size(), kMaxHolders);
+  chain.Forget({5, 0xf3});
+  EXPECT_TRUE(chain.HoldersOf({5, 0xf3}).empty());
+}
+
 TEST(PartChainTest, WhoHasNothingForOthersIsSentOnAndNobodyToIt) {
   PartChain chain;
   EXPECT_EQ(chain.Next(Part(), Holder{"a", 0}, true), std::nullopt);
@@ -59,7 +75,8 @@ TEST(PartChainTest, WhoHasNothingForOthersIsSentOnAndNobodyToIt) {
 }
 
 TEST(PartChainTest, WhatIsOverIsForgotten) {
-  PartChain chain(3);
+  PartChain chain(3 * PartChain::kLinkBytes + 2 * PartChain::kPartBytes +
+                  2 * PartChain::kAskerBytes);
   const Digest digest{1, 2};
   EXPECT_EQ(chain.Next(Part(), Member(1), true), std::nullopt);
   chain.KeepDigest(Part(), digest);
@@ -69,7 +86,11 @@ TEST(PartChainTest, WhatIsOverIsForgotten) {
   EXPECT_EQ(chain.FindDigest(Part(0, {5, 0xf4})), std::nullopt);
   EXPECT_EQ(chain.Next(Part(1), Member(1), true), std::nullopt);
   EXPECT_EQ(chain.Next(Part(1), Member(2), true), Member(1));
-  EXPECT_EQ(chain.Next(Part(1), Member(3), true), std::nullopt);  // There is no room.
+  // There is no room, whatever is asked for and whoever asks.
+  EXPECT_EQ(chain.Next(Part(1), Member(3), true), std::nullopt);
+  EXPECT_EQ(chain.Next(Part(2), Member(1), true), std::nullopt);
+  chain.KeepDigest(Part(2), digest);
+  EXPECT_EQ(chain.FindDigest(Part(2)), std::nullopt);
   EXPECT_EQ(chain.links(), 3u);
   chain.Forget({5, 0xf4});
   EXPECT_EQ(chain.links(), 3u);

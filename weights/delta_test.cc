@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "weights/random_layouts.h"
+#include "tests/doubles/weights/random_layouts.h"
 
 namespace tryst {
 namespace {

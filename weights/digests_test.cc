@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "tests/doubles/weights/random_layouts.h"
 #include "weights/boxes.h"
-#include "weights/random_layouts.h"
 
 namespace tryst {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "weights/random_layouts.h"
+#include "tests/doubles/weights/random_layouts.h"
 
 namespace tryst {
 namespace {

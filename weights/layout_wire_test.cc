@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/weights.pb.h"
+#include "tests/doubles/weights/random_layouts.h"
 #include "weights/digests.h"
-#include "weights/random_layouts.h"
 
 namespace tryst {
 namespace {

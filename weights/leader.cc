@@ -197,10 +197,13 @@ void WeightLeader::OnLogGrew() {
 
 // ---- Who asks, and what it hears ----
 
-void WeightLeader::OnQuestion(const Question& question, int64_t now_ns) {
+void WeightLeader::OnQuestion(const Question& question, int64_t now_ns, absl::string_view worker) {
   // Without a lease it may know an old log, or one that is lost.
   if (!leads(now_ns) || question.incarnation == 0) return;
-  if (question.ready.size() > kMaxReady || question.owners > kMaxOwners) return;
+  if (question.ready.size() > kMaxReady || question.owners > kMaxOwners ||
+      question.held.size() > kMaxHeldVersions || worker.size() > kMaxWorkerBytes) {
+    return;
+  }
   auto found = peers_.find(question.incarnation);
   if (found == peers_.end()) {
     if (peers_.size() >= kMaxPeers) Forget(now_ns);
@@ -214,11 +217,12 @@ void WeightLeader::OnQuestion(const Question& question, int64_t now_ns) {
   more = more ||
          (question.length != peer.last.length && !log_.state().HasMember(question.incarnation));
   const bool switched = question.serving != peer.last.serving;
+  BeginWhatIsWished(question, now_ns);
   peer.last = question;
+  peer.worker = std::string(worker);
   peer.heard_ns = now_ns;
   // Whoever waits for the activation hears of its end.
   if (switched && Settled()) tell_ = true;
-  BeginWhatIsWished(question, now_ns);
   if (more || tell_) Advance(now_ns);
   Answer answer = MakeAnswer(question);
   answer.question = question.question;
@@ -469,6 +473,11 @@ void WeightLeader::Begin(uint64_t number, ActivateMode mode, int64_t deadline_ns
   mode_ = mode;
   deadline_ns_ = deadline_ns;
   tell_ = true;
+  // Another activation may have made its members let go of what they had said to have whole.
+  for (auto& peer : peers_) {
+    peer.second.last.stage = {};
+    peer.second.last.stage_state = StageState::kNone;
+  }
 }
 
 bool WeightLeader::AllMembers(bool (*have)(const Question&, const WeightVersion&)) const {
@@ -571,6 +580,29 @@ std::vector<uint64_t> WeightLeader::Awaited() const {
     if (!done) out.push_back(member);
   }
   return out;
+}
+
+std::vector<Holder> WeightLeader::HoldersOf(const WeightVersion& version, uint64_t asker,
+                                            int64_t now_ns) const {
+  std::vector<Holder> holders;
+  const LogState& state = log_.state();
+  const LogEntry* const open = state.FindOpen(version.number);
+  const bool wanted = version.number != 0 && (state.active.version == version ||
+                                              (open != nullptr && open->version == version));
+  if (!leads(now_ns) || !wanted) return holders;
+  // Incarnations are random, and so whoever comes next is any.
+  auto at = peers_.upper_bound(asker);
+  for (size_t i = 0; i < peers_.size() && holders.size() < kMaxHolders; ++i, ++at) {
+    if (at == peers_.end()) at = peers_.begin();
+    const Peer& peer = at->second;
+    const std::vector<WeightVersion>& held = peer.last.held;
+    if (at->first == asker || peer.last.holder == 0 || peer.worker.empty() ||
+        !Alive(peer, now_ns) || std::find(held.begin(), held.end(), version) == held.end()) {
+      continue;
+    }
+    holders.push_back({peer.worker, peer.last.holder});
+  }
+  return holders;
 }
 
 size_t WeightLeader::behind() const {

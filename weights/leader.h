@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "weights/decider.h"
+#include "weights/holders.h"
 #include "weights/questions.h"
 
 namespace tryst {
@@ -51,7 +53,8 @@ class WeightLeader {
 
   // Returns when to be called again.
   int64_t Advance(int64_t now_ns);
-  void OnQuestion(const Question& question, int64_t now_ns);
+  // `worker` has asked it; needed of members that have parts for others.
+  void OnQuestion(const Question& question, int64_t now_ns, absl::string_view worker = {});
   void OnDecider(const DeciderAnswer& answer, int64_t now_ns);
 
   // By its own clock; the decider's word may be another.
@@ -63,6 +66,10 @@ class WeightLeader {
   // active.
   std::vector<uint64_t> Awaited() const;
   size_t behind() const;  // Members that do not serve the active version.
+  // Members that have parts of the version for others, as far as they have been heard of lately:
+  // kMaxHolders at most, and for each that asks they begin elsewhere. None where the log has no
+  // such version, or has ended it.
+  std::vector<Holder> HoldersOf(const WeightVersion& version, uint64_t asker, int64_t now_ns) const;
   // The rank of an owner of the term that has been silent three times as long as makes it lost, and
   // whose place nobody has taken.
   std::optional<uint32_t> LostOwner(int64_t now_ns) const;
@@ -81,6 +88,7 @@ class WeightLeader {
   };
   struct Peer {
     Question last;
+    std::string worker;
     int64_t heard_ns = 0;
     int64_t permit_end_ns = 0;  // All its permits by this leader are over by then.
   };

@@ -154,6 +154,75 @@ TEST_F(LeaderTest, WithoutALeaseItAppendsNothing) {
   EXPECT_EQ(calls_.size(), 1) << "it asks for its lease alone";
 }
 
+TEST_F(LeaderTest, WhoseLeaseIsAnothersLeadsNoLonger) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  ASSERT_EQ(store_.TakeLease(now_ns_ + 2000 * kMs).outcome, DeciderOutcome::kDone);
+  HasReady(3);  // It has something to write.
+  EXPECT_FALSE(leader_.leads(now_ns_));
+}
+
+TEST_F(LeaderTest, WhoHasPartsOfAVersionForOthersIsKnown) {
+  const auto has = [&](uint64_t incarnation, const std::vector<WeightVersion>& held,
+                       const std::string& worker) {
+    Question question = Ask(incarnation);
+    question.member = true;
+    question.holder = incarnation + 1000;
+    question.held = held;
+    leader_.OnQuestion(question, now_ns_, worker);
+    Answers();
+  };
+  const WeightVersion active{1, 11}, open{2, 22};
+  Write();
+  now_ns_ += 1000 * kMs;
+  has(51, {active}, "m1");
+  EXPECT_TRUE(leader_.HoldersOf(active, 0, now_ns_).empty()) << "it does not lead";
+  Lead();
+  has(51, {active, open}, "m1");
+  has(52, {active}, "m2");
+  has(53, {active}, "");
+  has(54, {{1, 12}, {3, 33}}, "m4");
+  using Holders = std::vector<Holder>;
+  EXPECT_EQ(leader_.HoldersOf(active, 40, now_ns_), (Holders{{"m1", 1051}, {"m2", 1052}}));
+  // For each that asks they begin elsewhere, and nobody is sent to itself.
+  EXPECT_EQ(leader_.HoldersOf(active, 51, now_ns_), (Holders{{"m2", 1052}}));
+  has(55, {active}, "m5");
+  EXPECT_EQ(leader_.HoldersOf(active, 51, now_ns_), (Holders{{"m2", 1052}, {"m5", 1055}}));
+  EXPECT_EQ(leader_.HoldersOf(active, 53, now_ns_),
+            (Holders{{"m5", 1055}, {"m1", 1051}, {"m2", 1052}}));
+  EXPECT_EQ(leader_.HoldersOf(open, 0, now_ns_), (Holders{{"m1", 1051}}));
+  // Versions that the log does not have, or has under another birth.
+  EXPECT_TRUE(leader_.HoldersOf({3, 33}, 0, now_ns_).empty());
+  EXPECT_TRUE(leader_.HoldersOf({1, 12}, 0, now_ns_).empty());
+  EXPECT_TRUE(leader_.HoldersOf({}, 0, now_ns_).empty());
+  has(52, {}, "m2");
+  EXPECT_EQ(leader_.HoldersOf(active, 51, now_ns_), (Holders{{"m5", 1055}}));
+  Pass(1000);
+  has(51, {active}, "m1");
+  Pass(1000);
+  EXPECT_EQ(leader_.HoldersOf(active, 0, now_ns_), (Holders{{"m1", 1051}})) << "m5 is silent";
+  // What is too long is not heard.
+  has(56, std::vector<WeightVersion>(kMaxHeldVersions + 1, active), "m6");
+  has(57, {active}, std::string(kMaxWorkerBytes + 1, 'm'));
+  EXPECT_EQ(leader_.HoldersOf(active, 0, now_ns_), (Holders{{"m1", 1051}}));
+  now_ns_ += 1000 * kMs;
+  EXPECT_TRUE(leader_.HoldersOf(active, 0, now_ns_).empty()) << "its lease is over";
+}
+
+TEST_F(LeaderTest, AFewOfManyHoldersAreNamed) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  for (uint64_t i = 0; i < kMaxHolders + 100; ++i) {
+    Question question = Ask(1000 + i);
+    question.holder = 1;
+    question.held = {{1, 11}};
+    leader_.OnQuestion(question, now_ns_, "m");
+  }
+  EXPECT_EQ(leader_.HoldersOf({1, 11}, 1500, now_ns_).size(), kMaxHolders);
+}
+
 TEST_F(LeaderTest, WhatAnOwnerHasReadyIsSealedAtOnce) {
   Write();
   now_ns_ += 1000 * kMs;
@@ -401,6 +470,7 @@ TEST_F(LeaderTest, TheFirstTermOfALogKnowsWhatItsPeersKnow) {
   Question owner = Ask(kOwner);
   owner.owner = true;
   owner.owners = 1;
+  owner.layout[0] = 77;
   Hear(owner);
   EXPECT_EQ(store_.log().state().term, 0);
   Question member = Ask(kMember);
@@ -414,6 +484,7 @@ TEST_F(LeaderTest, TheFirstTermOfALogKnowsWhatItsPeersKnow) {
   }
   EXPECT_EQ(store_.log().state().term, 1);
   EXPECT_EQ(store_.log().state().floor, 7);
+  EXPECT_EQ(store_.log().state().layout, owner.layout);
 }
 
 TEST_F(LeaderTest, WhoHasGoneIsForgotten) {
@@ -422,6 +493,47 @@ TEST_F(LeaderTest, WhoHasGoneIsForgotten) {
   EXPECT_EQ(leader_.peers(), 500);
   Pass(5000);
   EXPECT_LE(leader_.peers(), 1) << "who asks still";
+}
+
+// Another version was prepared between, and what the member had staged may be gone for that.
+TEST_F(LeaderTest, AVoteOfBeforeAnActivationIsNone) {
+  constexpr uint64_t kOther = 51;
+  constexpr WeightVersion kSecond = {2, 22}, kThird = {3, 33};
+  Write({kMember, kOther});
+  LogEntry sealed;
+  sealed.kind = EntryKind::kSealed;
+  sealed.term = 1;
+  sealed.digests.resize(1);
+  sealed.version = kThird;
+  Put(sealed);
+  now_ns_ += 1500 * kMs;  // The lease of who wrote that is over.
+  Lead();
+  const auto asks = [this](uint64_t who, const WeightVersion& stage, StageState state,
+                           uint64_t wish = 0) {
+    Question question = Ask(who);
+    question.member = true;
+    question.serving = {1, 11};
+    question.stage = stage;
+    question.stage_state = state;
+    if (wish != 0) question.wish = {wish, ActivateMode::kRolling, 10'000 * kMs};
+    Hear(question);
+  };
+  for (int i = 0; i < 30; ++i, now_ns_ += 50 * kMs) {
+    leader_.Advance(now_ns_);
+    Answers();
+    asks(kMember, kSecond, StageState::kStaged);
+    asks(kOther, kSecond, StageState::kStaged);
+  }
+  asks(kOther, kThird, StageState::kFailed, 3);
+  ASSERT_EQ(store_.log().state().FindOpen(3), nullptr) << "one could not have it";
+  asks(kOther, kSecond, StageState::kStaged, 2);
+  leader_.Advance(now_ns_);
+  Answers();
+  EXPECT_EQ(store_.log().state().active.version.number, 1);
+  asks(kMember, kThird, StageState::kStaging);
+  EXPECT_EQ(store_.log().state().active.version.number, 1);
+  asks(kMember, kSecond, StageState::kStaged);
+  EXPECT_EQ(store_.log().state().active.version.number, 2);
 }
 
 TEST_F(LeaderTest, OneNoDropsIt) {

@@ -98,6 +98,19 @@ TEST(WeightLogTest, AnActiveVersionEndsThoseBeforeIt) {
   EXPECT_FALSE(log.Append(Active(2)).ok());
 }
 
+TEST(WeightLogTest, WhoBeginsWithAStateTellsItToThoseBehind) {
+  WeightLog whole;
+  ASSERT_TRUE(whole.Append(Owners(1, {4, 8})).ok());
+  WeightLog log;
+  log.Restart(whole.state());
+  ASSERT_TRUE(log.Append(Sealed(1, 1)).ok());
+  const LogSlice slice = log.ReadFrom(0, 8);
+  ASSERT_TRUE(slice.base.has_value());
+  EXPECT_EQ(slice.base->owners, whole.state().owners);
+  EXPECT_EQ(slice.first, 1);
+  EXPECT_EQ(slice.entries.size(), 1);
+}
+
 TEST(WeightLogTest, WhoIsFarBehindGetsWhatTheOldEntriesSay) {
   WeightLog log;
   ASSERT_TRUE(log.Append(Owners(1, {4, 8})).ok());

@@ -90,6 +90,7 @@ void GroupOwner::Expire(int64_t now_ns) {
   for (const uint64_t number : late) {
     EndSeal(number, absl::DeadlineExceededError(
                         absl::StrCat("version ", number, " was not sealed within its deadline")));
+    next_ns_ = 0;  // Who decides counts this owner as ready until it hears otherwise.
   }
   if (activated_ && now_ns >= wish_deadline_ns_) {
     EndActivate(absl::DeadlineExceededError(

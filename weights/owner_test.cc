@@ -74,6 +74,19 @@ TEST_F(OwnerTest, ASealBeforeTheFirstAnswerWaitsForIt) {
   EXPECT_TRUE(sealed_.ok()) << sealed_;
 }
 
+TEST_F(OwnerTest, AnAnswerToAFormerLifeIsPassedOver) {
+  owner_.Advance(now_ns_);
+  Answer answer;
+  answer.incarnation = kSelf - 1;
+  answer.question = asked_.back().question;
+  answer.log = kLog;
+  owner_.OnAnswer(answer, now_ns_);
+  owner_.Advance(now_ns_);
+  EXPECT_EQ(asked_.size(), 1u) << "it asks again at once when it has heard of a log";
+  Answers(kLog, {});
+  EXPECT_EQ(asked_.back().log, kLog);
+}
+
 TEST_F(OwnerTest, ALostLogEndsSeals) {
   owner_.Advance(now_ns_);
   Answers(kLog, {Owners()});
@@ -90,6 +103,36 @@ TEST_F(OwnerTest, WhatIsWithdrawnIsNotReady) {
   owner_.Withdraw(5);
   EXPECT_EQ(sealed_.code(), absl::StatusCode::kCancelled);
   owner_.Advance(now_ns_);
+  EXPECT_TRUE(asked_.back().ready.empty());
+}
+
+// The leader may have heard that it was ready, and who waited for that may have gone.
+TEST_F(OwnerTest, WhatWasWithdrawnMayBeSealedLate) {
+  owner_.Advance(now_ns_);
+  Answers(kLog, {Owners()});
+  Seal(5);
+  owner_.Withdraw(5);
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kCancelled);
+  Answers(kLog, {Owners(), Sealed(5)});
+  ASSERT_NE(owner_.state().FindOpen(5), nullptr);
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kCancelled) << "it ended once";
+  Seal(5);
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kAlreadyExists) << sealed_;
+}
+
+// Else the version may be sealed although nobody waits for that here.
+TEST_F(OwnerTest, WhoseDeadlineIsOverIsNotReady) {
+  owner_.Advance(now_ns_);
+  Answers(kLog, {Owners()});
+  Seal(5);
+  now_ns_ += 10'000 * kMs - 1;
+  owner_.Advance(now_ns_);
+  ASSERT_EQ(asked_.back().ready.size(), 1u);
+  const size_t asked = asked_.size();
+  now_ns_ += 1;
+  owner_.Advance(now_ns_);
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_EQ(asked_.size(), asked + 1);
   EXPECT_TRUE(asked_.back().ready.empty());
 }
 

@@ -24,6 +24,8 @@ struct OwnerReady {
 };
 inline constexpr size_t kMaxReady = 4;  // By one owner at one time.
 
+inline constexpr size_t kMaxHeldVersions = 2;  // By one member at one time.
+
 inline constexpr int64_t kMaxWishNs = int64_t{30} * 24 * 3600 * 1'000'000'000;
 struct Wish {
   uint64_t number = 0;  // 0: none.
@@ -44,6 +46,8 @@ struct Question {
   WeightVersion serving;
   WeightVersion stage;
   StageState stage_state{};
+  uint64_t holder = 0;              // Its server's incarnation, if it has parts for others:
+  std::vector<WeightVersion> held;  // of these versions.
 
   // An owner.
   bool owner = false;

@@ -26,6 +26,10 @@ Question LongestQuestion() {
   for (size_t i = 0; i < kMaxReady; ++i) {
     question.ready.push_back({UINT64_MAX, UINT64_MAX - i, question.layout});
   }
+  question.holder = UINT64_MAX;
+  for (size_t i = 0; i < kMaxHeldVersions; ++i) {
+    question.held.push_back({UINT64_MAX - i, UINT64_MAX});
+  }
   return question;
 }
 
@@ -44,6 +48,8 @@ TEST(QuestionsTest, AQuestionArrivesAsItWas) {
   ASSERT_EQ(came->ready.size(), kMaxReady);
   EXPECT_EQ(came->ready[3].number, UINT64_MAX - 3);
   EXPECT_EQ(came->ready[3].digest, sent.layout);
+  EXPECT_EQ(came->holder, UINT64_MAX);
+  EXPECT_EQ(came->held, sent.held);
 }
 
 TEST(QuestionsTest, AnAnswerArrivesAsItWas) {
@@ -115,6 +121,10 @@ TEST(QuestionsTest, WhatIsOutOfBoundsIsRefused) {
   EXPECT_TRUE(refused([](auto* m) { m->add_ready(); }));
   EXPECT_TRUE(refused([](auto* m) {
     for (size_t i = 0; i <= kMaxReady; ++i) m->add_ready()->set_digest(std::string(16, 'd'));
+  }));
+  EXPECT_TRUE(refused([](auto* m) { m->add_held(5); }));
+  EXPECT_TRUE(refused([](auto* m) {
+    for (size_t i = 0; i <= kMaxHeldVersions; ++i) m->add_held(5), m->add_held_births(6);
   }));
   EXPECT_FALSE(DecodeQuestion(std::string(kMaxQuestionBytes + 1, '\0')).ok());
   EXPECT_FALSE(DecodeAnswer("\xff").ok());

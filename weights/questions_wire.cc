@@ -59,6 +59,11 @@ std::string EncodeQuestion(const Question& question) {
     one->set_number(ready.number);
     one->set_digest(RootBytes(ready.digest));
   }
+  message.set_holder(question.holder);
+  for (const WeightVersion& held : question.held) {
+    message.add_held(held.number);
+    message.add_held_births(held.birth);
+  }
   return message.SerializeAsString();
 }
 
@@ -98,6 +103,14 @@ absl::StatusOr<Question> DecodeQuestion(absl::string_view bytes) {
     OwnerReady ready{one.term(), one.number(), {}};
     if (!RootOfBytes(one.digest(), &ready.digest)) return NoQuestion("a digest has another length");
     question.ready.push_back(ready);
+  }
+  question.holder = message.holder();
+  if (message.held_size() > static_cast<int>(kMaxHeldVersions) ||
+      message.held_size() != message.held_births_size()) {
+    return NoQuestion("what it has for others is out of bounds");
+  }
+  for (int i = 0; i < message.held_size(); ++i) {
+    question.held.push_back({message.held(i), message.held_births(i)});
   }
   return question;
 }

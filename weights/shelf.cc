@@ -17,11 +17,23 @@ void PartShelf::DropIf(const Goes& goes) {
 }
 
 void PartShelf::Allow(const WeightVersion& active, const std::vector<WeightVersion>& open) {
-  active_ = active;
+  if (active.number != 0) active_ = active;
+  for (const WeightVersion& one : open) {
+    if (one.number == active_.number && one != active_) active_ = {};
+  }
   open_ = open;
-  DropIf([this](const WeightVersion& version) {
-    return version != active_ && std::find(open_.begin(), open_.end(), version) == open_.end();
-  });
+  DropIf([this](const WeightVersion& version) { return !Allows(version); });
+}
+
+void PartShelf::Clear() {
+  active_ = {};
+  open_.clear();
+  DropIf([](const WeightVersion&) { return true; });
+}
+
+bool PartShelf::Allows(const WeightVersion& version) const {
+  return version.number != 0 &&
+         (version == active_ || std::find(open_.begin(), open_.end(), version) != open_.end());
 }
 
 PartShelf::Part* PartShelf::FindPart(const PartName& name) {
@@ -33,10 +45,7 @@ PartShelf::Part* PartShelf::FindPart(const PartName& name) {
 
 bool PartShelf::Expect(const PartName& name, uint64_t bytes) {
   const WeightVersion& wanted = name.version;
-  if (wanted.number == 0 ||
-      (wanted != active_ && std::find(open_.begin(), open_.end(), wanted) == open_.end())) {
-    return false;
-  }
+  if (!Allows(wanted)) return false;
   Part* part = FindPart(name);
   if (part == nullptr) {
     DropIf([&](const WeightVersion& version) {
@@ -53,11 +62,13 @@ bool PartShelf::Expect(const PartName& name, uint64_t bytes) {
   return true;
 }
 
-void PartShelf::Put(const PartName& name, const Tensor& bytes) {
+void PartShelf::Put(const PartName& name, const Tensor& bytes,
+                    const std::optional<Digest>& digest) {
   Part* const part = FindPart(name);
   if (part == nullptr) return;
   if (part->coming > 0) --part->coming;
   part->held = bytes;  // Whoever asked for it too got the same bytes.
+  part->digest = digest;
 }
 
 void PartShelf::GiveUp(const PartName& name) {
@@ -77,14 +88,45 @@ PartShelf::State PartShelf::Find(const PartName& name, Tensor* bytes) const {
   return State::kHeld;
 }
 
-Tensor PartShelf::BaseOf(const PartName& name, uint64_t number) const {
+std::vector<WeightVersion> PartShelf::Held() const {
+  std::vector<WeightVersion> held;
+  for (const auto& [number, version] : versions_) {
+    if (std::any_of(version.parts.begin(), version.parts.end(),
+                    [](const auto& part) { return part.second.held.valid(); })) {
+      held.push_back({number, version.birth});
+    }
+  }
+  return held;
+}
+
+std::vector<HeldPart> PartShelf::PartsOf(const WeightVersion& name, size_t most,
+                                         absl::FunctionRef<bool(uint32_t, const Box&)> wanted,
+                                         const std::pair<uint32_t, Box>* after) const {
+  std::vector<HeldPart> parts;
+  const auto version = versions_.find(name.number);
+  if (version == versions_.end() || version->second.birth != name.birth) return parts;
+  const auto& all = version->second.parts;
+  for (auto at = after == nullptr ? all.begin() : all.upper_bound(*after); at != all.end(); ++at) {
+    if (parts.size() == most) break;
+    const auto& [part, state] = *at;
+    if (state.held.valid() && wanted(part.first, part.second)) {
+      parts.push_back({part.first, part.second, state.digest});
+    }
+  }
+  return parts;
+}
+
+Tensor PartShelf::BaseOf(const PartName& name, const Tensor& held, uint64_t number) const {
   const auto version = versions_.find(number);
-  Tensor bytes;
-  if (version == versions_.end()) return bytes;
+  if (version == versions_.end()) return Tensor();
   PartName of_base = name;
   of_base.version = {number, version->second.birth};
+  Tensor bytes;
   Find(of_base, &bytes);
-  return bytes;
+  // The owners' layouts may have been others then.
+  const bool is_alike =
+      bytes.valid() && bytes.dtype() == held.dtype() && bytes.bytes() == held.bytes();
+  return is_alike ? bytes : Tensor();
 }
 
 }  // namespace tryst

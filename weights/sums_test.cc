@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "weights/random_layouts.h"
+#include "tests/doubles/weights/random_layouts.h"
 
 namespace tryst {
 namespace {

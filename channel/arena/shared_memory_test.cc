@@ -67,6 +67,20 @@ TEST(SharedMemoryTest, NothingElseIsMapped) {
   }
 }
 
+// A peer that may still shrink it could take a page away while it is read, which would kill us.
+TEST(SharedMemoryTest, WhatLacksOneOfItsSealsIsNotMapped) {
+  constexpr int kSeals[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL};
+  for (const int missing : {0, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL}) {
+    OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(ftruncate(fd.get(), 4096), 0);
+    int seals = 0;
+    for (const int seal : kSeals) seals |= seal == missing ? 0 : seal;
+    ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    const absl::Status mapped = SharedMemory::Map(std::move(fd), 4096, false).status();
+    EXPECT_EQ(absl::IsDataLoss(mapped), missing != 0) << missing << ": " << mapped;
+  }
+}
+
 uint64_t FreeHugePages() {
   std::ifstream file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
   uint64_t free = 0;

@@ -206,7 +206,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // Puts what is small of `ready` into the answer itself.
   void Pack(const Peer& peer, const std::vector<uint64_t>& ready, rpc::FetchHeader* header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnWaiterDone(Stream* stream, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnWaiterDone(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<const Outcome> OtherLife(absl::string_view self, uint64_t asked) const;
   // Gives up requests from batches of consumers that have been silent since `before_ns`.
   void DropParked(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -819,24 +819,14 @@ void FetchServer::State::Pack(const Peer& peer, const std::vector<uint64_t>& rea
 }
 
 // The last event of a batch's call. A live consumer comes back at once.
-void FetchServer::State::OnWaiterDone(Stream* stream, Todo* todo) {
+void FetchServer::State::OnWaiterDone(Stream* stream) {
   Peer* peer = FindPeer(*stream->waits_for);
   if (peer == nullptr || (peer->waiter != nullptr && peer->waiter.get() != stream)) return;
   if (peer->no_waiter_ns == 0 && !closing_) {
     peer->no_waiter_ns = std::max<int64_t>(1, alarms_->clock().NowNs());
   }
-  if (std::exchange(peer->waiter, nullptr) != nullptr) {
-    peer->away = true;
-    const std::deque<uint64_t> ready = peer->ready;
-    for (uint64_t serial : ready) {
-      const auto it = peer->entries.find(serial);
-      if (it == peer->entries.end()) continue;
-      const std::shared_ptr<Entry> entry = it->second;
-      if (entry->parked && entry->outcome != nullptr && entry->alone_since_ns == 0) {
-        SetAlone(entry, todo);
-      }
-    }
-  }
+  // Nothing is ready that it could have been told of.
+  if (std::exchange(peer->waiter, nullptr) != nullptr) peer->away = true;
   SetAlarm();
 }
 
@@ -956,7 +946,7 @@ void FetchServer::State::OnStreamDone(Stream* stream) {
       entry->stream = nullptr;
       if (!entry->over) SetAlone(entry, &todo);
     }
-    if (stream->waits_for != nullptr) OnWaiterDone(stream, &todo);
+    if (stream->waits_for != nullptr) OnWaiterDone(stream);
     if (--streams_ == 0) no_streams_.NotifyAll();
   }
   Run(&todo);

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/reached.h"
-#include "channel/crc32c.h"
 #include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
 

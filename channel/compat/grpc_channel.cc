@@ -123,8 +123,8 @@ void GrpcChannel::Ask(FetchOp* op) {
 }
 
 void GrpcChannel::OnLanded(FetchStream* stream) {
-  FetchOp* op = Find(stream->serial());
-  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
+  FetchOp* op = OpOf(*stream);
+  if (op == nullptr) return;
   calls_.NoteAnswer();
   if (stream->taken().ok()) ForgetTold(*stream);
   OnTaken(op, stream->taken());
@@ -196,8 +196,8 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   const std::unique_ptr<FetchStream> owned = calls_.Take(stream);
   if (stream->status().ok()) ForgetTold(*stream);
   if (!line_.empty()) poller_->FlushThisTurn(this);
-  FetchOp* op = Find(stream->serial());
-  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
+  FetchOp* op = OpOf(*stream);
+  if (op == nullptr) return;
   op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
   absl::Status status = calls_.EndOf(*stream);
@@ -210,11 +210,8 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
 
 // Others of its key would wait for the same tensor.
 void GrpcChannel::OnStalled(FetchStream* stream) {
-  FetchOp* op = Find(stream->serial());
-  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream ||
-      op->attempt->landed) {
-    return;
-  }
+  FetchOp* op = OpOf(*stream);
+  if (op == nullptr || op->attempt->landed) return;
   TRYST_REACHED("rare: a call brings a part of a tensor and stops");
   FailLine(op, absl::UnavailableError(
                    absl::StrCat(peer_, " has begun to send ", op->key.text(),
@@ -417,6 +414,13 @@ void GrpcChannel::ListOps(LiveOps* ops) const {
 GrpcChannel::FetchOp* GrpcChannel::Find(uint64_t serial) const {
   auto it = asks_.find(serial);
   return it == asks_.end() ? nullptr : it->second;
+}
+
+// What has left its call has detached it, so that the call has no serial any more.
+GrpcChannel::FetchOp* GrpcChannel::OpOf(const FetchStream& stream) const {
+  FetchOp* op = Find(stream.serial());
+  TRYST_DCHECK(op == nullptr || op->attempt != nullptr);
+  return op == nullptr || op->attempt->stream != &stream ? nullptr : op;
 }
 
 GrpcChannel::FetchOp* GrpcChannel::FindOp(uint64_t id) const {

@@ -56,10 +56,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   bool Drained() const override;
   std::string Explain() const override;
   void ListOps(LiveOps* ops) const override;
-  bool OwesEnd(int64_t step_id, const TensorKey& key) const override {
-    return !over_.LeftOf({step_id, key}).empty();
-  }
-  bool OwesAnyEnd() const override { return over_.unwanted() > 0; }
+  size_t fetches_out() const override { return ops_.size() + over_.unwanted(); }
 
  private:
   static constexpr int64_t kFirstNotePauseNs = 1'000'000'000;
@@ -87,6 +84,8 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void OnTimer(FetchOp* op);
   void SetTimer(FetchOp* op);
   FetchOp* Find(uint64_t serial) const;
+  // The one that this call is for. Null: it is for none any more.
+  FetchOp* OpOf(const FetchStream& stream) const;
 
   // The lines of receives (grpc_channel_asks.cc).
   void Enter(FetchOp* op);

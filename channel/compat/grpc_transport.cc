@@ -18,7 +18,7 @@ GrpcTransport::GrpcTransport(const TransportContext& context, const GrpcParts& p
         return options;
       }()) {}
 
-std::unique_ptr<Channel> GrpcTransport::MakeChannel(const std::string& peer, PathUser*) {
+std::unique_ptr<Channel> GrpcTransport::MakeChannel(const std::string& peer, ChannelUser*) {
   return std::make_unique<GrpcChannel>(peer, parts_.peers, parts_.signer, parts_.events, poller_,
                                        options_);
 }

@@ -28,8 +28,7 @@ class GrpcTransport final : public Transport {
                 GrpcChannelOptions options);
 
   const std::string& name() const override { return name_; }
-  bool brings_any_size() const override { return true; }
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, ChannelUser* user) override;
   void View(const std::string& peer, std::vector<PathView>* views) const override;
   void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;

@@ -99,7 +99,7 @@ bool TakePacket(const Packet& packet, std::vector<OwnedFd> descriptors, absl::st
                 uint64_t layout, std::vector<OfferedChunk>* chunks) {
   const absl::string_view its_token(reinterpret_cast<const char*>(packet.token), kTokenBytes);
   if (packet.magic != kMailMagic || absl::BytesToHexString(its_token) != token ||
-      packet.count > kChunksPerPacket || packet.layout != layout ||
+      packet.count == 0 || packet.count > kChunksPerPacket || packet.layout != layout ||
       packet.first != chunks->size() || chunks->size() + packet.count > kMostChunks) {
     return false;
   }

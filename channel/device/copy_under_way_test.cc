@@ -16,11 +16,11 @@
 #include "channel/device/chunk_mail.h"
 #include "channel/device/device_engine.h"
 #include "channel/device/device_fetcher.h"
-#include "gpu/expandable_range.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/device_handover.h"
+#include "tests/doubles/cuda/expandable_range.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 namespace {
@@ -68,7 +68,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
   void SetUp() override {
     fake_ = LoadFakeCuda();
     ASSERT_NE(fake_, nullptr);
-    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    driver_ = *CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     gpu_ = *Gpu::Open(driver_.get(), 0);
     other_ = *Gpu::Open(driver_.get(), 1);
     engine_ = *DeviceEngine::Open(&poller_, gpu_.get(), DeviceEngineOptions());

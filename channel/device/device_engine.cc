@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "channel/device/device_selections.h"
 
 namespace tryst {
 namespace {
@@ -27,13 +29,31 @@ class DeviceEngine::BlockStorage final : public Storage {
         block_(block),
         stream_(stream) {}
   const GpuEvent* last_use() const { return block_->last_use(); }
+  void SetUsedUntil(std::shared_ptr<const GpuEvent> event) { used_until_ = std::move(event); }
 
  private:
-  ~BlockStorage() override { pool_->Give(block_, stream_); }
+  ~BlockStorage() override {
+    if (used_until_ != nullptr) FollowUse();
+    pool_->Give(block_, stream_);
+  }
+  // Has the stream, and with it whoever gets the memory next, wait for the last use.
+  void FollowUse() {
+    const Gpu* const gpu = pool_->gpu();
+    for (;;) {
+      const absl::StatusOr<bool> over = used_until_->Done();
+      if (!over.ok() || *over) return;
+      if (gpu->Use().ok() &&
+          gpu->calls().cuStreamWaitEvent(stream_, used_until_->get(), 0) == cuda::kSuccess) {
+        return;
+      }
+      std::this_thread::yield();  // The driver has no memory for now.
+    }
+  }
 
   DevicePool* const pool_;
   DevicePool::Block* const block_;
   const cuda::Stream stream_;
+  std::shared_ptr<const GpuEvent> used_until_;
 };
 
 DeviceEngine::DeviceEngine(Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options)
@@ -59,6 +79,9 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
   auto copier = Copier::Create(gpu, static_cast<uint64_t>(options.standby_us) * 1000);
   if (!copier.ok()) return copier.status();
   engine->copier_ = *std::move(copier);
+  auto stream = gpu->MakeStream();
+  if (!stream.ok()) return stream.status();
+  engine->selections_ = std::make_unique<DeviceSelections>(engine.get(), *std::move(stream));
   if (options.arena != nullptr) {
     // The arena's: it lasts as long as any mapping, which may be longer than we do.
     engine->segments_ = std::static_pointer_cast<PeerSegments>(options.arena->peer_watcher());
@@ -153,6 +176,20 @@ bool DeviceEngine::CopySmall(void* to, const void* from, uint64_t bytes, const G
   quiet_since_ns_ = 0;
   if (!stands) poller_->FlushThisTurn(this);
   return stands;
+}
+
+void DeviceEngine::CopyMany(absl::Span<const GatherPiece> pieces, Copier::Done done) {
+  copier_->StartMany(pieces, std::move(done));
+  quiet_since_ns_ = 0;
+}
+
+void DeviceEngine::CopyStrided(const StridedRuns& runs, Copier::Done done) {
+  copier_->StartStrided(runs, std::move(done));
+  quiet_since_ns_ = 0;
+}
+
+bool DeviceEngine::idle() const {
+  return selections_->idle() && copier_->idle() && serve_.line.empty() && fetch_.line.empty();
 }
 
 void DeviceEngine::Flush() {
@@ -357,6 +394,12 @@ const GpuEvent* LastUse(const Tensor& tensor) {
   return block != nullptr ? block->last_use() : nullptr;
 }
 
+void UsedUntil(const Tensor& tensor, std::shared_ptr<const GpuEvent> event) {
+  auto* block = dynamic_cast<DeviceEngine::BlockStorage*>(tensor.storage().get());
+  TRYST_CHECK(block != nullptr);
+  block->SetUsedUntil(std::move(event));
+}
+
 // ---- GpuContext ----
 
 absl::StatusOr<std::shared_ptr<GpuContext>> GpuContext::Make(DeviceEngine* engine,
@@ -373,15 +416,10 @@ absl::StatusOr<Tensor> GpuContext::Allocate(DType dtype, const TensorShape& shap
   return engine_->Allocate(dtype, shape, stream_);
 }
 
+// The stream itself may be gone by now: what was sent may wait for long.
 void GpuContext::StartCopy(const Tensor& from, const Tensor& into,
                            absl::AnyInvocable<void(absl::Status) &&> done) {
-  auto after = engine_->Mark(stream_);
-  if (!after.ok()) {
-    engine_->poller()->PostFn(
-        [status = after.status(), done = std::move(done)]() mutable { std::move(done)(status); });
-    return;
-  }
-  engine_->StartCopy(from, into, *std::move(after), std::move(done));
+  engine_->StartCopy(from, into, moment_, std::move(done));
 }
 
 void GpuContext::WhenSent(const DeviceContext* receiver,
@@ -404,6 +442,33 @@ void GpuContext::WhenSent(const DeviceContext* receiver,
           std::move(fn)(std::move(there));
         });
   });
+}
+
+absl::StatusOr<SelectionCopier::Gathered> GpuContext::Gather(const Tensor& tensor,
+                                                             const Selection& selection,
+                                                             uint64_t bytes) {
+  Gathered gathered;
+  auto row = engine_->selections()->Gather(tensor, selection, bytes, stream_);
+  if (!row.ok()) return row.status();
+  gathered.tensor = *std::move(row);
+  auto sent = Make(engine_, stream_);
+  if (!sent.ok()) {
+    (void)engine_->gpu()->WaitFor(stream_);  // The row goes, and is written until then.
+    return sent.status();
+  }
+  UsedUntil(gathered.tensor, (*sent)->moment_);
+  gathered.context = *std::move(sent);
+  return gathered;
+}
+
+void GpuContext::StartScatter(const Tensor& dense, const Tensor& into, const Selection& selection,
+                              absl::AnyInvocable<void(absl::Status) &&> done) {
+  // Where a receive ends on the stream, the stream knows when `dense` is there.
+  absl::StatusOr<std::shared_ptr<const GpuEvent>> after = moment_;
+  if (complete_on_stream()) after = engine_->Mark(stream_);
+  if (!after.ok()) return std::move(done)(after.status());
+  engine_->selections()->StartScatter(dense, into, selection, stream_, *std::move(after),
+                                      std::move(done));
 }
 
 }  // namespace tryst

@@ -47,6 +47,11 @@ struct DeviceEngineOptions {
 // The event, if any, that the next writer of `tensor` must wait for, because the memory was used
 // before.
 const GpuEvent* LastUse(const Tensor& tensor);
+// The memory, which an engine has allocated, may be in use until `event`, null or recorded, also
+// when the last reference goes before. REQUIRES: nobody else has it yet.
+void UsedUntil(const Tensor& tensor, std::shared_ptr<const GpuEvent> event);
+
+class DeviceSelections;
 
 // One GPU on one poller: its copies, its memory for receives, its staging, and the memory that it
 // exports to other processes. Poller thread only, except where said otherwise. It outlives every
@@ -68,6 +73,9 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Copier::StartSmall().
   bool CopySmall(void* to, const void* from, uint64_t bytes, const GpuEvent* after,
                  const GpuEvent* and_after, Copier::Done done);
+  // Many copies within the GPU at once; see Copier::StartMany().
+  void CopyMany(absl::Span<const GatherPiece> pieces, Copier::Done done);
+  void CopyStrided(const StridedRuns& runs, Copier::Done done);
   Copier* copier() { return copier_.get(); }
   IpcExporter* exporter() { return &exporter_; }
   IpcMappings* mappings() { return &mappings_; }
@@ -87,7 +95,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   uint64_t WhenFetchSlot(WithSlot fn) { return WhenSlot(&fetch_, std::move(fn)); }
   // `fn` of this wait, which has not run, is dropped.
   void StopWaitingForSlot(uint64_t wait);
-  bool idle() const { return copier_->idle() && serve_.line.empty() && fetch_.line.empty(); }
+  bool idle() const;
   uint64_t slot_bytes() const { return options_.slot_bytes; }
 
   // ---- Any thread ----
@@ -107,9 +115,11 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   absl::StatusOr<std::shared_ptr<const GpuEvent>> Mark(cuda::Stream stream);
 
   CopierCounters counters() const { return copier_->counters(); }
+  DeviceSelections* selections() const { return selections_.get(); }
 
  private:
   friend const GpuEvent* LastUse(const Tensor& tensor);
+  friend void UsedUntil(const Tensor& tensor, std::shared_ptr<const GpuEvent> event);
   class BlockStorage;
   struct StagedCopy;
   struct SlotLine {
@@ -137,6 +147,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   const DeviceEngineOptions options_;
   std::unique_ptr<Copier> copier_;
   DevicePool pool_;
+  std::unique_ptr<DeviceSelections> selections_;
   IpcExporter exporter_;
   IpcMappings mappings_;
   std::shared_ptr<PeerSegments> segments_;  // Null: no arena.
@@ -163,7 +174,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
 //   Send: the moment after the work that fills the tensor was queued. Bytes are read once the
 //     stream is there; the host does not wait.
 //   Receive: the moment after the last work that uses the destination was queued.
-class GpuContext final : public DeviceContext {
+class GpuContext final : public DeviceContext, private SelectionCopier {
  public:
   struct Options {
     // A receive ends as soon as `stream` is made to wait for the bytes, which come later. Only work
@@ -192,8 +203,14 @@ class GpuContext final : public DeviceContext {
                  absl::AnyInvocable<void(absl::Status) &&> done) override;
   void WhenSent(const DeviceContext* receiver,
                 absl::AnyInvocable<void(absl::Status) &&> fn) override;
+  SelectionCopier* selection_copier() override { return this; }
 
  private:
+  absl::StatusOr<Gathered> Gather(const Tensor& tensor, const Selection& selection,
+                                  uint64_t bytes) override;
+  void StartScatter(const Tensor& dense, const Tensor& into, const Selection& selection,
+                    absl::AnyInvocable<void(absl::Status) &&> done) override;
+
   GpuContext(DeviceEngine* engine, cuda::Stream stream, Options options,
              std::shared_ptr<const GpuEvent> moment)
       : engine_(engine), stream_(stream), options_(options), moment_(std::move(moment)) {}

@@ -243,8 +243,7 @@ void DeviceFetcher::Op::EndIfDone() {
   // The caller first, because the producer can wait.
   Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);
   if (manifest.transfer != 0 && status_.ok() && !is_view_) {
-    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "done"), Tensor(),
-                       [](absl::Status, const Tensor&) {});
+    owner_->LetGo(key, manifest.transfer, "done", [] {});
   }
   DeviceFetcher* const owner = owner_;
   const std::unique_ptr<Op> ended = std::move(*self);

@@ -19,16 +19,20 @@ DeviceFetcher::DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetch
     : poller_(poller),
       fetcher_(fetcher),
       options_(options),
-      lines_([this](int64_t step, const TensorKey& key, uint64_t transfer,
-                    absl::AnyInvocable<void() &&> done) {
-        FetchAside(step, TransferKey(key, transfer, "back"), Tensor(),
-                   [done = std::move(done)](const absl::Status&, const Tensor&) mutable {
-                     std::move(done)();
-                   });
+      lines_([this](const TensorKey& key, uint64_t transfer, absl::AnyInvocable<void() &&> heard) {
+        LetGo(key, transfer, "back", std::move(heard));
       }),
       ways_(poller, options.direct_again_ms, Aside()),
       views_(poller, options.view_renewal_ms, Aside()),
       deliver_timer_(this) {}
+
+void DeviceFetcher::LetGo(const TensorKey& key, uint64_t transfer, const char* how,
+                          absl::AnyInvocable<void() &&> heard) {
+  FetchAside(kNoStep, TransferKey(key, transfer, how), Tensor(),
+             [heard = std::move(heard)](const absl::Status&, const Tensor&) mutable {
+               std::move(heard)();
+             });
+}
 
 ProvedWays::AsideFn DeviceFetcher::Aside() {
   return [this](int64_t step, const absl::StatusOr<TensorKey>& key, Tensor into,

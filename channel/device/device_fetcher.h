@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <list>
 #include <memory>
 #include <string>
@@ -87,6 +88,11 @@ class DeviceFetcher final : public TensorFetcher {
   // Fetches something beside the tensor itself, such as a chunk or a probe.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
                   absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
+  // Tells the producer that it need not keep a tensor any longer: "done", or "back". Of no step, so
+  // that a step whose end comes at once does not keep the producer from hearing it.
+  static constexpr int64_t kNoStep = std::numeric_limits<int64_t>::min();
+  void LetGo(const TensorKey& key, uint64_t transfer, const char* how,
+             absl::AnyInvocable<void() &&> heard);
   ProvedWays::AsideFn Aside();
   bool InThisProcess(const DeviceManifest& manifest) const {
     return manifest.host == host_ && manifest.process == process_;

@@ -14,14 +14,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "channel/arena/arena.h"
-#include "channel/crc32c.h"
 #include "channel/device/device_engine.h"
 #include "channel/device/peer_segments.h"
 #include "channel/device/staging_pool.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/cancellation.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 namespace {
@@ -35,14 +35,21 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
     waiting.emplace(std::string(key.edge()), std::move(done));
+    steps[std::string(key.edge())] = step;
     destination = args.destination;
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {
     ++manys;
   }
-  void AbortStep(int64_t, const absl::Status&) override {}
+  void AbortStep(int64_t step, const absl::Status& why) override {
+    std::vector<std::string> ended;
+    for (const auto& one : waiting) {
+      if (steps[one.first] == step) ended.push_back(one.first);
+    }
+    for (const std::string& edge : ended) Answer(edge, why);
+  }
   // Answers the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {
@@ -55,6 +62,7 @@ class HeldFetcher final : public TensorFetcher {
     ADD_FAILURE() << "nobody asked for " << end;
   }
   std::multimap<std::string, DoneFn> waiting;
+  std::map<std::string, int64_t> steps;
   Tensor destination;  // The last fetch has it.
   int manys = 0;
 };
@@ -85,7 +93,7 @@ class DeviceFetcherTest : public ::testing::Test {
   const std::string kInto = absl::StrCat("|into|", static_cast<int>(DType::kUint8), "|64");
 
   void SetUp() override {
-    auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
+    auto driver = CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     gpu_ = *Gpu::Open(driver_.get(), 0);
@@ -219,6 +227,28 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   EXPECT_FALSE(tensor_.valid()) << "its bytes are nobody's";
 }
 
+// As a program does that has what it wants.
+TEST_F(DeviceFetcherTest, AStepThatEndsAtOnceLeavesNothingWithTheProducer) {
+  FetchUntilTheProbe(RecvArgs(), "a");
+  channel_.Answer(kProbe, absl::UnavailableError("no probe"));
+  poller_.Turn();
+  channel_.Answer("|chunk|0", absl::OkStatus(), *Tensor::Allocate(DType::kUint8, {kBytes}));
+  for (int i = 0; i < 1000 && ended_ == 0; ++i) poller_.Turn();
+  ASSERT_TRUE(status_.ok()) << status_;
+  const auto end_step = [this] {
+    fetcher_->AbortStep(1, absl::AbortedError("the step is over"));
+    channel_.AbortStep(1, absl::AbortedError("the step is over"));
+    poller_.Turn();
+  };
+  end_step();
+  EXPECT_TRUE(Asked("a|device|7|done"));
+  FetchUntilTheProbe(RecvArgs(), "b");
+  EXPECT_EQ(ended_, 1);
+  end_step();
+  EXPECT_TRUE(absl::IsAborted(status_)) << status_;
+  EXPECT_TRUE(Asked("b|device|7|back"));
+}
+
 // A proof by one channel says nothing of the next one, which has no such way.
 TEST_F(DeviceFetcherTest, WhatTheNicsNoLongerBringIsStaged) {
   DeviceFetcherOptions options;
@@ -299,6 +329,72 @@ TEST_F(DeviceFetcherTest, AnEngineNeedsASlotOfEachKind) {
     options.fetch_slots = fetch_slots;
     EXPECT_EQ(DeviceEngine::Open(&poller_, gpu_.get(), options).ok(), fetch_slots > 0);
   }
+}
+
+TEST_F(DeviceFetcherTest, ServingAndFetchingHaveSlotsOfTheirOwn) {
+  DeviceEngineOptions options;
+  options.slot_bytes = 4096;
+  options.serve_slots = 1;
+  options.fetch_slots = 2;
+  options.arena = Arena::Make(ArenaOptions());
+  const auto engine = DeviceEngine::Open(&poller_, gpu_.get(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<StorageRef> served, fetched;
+  for (int i = 0; i < 3; ++i) {
+    (*engine)->WhenServeSlot([&](StorageRef slot) { served.push_back(std::move(slot)); });
+    (*engine)->WhenFetchSlot([&](StorageRef slot) { fetched.push_back(std::move(slot)); });
+  }
+  ASSERT_EQ(served.size(), 1u);
+  ASSERT_EQ(fetched.size(), 2u);
+  EXPECT_EQ(served[0]->space().kind, MemorySpace::Kind::kShared) << "peers read it";
+  EXPECT_NE(fetched[0]->space().kind, MemorySpace::Kind::kShared);
+  // Who waits gets them, and the poller has heard of all before the engine goes.
+  for (int i = 0; i < 3; ++i, poller_.Turn()) {
+    served.clear();
+    fetched.clear();
+  }
+}
+
+// It lies in a slot of the producer's, which no copy of ours may hold.
+TEST_F(DeviceFetcherTest, WhatCameInSharedMemoryIsCopiedOutOfItAtOnce) {
+  const auto arena = Arena::Make(ArenaOptions());
+  DeviceManifest manifest = InAnotherProcess();
+  manifest.transfer = 0;
+  manifest.inside = true;
+  auto answer = arena->AllocateTensor(DType::kUint8, {int64_t{DeviceManifest::kBytes} + kBytes});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EncodeManifest(manifest, static_cast<uint8_t*>(answer->mutable_data()));
+  memset(static_cast<char*>(answer->mutable_data()) + DeviceManifest::kBytes, 7, kBytes);
+  fetcher_->Fetch(1, Key("a"), IntoMemory(RecvArgs()), [this](Received&& received) {
+    ++ended_;
+    status_ = std::move(received.status);
+  });
+  poller_.Turn();
+  channel_.Answer(kInto, absl::OkStatus(), *std::move(answer));
+  answer = Tensor();
+  for (int i = 0; i < 1000 && ended_ == 0; ++i) poller_.Turn();
+  ASSERT_TRUE(ended_ == 1 && status_.ok()) << status_;
+  char bytes[kBytes];
+  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+  EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 7));
+}
+
+TEST_F(DeviceFetcherTest, WithoutMemoryForATensorItStaysTheProducers) {
+  RecvArgs args;
+  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
+    ++ended_;
+    status_ = std::move(received.status);
+  });
+  poller_.Turn();
+  LoadFakeCuda()->fail("cuMemAlloc_v2", cuda::kOutOfMemory, 2, 0);
+  ASSERT_EQ(channel_.waiting.size(), 1u);
+  const std::string asked = channel_.waiting.begin()->first;
+  AnswerWith(asked, InAnotherProcess());
+  LoadFakeCuda()->fail("cuMemAlloc_v2", cuda::kOutOfMemory, 0, 0);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kResourceExhausted) << status_;
+  EXPECT_TRUE(Asked("a|device|7|back"));
 }
 
 TEST_F(DeviceFetcherTest, APeersSegmentIsReachedToItsLastByte) {
@@ -387,6 +483,64 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
   EXPECT_NE(fetcher_->Explain().find("a test of reading its GPU memory got wrong bytes"),
             std::string::npos)
       << fetcher_->Explain();
+}
+
+// The producer keeps the memory until it hears of it.
+TEST_F(DeviceFetcherTest, WhoDropsAViewTellsItsProducer) {
+  const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  const Heir producer;
+  DeviceManifest manifest = InAnotherProcess();
+  manifest.address = memory_.address();
+  manifest.reference = producer.Export(*ours);
+  uint8_t bytes[kBytes];
+  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+  manifest.digest = Crc32c(0, bytes, kBytes);
+  RecvArgs args;
+  args.by_reference = true;
+  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
+    ++ended_;
+    status_ = std::move(received.status);
+    tensor_ = std::move(received.tensor);
+  });
+  poller_.Turn();
+  ASSERT_EQ(channel_.waiting.size(), 1u);
+  AnswerWith(channel_.waiting.begin()->first, manifest);
+  AnswerWith(kProbe, manifest);
+  for (int i = 0; i < 1000 && ended_ == 0; ++i) {
+    poller_.Turn();
+    usleep(1000);
+  }
+  ASSERT_EQ(ended_, 1);
+  ASSERT_TRUE(status_.ok()) << status_ << fetcher_->Explain();
+  EXPECT_EQ(fetcher_->counters().views, 1u);
+  EXPECT_FALSE(Asked("a|device|7|done"));
+  tensor_ = Tensor();
+  TurnUntilAsked("a|device|7|done");
+}
+
+// They follow each other so closely that the next is expected.
+TEST_F(DeviceFetcherTest, BlocksStandByForTheWiderCopiesToo) {
+  constexpr uint64_t kWide = Standby::kMostBytes + 1;
+  auto from = DeviceMemory::Allocate(gpu_.get(), kWide);
+  auto into = DeviceMemory::Allocate(gpu_.get(), kWide);
+  ASSERT_TRUE(from.ok() && into.ok());
+  const GpuStream asked = *gpu_->MakeStream();
+  int begun = 0, done = 0;
+  bool stood = false;
+  while (begun < 20 && !stood) {
+    ++begun;
+    stood = engine_->CopySmall(reinterpret_cast<void*>(into->address()),
+                               reinterpret_cast<const void*>(from->address()), kWide, nullptr,
+                               nullptr, [&](const absl::Status&) { ++done; });
+    poller_.Turn();
+    // The pretended device goes on when it is called: the copy may end, and the kernel begins.
+    for (int i = 0; i < 8; ++i) (void)gpu_->IsIdle(asked.get());
+  }
+  for (int turn = 0; turn < 100'000 && done < begun; ++turn) poller_.Turn();
+  EXPECT_EQ(done, begun);
+  EXPECT_TRUE(stood);
 }
 
 class LimitedDeviceFetcherTest : public DeviceFetcherTest {

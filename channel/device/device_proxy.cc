@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/device/device_selections.h"
 
 namespace tryst {
 
@@ -67,6 +68,7 @@ DeviceEngine* DeviceProxy::engine(int ordinal) const {
 absl::Status DeviceProxy::Stop(absl::Duration timeout) {
   const Clock& clock = poller_->clock();
   const Deadline until = Deadline::After(clock, timeout);
+  for (auto& engine : engines_) engine->selections()->Close();
   while (!stopped_) {
     poller_->RunAndWait([this] {
       source_->Close();

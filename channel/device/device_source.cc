@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/log.h"
-#include "channel/crc32c.h"
 #include "channel/device/chunk_mail.h"
 
 namespace tryst {
@@ -35,9 +35,9 @@ absl::StatusOr<Tensor> ManifestTensor(const DeviceManifest& manifest, uint64_t m
 DeviceSource::DeviceSource(Poller* poller, TensorSource* source, std::vector<DeviceEngine*> engines,
                            DeviceSourceOptions options)
     : poller_(poller),
-      source_(source),
       on_host_(source),
       engines_(std::move(engines)),
+      source_(engines_.empty() ? &on_host_ : source),
       options_(options),
       random_(options.seed),
       lease_timer_(this) {
@@ -77,6 +77,11 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const RecvArgs& a
   const DeviceAsk ask = key.empty() ? DeviceAsk() : ParseDeviceAsk(key);
   if (ask.kind == DeviceAsk::Kind::kNone) return on_host_.Take(step_id, key, args, std::move(done));
   TakeForAsker(step_id, key, ask, args, std::move(done));
+}
+
+bool DeviceSource::MayTake(const TensorKey& key) const {
+  return !key.empty() && ParseDeviceAsk(key).kind == DeviceAsk::Kind::kNone &&
+         on_host_.MayTake(key);
 }
 
 // On the poller's thread, behind give-backs: a manifest could otherwise take a tensor that was sent
@@ -143,17 +148,12 @@ void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Rec
   TRYST_CHECK(manifest.ok()) << manifest.status();
   if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
   // A copy, because the tensor may wait long in the table, and its staging slot must not.
-  auto inside = Tensor::Allocate(manifest->dtype, manifest->shape);
-  if (inside.ok() && manifest->bytes > 0) {
-    memcpy(inside->mutable_data(), taken.tensor.data_as<char>() + DeviceManifest::kBytes,
+  Tensor inside = *Tensor::Allocate(manifest->dtype, manifest->shape);
+  if (manifest->bytes > 0) {
+    memcpy(inside.mutable_data(), taken.tensor.data_as<char>() + DeviceManifest::kBytes,
            manifest->bytes);
-  } else if (!inside.ok()) {
-    inside = Tensor::FromStorage(taken.tensor.storage(),
-                                 taken.tensor.storage_offset() + DeviceManifest::kBytes,
-                                 manifest->dtype, manifest->shape);
-    TRYST_CHECK(inside.ok()) << inside.status();
   }
-  taken.tensor = *std::move(inside);
+  taken.tensor = std::move(inside);
   source_->GiveBack(step_id, plain, std::move(taken));
 }
 
@@ -493,7 +493,6 @@ void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, DoneFn done) {
     return End(std::move(done),
                absl::UnimplementedError("the producer does not let this tensor be read in place"));
   }
-  ++counters_.whole;
   const Tensor bytes = BytesOf(tensor.storage(), tensor.storage_offset(), tensor.bytes());
   EngineOf(tensor)->copier()->WhenThere(
       static_cast<GpuContext*>(transfer->taken.send_context.get())->moment(),

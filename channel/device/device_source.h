@@ -32,7 +32,6 @@ struct DeviceSourceCounters {
   uint64_t chunks = 0;
   uint64_t handed_on = 0;   // Chunks of virtual memory that consumers were given to map.
   uint64_t not_shared = 0;  // Tensors for this host whose memory cannot be shared.
-  uint64_t whole = 0;       // Tensors that a NIC read where they lie.
   uint64_t bytes_staged = 0;
   uint64_t expired = 0;  // Leases that ran out: the consumer died or was cut off.
 };
@@ -40,17 +39,22 @@ struct DeviceSourceCounters {
 // The producer's end of the device proxy, through which peers take all tensors of this worker. With
 // an ordinary key they get them in host memory (HostSource). For a key that asks (manifest.h) a
 // tensor is described, and then sent in chunks or read by the consumer itself, while a lease keeps
-// it.
+// it. A worker without GPUs has one, too: its peers may have some.
 //
-// Take() and GiveBack() are thread-safe; the rest is for the poller thread only.
+// Take() and what is beside it are thread-safe; the rest is for the poller thread only.
 class DeviceSource final : public TensorSource {
  public:
-  // The arguments outlive it. `engines` may be empty: then there are no device tensors.
+  // The arguments outlive it. `engines` may be empty: then all tensors are host tensors, or copied
+  // to the host by the context that their sender gave.
   DeviceSource(Poller* poller, TensorSource* source, std::vector<DeviceEngine*> engines,
                DeviceSourceOptions options);
   ~DeviceSource() override;  // REQUIRES: closed, and no Take runs.
 
   void Take(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn done) override;
+  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Received* taken) override {
+    return on_host_.TakeHere(step_id, key, place, taken);
+  }
+  bool MayTake(const TensorKey& key) const override;
   // A chunk is dropped, because whoever has the manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
@@ -137,9 +141,9 @@ class DeviceSource final : public TensorSource {
   Transfer* Find(const TensorKey& key, uint64_t id);
 
   Poller* const poller_;
-  TensorSource* const source_;
-  HostSource on_host_;  // Has the same tensors.
+  HostSource on_host_;
   const std::vector<DeviceEngine*> engines_;
+  TensorSource* const source_;  // What who asks gets: has the same tensors.
   const DeviceSourceOptions options_;
   const uint64_t host_ = ThisHost();
   const uint64_t process_ = ThisProcess();

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "gpu/device_memory.h"
 #include "gpu/pinned_memory.h"
 #include "verbs/ibv/peer_memory.h"

@@ -55,7 +55,7 @@ void FetchLines::GoOn(FetchLine* line) {
 
 void FetchLines::GiveBack(FetchLine* line, uint64_t transfer) {
   line->gives_back = true;
-  give_back_(line->step, line->key, transfer, [this, line] {
+  give_back_(line->key, transfer, [this, line] {
     line->gives_back = false;
     GoOn(line);
   });

@@ -41,7 +41,7 @@ class FetchLines {
  public:
   // Tells the producer to put the tensor of a transfer back in its place, and runs `done` once it
   // has, or cannot be reached; not inside the call.
-  using GiveBackFn = absl::AnyInvocable<void(int64_t step, const TensorKey& key, uint64_t transfer,
+  using GiveBackFn = absl::AnyInvocable<void(const TensorKey& key, uint64_t transfer,
                                              absl::AnyInvocable<void() &&> done)>;
 
   explicit FetchLines(GiveBackFn give_back) : give_back_(std::move(give_back)) {}

@@ -45,7 +45,7 @@ class FetchLinesTest : public ::testing::Test {
   const DeviceManifest met_ = Transfer(7);
   std::vector<std::pair<uint64_t, absl::AnyInvocable<void() &&>>> given_back_;
   FetchLines lines_{
-      [this](int64_t, const TensorKey&, uint64_t transfer, absl::AnyInvocable<void() &&> done) {
+      [this](const TensorKey&, uint64_t transfer, absl::AnyInvocable<void() &&> done) {
         given_back_.emplace_back(transfer, std::move(done));
       }};
 };

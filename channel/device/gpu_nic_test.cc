@@ -12,9 +12,9 @@
 
 #include "channel/device/gdr_check.h"
 #include "gmock/gmock.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
-#include "verbs/ibv/fake_ibv.h"
+#include "tests/doubles/cuda/fake_cuda.h"
+#include "tests/doubles/ibv/fake_ibv.h"
 #include "verbs/ibv/ibv_nic.h"
 
 // The boundary between a GPU's driver and a NIC's: both are pretend ones, and each argument
@@ -125,7 +125,7 @@ class GpuNicTest : public ::testing::Test {
   GpuNic* Wrap() {
     wrapped_.reset();
     gpu_.reset();
-    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    driver_ = *CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     gpu_ = *Gpu::Open(driver_.get(), 0);
     IbvNicOptions options;
     options.calls = ibv_.Calls();
@@ -292,7 +292,7 @@ TEST_F(GpuNicTest, WhatPassesTheTableButReadsOldBytesIsFlushed) {
 // A completion queue with one queue pair on it, and a writable region of the GPU.
 class FlushTest : public GpuNicTest {
  protected:
-  void Open() {
+  void Open(uint8_t port = 1) {
     Wrap();
     ASSERT_EQ(Reach().way, DirectWay::kDmaBuf) << Reach().ToText();
     pairs_before_ = ibv_.queue_pairs().size();
@@ -301,6 +301,7 @@ class FlushTest : public GpuNicTest {
     options.completions = queue_.get();
     options.send_depth = 4;
     options.receive_depth = 8;
+    options.port = port;
     pair_ = *wrapped_->CreateQueuePair(options);
     const std::vector<ReceiveWork> receives(8);
     ASSERT_TRUE(pair_->Connect(pair_->LocalAddress()).ok());
@@ -400,6 +401,17 @@ TEST_F(FlushTest, WhatLandedIsShownOnceItWasFlushed) {
   EXPECT_THAT(wrapped_->Explain(), HasSubstr("flushes by mlx5_0: 2, "));
 }
 
+TEST_F(FlushTest, TheLoopBackQueuePairIsOfAPortThatIsUp) {
+  device_.attributes.phys_port_cnt = 2;
+  device_.ports.push_back(device_.ports[0]);
+  device_.ports[0].attributes.state = IBV_PORT_DOWN;
+  Open(2);
+  const auto pairs = ibv_.queue_pairs();
+  ASSERT_EQ(pairs.size(), pairs_before_ + 3);
+  EXPECT_EQ(pairs[pairs_before_]->modified[0].port_num, 2);
+  EXPECT_EQ(pairs[pairs_before_ + 1]->modified[0].port_num, 2);
+}
+
 TEST_F(FlushTest, NobodyWaitsWhereNoPeerCanWriteAGpu) {
   Open();
   Arrive(1);
@@ -466,7 +478,7 @@ TEST_F(FlushTest, EveryNicFlushesForItself) {
 
 TEST_F(GpuNicTest, TheCheckShowsEachPairWithItsFigures) {
   GdrCheckOptions options;
-  options.cuda_library = "gpu/libfake_cuda.so";
+  options.cuda_library = "tests/doubles/cuda/libfake_cuda.so";
   options.ibv = ibv_.Calls();
   options.direct = direct_;
   auto findings = CheckGdr(options);
@@ -505,7 +517,7 @@ TEST_F(GpuNicTest, TheCheckSaysWhatCouldNotBeMeasured) {
       return nullptr;
     };
     GdrCheckOptions options;
-    options.cuda_library = "gpu/libfake_cuda.so";
+    options.cuda_library = "tests/doubles/cuda/libfake_cuda.so";
     options.ibv = calls;
     options.direct = direct_;
     const auto findings = CheckGdr(options);
@@ -523,7 +535,7 @@ TEST_F(GpuNicTest, TheCheckSaysWhatTheMachineLacks) {
   options.cuda_library = "libno_such_driver.so";
   EXPECT_THAT(std::string(CheckGdr(options).status().message()),
               StartsWith("the CUDA driver cannot be loaded"));
-  options.cuda_library = "gpu/libfake_cuda.so";
+  options.cuda_library = "tests/doubles/cuda/libfake_cuda.so";
   FakeIbv none;
   options.ibv = none.Calls();
   EXPECT_THAT(std::string(CheckGdr(options).status().message()),

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/crc32c.h"
 #include "base/log.h"
-#include "channel/crc32c.h"
 #include "channel/signing/caller.h"
 
 namespace tryst {

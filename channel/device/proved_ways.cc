@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/log.h"
-#include "channel/crc32c.h"
 
 namespace tryst {
 namespace {

@@ -52,12 +52,6 @@ grpc::ByteBuffer OutgoingBytes::Take() {
   return message;
 }
 
-GrpcPipe::Event::Event() : fd_(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-
-GrpcPipe::Event::~Event() {
-  if (fd_ >= 0) close(fd_);
-}
-
 class GrpcPipe::Held final : public SoftPipe {
  public:
   explicit Held(std::shared_ptr<GrpcPipe> pipe) : pipe_(std::move(pipe)) {}
@@ -73,7 +67,7 @@ class GrpcPipe::Held final : public SoftPipe {
   void EndSending() override { pipe_->EndSending(); }
   size_t unsent() const override { return pipe_->unsent(); }
   bool Quiet() override { return pipe_->Quiet(); }
-  int event_fd() const override { return pipe_->event_.fd(); }
+  int event_fd() const override { return pipe_->event_.get(); }
 
  private:
   const std::shared_ptr<GrpcPipe> pipe_;
@@ -81,9 +75,14 @@ class GrpcPipe::Held final : public SoftPipe {
 
 std::unique_ptr<SoftPipe> GrpcPipe::Hold() { return std::make_unique<Held>(shared_from_this()); }
 
-bool GrpcPipe::idle() const {
+bool GrpcPipe::MakeEvent() {
+  event_ = Fd(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  return event_.valid();
+}
+
+bool GrpcPipe::over() const {
   MutexLock lock(&mu_);
-  return self_ == nullptr || (left_ && !writing_ && unsent_.empty());
+  return self_ == nullptr;
 }
 
 void GrpcPipe::Seal(const std::string& token, const std::string& statement, bool calls) {
@@ -226,6 +225,7 @@ void GrpcPipe::Leave() {
   {
     MutexLock lock(&mu_);
     left_ = ends_sending_ = true;
+    NoSignal();  // It may still be watched.
     unread_.clear();
     unread_bytes_ = unread_at_ = 0;
     Next(&todo);
@@ -235,16 +235,16 @@ void GrpcPipe::Leave() {
 }
 
 void GrpcPipe::Signal() {
-  if (signaled_) return;
+  if (signaled_ || left_) return;
   signaled_ = true;
-  eventfd_write(event_.fd(), 1);
+  eventfd_write(event_.get(), 1);
 }
 
 void GrpcPipe::NoSignal() {
   if (!signaled_) return;
   signaled_ = false;
   eventfd_t ignored;
-  eventfd_read(event_.fd(), &ignored);
+  eventfd_read(event_.get(), &ignored);
 }
 
 // ---- The call ----

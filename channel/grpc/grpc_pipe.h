@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "channel/grpc/call_sealing.h"
 #include "channel/grpc/event_thread.h"
+#include "verbs/soft/socket.h"
 #include "verbs/soft/soft_pipe.h"
 
 namespace tryst {
@@ -65,12 +66,14 @@ class GrpcPipe : public std::enable_shared_from_this<GrpcPipe> {
 
   // ---- Any thread ----
   virtual void Cancel() = 0;  // Ends the call at once.
-  bool idle() const;          // Nothing that its user sent waits any more, and the user has left.
+  // The call has ended at both ends, or has not begun. Before that, what was sent may lie with the
+  // peer's gRPC, which drops it when the call is cancelled.
+  bool over() const;
 
  protected:
   explicit GrpcPipe(EventThread* events) : events_(events) {}
-  // No descriptor was left: the pipe must not be used.
-  bool has_event() const { return event_.valid(); }
+  // Call it before Open(). False: no descriptor was left, and the pipe must not be used.
+  bool MakeEvent();
   // Both directions are sealed from here on, but for what OpenWith() writes. Call it before that.
   void Seal(const std::string& token, const std::string& statement, bool calls);
 
@@ -122,20 +125,8 @@ class GrpcPipe : public std::enable_shared_from_this<GrpcPipe> {
   void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Owns an eventfd that is readable at first.
-  class Event {
-   public:
-    Event();
-    ~Event();
-    bool valid() const { return fd_ >= 0; }
-    int fd() const { return fd_; }
-
-   private:
-    const int fd_;
-  };
-
   EventThread* const events_;
-  const Event event_;
+  Fd event_;  // An eventfd, constant once it is made; readable at first.
   // Which looked for what comes last: it is the one to look again. Null: none has, or no poller.
   std::atomic<Poller*> poller_{nullptr};
   Step read_step_{this, &GrpcPipe::OnRead};

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "channel/grpc/byte_buffers.h"
@@ -78,12 +80,10 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
     doors_[++last_door_] = std::move(door);
     return last_door_;
   }
+  // The caller still has the door, whose pipes are left without our lock.
   void RemoveDoor(uint64_t number) {
-    std::shared_ptr<Door> door;  // Its pipes are left without the lock.
     MutexLock lock(&mu_);
-    const auto found = doors_.find(number);
-    door = std::move(found->second);
-    doors_.erase(found);
+    doors_.erase(number);
   }
   // Null: there is no such door.
   std::shared_ptr<Door> FindDoor(absl::string_view number) const {
@@ -126,13 +126,14 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
   }
   void AwaitCall();
   void Shutdown(absl::Duration most) {
-    const absl::Time until = absl::Now() + most;
-    for (; absl::Now() < until; absl::SleepFor(kLookAgain)) {
+    const SteadyClock clock;
+    const Deadline until = Deadline::After(clock, most);
+    for (; !until.Passed(clock.NowNs()); absl::SleepFor(kLookAgain)) {
       MutexLock lock(&mu_);
       closing_ = true;
-      bool all_sent = true;
-      for (const GrpcPipe* pipe : pipes_) all_sent &= pipe->idle();
-      if (all_sent) break;
+      const bool all_over = std::all_of(pipes_.begin(), pipes_.end(),
+                                        [](const GrpcPipe* pipe) { return pipe->over(); });
+      if (all_over) break;
     }
     MutexLock lock(&mu_);
     closing_ = true;
@@ -146,6 +147,10 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
     MutexLock lock(&mu_);
     return pipes_.size();
   }
+  // A call has come, and who makes it is not known yet: until NoteSpoken(). A stranger may open
+  // many and say nothing, so the oldest make room.
+  void NoteSilent(CalleePipe* pipe);
+  void NoteSpoken(CalleePipe* pipe);
   // A peer may keep a call open for ever. The oldest that nobody here uses make room.
   void NoteLeft(std::weak_ptr<GrpcPipe> pipe) {
     std::shared_ptr<GrpcPipe> oldest;
@@ -179,6 +184,7 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
   // Those of calls that gRPC is not done with, and of one that waits for a peer's.
   absl::flat_hash_set<GrpcPipe*> pipes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::weak_ptr<GrpcPipe>> left_ ABSL_GUARDED_BY(mu_);  // Ours, in that order.
+  std::deque<CalleePipe*> silent_ ABSL_GUARDED_BY(mu_);            // Likewise, peers'.
   absl::flat_hash_map<std::string, size_t> from_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mu_);
 
@@ -197,7 +203,7 @@ class GrpcPipes::CallerPipe final : public GrpcPipe {
 
   bool Start(std::shared_ptr<grpc::Channel> channel, const std::string& door) {
     const Parts& parts = state_->parts();
-    if (!has_event() || !state_->Enter(this)) return false;
+    if (!MakeEvent() || !state_->Enter(this)) return false;
     channel_ = std::move(channel);
     statement_ = parts.signer->Sign(peer_, kConverseMethod, door);
     context_.AddMetadata(kCallerMetadata, statement_);
@@ -259,9 +265,11 @@ class GrpcPipes::CalleePipe final : public GrpcPipe {
     if (!ok) return Forget();  // The server shuts down.
     called_.store(true);
     state_->AwaitCall();
+    state_->NoteSilent(this);
     stream_.Read(&first_, &first_step_);
   }
   void OnFirst(bool ok) {
+    state_->NoteSpoken(this);
     const absl::Status let_in = ok ? LetIn(BytesOf(first_)) : absl::CancelledError("");
     if (!let_in.ok()) stream_.Finish(ToGrpc(let_in), &refused_step_);
     if (let_in.ok()) Forget();
@@ -273,7 +281,7 @@ class GrpcPipes::CalleePipe final : public GrpcPipe {
     const absl::Status admitted = state_->Admit(caller->worker);
     if (!admitted.ok()) return admitted;
     worker_ = caller->worker;
-    if (!has_event()) {
+    if (!MakeEvent()) {
       return absl::ResourceExhaustedError(
           "this worker has no file descriptor left for a stream of tensors: raise its limit of "
           "open files (ulimit -n)");
@@ -319,6 +327,20 @@ class GrpcPipes::CalleePipe final : public GrpcPipe {
   size_t heard_bytes_ = 0;
   std::atomic<bool> called_{false};
 };
+
+void GrpcPipes::State::NoteSilent(CalleePipe* pipe) {
+  MutexLock lock(&mu_);
+  silent_.push_back(pipe);
+  if (silent_.size() <= kMostSilent) return;
+  silent_.front()->Cancel();
+  silent_.pop_front();
+}
+
+void GrpcPipes::State::NoteSpoken(CalleePipe* pipe) {
+  MutexLock lock(&mu_);
+  const auto found = std::find(silent_.begin(), silent_.end(), pipe);
+  if (found != silent_.end()) silent_.erase(found);
+}
 
 void GrpcPipes::State::AwaitCall() {
   auto pipe = std::make_shared<CalleePipe>(shared_from_this());

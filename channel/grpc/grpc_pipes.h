@@ -54,6 +54,8 @@ class GrpcPipes final : public SoftPipes {
   static constexpr size_t kMostWaiting = 64;
   // And calls of ours that we have left, and that their peers have not ended.
   static constexpr size_t kMostLeft = 64;
+  // And calls whose caller has not said yet who it is. None has a descriptor.
+  static constexpr size_t kMostSilent = 256;
   static constexpr size_t kHeardBytes = 1 << 20;
 
   explicit GrpcPipes(Parts parts);
@@ -65,7 +67,7 @@ class GrpcPipes final : public SoftPipes {
   // Serves calls. REQUIRES: the gRPC server has started. `queue` belongs to its builder, and an
   // EventThread turns it.
   void Start(grpc::ServerCompletionQueue* queue, NextCall next);
-  // Waits until what was sent is on its way, `most` at most, and ends all calls; none begins any
+  // Waits until the peers have what was sent, `most` at most, and ends all calls; none begins any
   // more. Idempotent.
   void Shutdown(absl::Duration most);
   // Waits for the last event of every call. REQUIRES: Shutdown(); the gRPC server, if there was

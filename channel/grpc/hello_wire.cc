@@ -1,6 +1,7 @@
 #include "channel/grpc/hello_wire.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "channel/signing/caller.h"
 #include "proto/transport.pb.h"
 
@@ -8,6 +9,8 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxNameBytes = 512;
+// Release 0.2.0 has no such paths: it refuses them, and goes on by calls, as a session cannot.
+constexpr char kPathPrefix[] = "link/";
 constexpr int kMaxQueuePairs = 256;
 constexpr size_t kMaxQueuePairBytes = 4096;
 constexpr size_t kMaxParameterBytes = 64 * 1024;
@@ -26,7 +29,8 @@ void HelloToProto(const Hello& hello, rpc::HelloRequest* out) {
   out->set_incarnation(hello.incarnation);
   out->set_started_us(static_cast<uint64_t>(hello.started_us));
   out->set_epoch(hello.epoch);
-  out->set_path(hello.path);
+  out->set_path(absl::StrCat(kPathPrefix, hello.path));
+  out->set_probes(hello.probes);
   for (const std::string& queue_pair : hello.queue_pairs) out->add_queue_pairs(queue_pair);
   out->set_parameters(hello.parameters);
 }
@@ -51,7 +55,8 @@ absl::StatusOr<Hello> HelloFromProto(const rpc::HelloRequest& in) {
   hello.incarnation = in.incarnation();
   hello.started_us = static_cast<int64_t>(in.started_us());
   hello.epoch = in.epoch();
-  hello.path = in.path();
+  hello.path = std::string(absl::StripPrefix(in.path(), kPathPrefix));
+  hello.probes = in.probes();
   for (const std::string& queue_pair : in.queue_pairs()) {
     if (queue_pair.size() > kMaxQueuePairBytes) {
       return TooLong("a queue pair (bytes)", queue_pair.size(), kMaxQueuePairBytes);

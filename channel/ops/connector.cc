@@ -37,8 +37,8 @@ const char* Connector::StateText() const {
       return "drains a broken connection";
     case State::kBackoff:
       return "pauses before it connects again";
-    case State::kFarewell:
-      return "is being left";
+    case State::kAsking:
+      return "fails; asks whether the peer is up";
     case State::kClosed:
       return "closed";
   }
@@ -48,7 +48,6 @@ const char* Connector::StateText() const {
 PathHealth Connector::Health() const {
   switch (state_) {
     case State::kIdle:
-    case State::kFarewell:
     case State::kClosed:
       return PathHealth::kIdle;
     case State::kHello:
@@ -58,6 +57,7 @@ PathHealth Connector::Health() const {
       return PathHealth::kWorking;
     case State::kDraining:
     case State::kBackoff:
+    case State::kAsking:
       return PathHealth::kFailing;
   }
   return PathHealth::kFailing;

@@ -44,7 +44,7 @@ class Connector {
     kOpen,      // It is connected and waits for nothing.
     kDraining,  // For the works of a broken link to complete.
     kBackoff,   // For the pause before the next attempt.
-    kFarewell,  // For the answer to our farewell.
+    kAsking,    // For the peer to say that it is up: then another path is tried.
     kClosed,
   };
   using AnswerFn = absl::AnyInvocable<void(absl::StatusOr<Hello>)>;
@@ -60,6 +60,11 @@ class Connector {
   void SetState(State state);
   const char* StateText() const;
   PathHealth Health() const;
+  // From now on hellos ask for this path.
+  void UsePath(const std::string& path, const std::string& open_text) {
+    options_.path = path;
+    options_.open_text = open_text;
+  }
   // "PEER over PATH: STATE since 12 ms, epoch 3"
   std::string Explain() const;
   void View(PathView* view) const;
@@ -99,7 +104,7 @@ class Connector {
 
   Poller* const poller_;
   Bootstrap* const bootstrap_;
-  const ConnectorOptions options_;
+  ConnectorOptions options_;
   const std::function<void()> on_timer_;
   State state_ = State::kIdle;
   int64_t since_ns_;

@@ -165,7 +165,7 @@ TEST_F(ConnectorTest, PeopleSeeWhatItDoesAndSinceWhen) {
       {State::kIdle, PathHealth::kIdle},        {State::kHello, PathHealth::kOpening},
       {State::kJoining, PathHealth::kOpening},  {State::kOpen, PathHealth::kWorking},
       {State::kDraining, PathHealth::kFailing}, {State::kBackoff, PathHealth::kFailing},
-      {State::kFarewell, PathHealth::kIdle},    {State::kClosed, PathHealth::kIdle}};
+      {State::kAsking, PathHealth::kFailing},   {State::kClosed, PathHealth::kIdle}};
   uint64_t epoch = 0;
   for (const auto& [state, health] : healths) {
     poller_.Turn();

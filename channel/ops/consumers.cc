@@ -16,8 +16,9 @@ constexpr int64_t kWaitNs = 1'000'000;  // After so long a hello that waits is h
 
 }  // namespace
 
-Consumers::Consumers(const TransportContext* context, uint32_t most, MakeFn make)
-    : context_(context), most_(most), make_(std::move(make)), next_session_(context->seed) {}
+Consumers::Consumers(Poller* poller, TensorSource* source, const ServeSessionOptions& options,
+                     uint32_t most, uint64_t seed)
+    : poller_(poller), source_(source), options_(options), most_(most), next_session_(seed) {}
 
 template <typename IsOver>
 void Consumers::End(IsOver is_over, const absl::Status& why) {
@@ -39,26 +40,33 @@ void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
           worker, " has restarted: this worker drops the requests of its earlier process")));
 }
 
-void Consumers::OnHello(const Hello& hello, HelloDone done) {
+void Consumers::OnHello(const Hello& hello, const ServeKind* kind, HelloDone done) {
   NotePeer(hello.worker, hello.incarnation);
   ServeSession* session = FindLiving(hello);
   if (session == nullptr) {
-    if (MustWait(hello, "", &done)) return;
-    if (serving_.size() >= most_ || closing_.size() >= most_) {
+    if (!hello.probes && MustWait(hello, kind, "", &done)) return;
+    const auto alike = std::count_if(serving_.begin(), serving_.end(), [&](const auto& one) {
+      return one->probes() == hello.probes;
+    });
+    if (static_cast<size_t>(alike) >= most_ || closing_.size() >= most_) {
       return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
           most_,
           " consumers are connected, which is the most that max_peers allows: raise max_peers")));
     }
     if (++next_session_ == 0) ++next_session_;
-    serving_.push_back(make_(hello, next_session_));
+    serving_.push_back(
+        std::make_unique<ServeSession>(poller_, source_, options_, hello, next_session_));
     session = serving_.back().get();
   }
-  session->OnHello(hello, std::move(done));
+  session->OnHello(hello, kind, std::move(done));
 }
 
 ServeSession* Consumers::FindLiving(const Hello& hello) const {
   for (const auto& session : serving_) {
-    if (session->closed() || session->consumer() != hello.worker) continue;
+    if (session->closed() || session->consumer() != hello.worker ||
+        session->probes() != hello.probes) {
+      continue;
+    }
     session->HearLast();
     if (!session->closed()) return session.get();
   }
@@ -72,17 +80,18 @@ void Consumers::OnFarewell(const Hello& hello, absl::string_view encoded, HelloD
   if (ServeSession* session = FindLiving(hello)) {
     return session->OnFarewell(hello, *farewell, std::move(done));
   }
-  if (MustWait(hello, encoded, &done)) return;
+  if (MustWait(hello, nullptr, encoded, &done)) return;
   // We know nothing of that connection, so nothing is kept; but the answer shows that we are up.
   Hello answer;
-  answer.worker = context_->self;
-  answer.incarnation = context_->incarnation;
+  answer.worker = options_.self;
+  answer.incarnation = options_.self_incarnation;
   answer.epoch = hello.epoch;
   answer.path = hello.path;
   std::move(done)(std::move(answer));
 }
 
-bool Consumers::MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done) {
+bool Consumers::MustWait(const Hello& hello, const ServeKind* kind, absl::string_view farewell,
+                         HelloDone* done) {
   End([](const ServeSession&) { return false; }, absl::OkStatus());  // Those that are closed.
   Reap();
   if (std::all_of(closing_.begin(), closing_.end(), [&](const auto& session) {
@@ -91,7 +100,7 @@ bool Consumers::MustWait(const Hello& hello, absl::string_view farewell, HelloDo
     return false;
   }
   TRYST_REACHED("rare: a hello waits for the takes of a session that is over");
-  Waiting one{hello, std::string(farewell), std::move(*done)};
+  Waiting one{hello, kind, std::string(farewell), std::move(*done)};
   for (Waiting& earlier : waiting_) {
     if (earlier.hello.worker != hello.worker) continue;
     std::swap(earlier, one);
@@ -100,7 +109,7 @@ bool Consumers::MustWait(const Hello& hello, absl::string_view farewell, HelloDo
   }
   waiting_.push_back(std::move(one));
   if (!wait_timer_.is_set()) {
-    context_->poller->SetTimer(&wait_timer_, context_->poller->now_ns() + kWaitNs);
+    poller_->SetTimer(&wait_timer_, poller_->now_ns() + kWaitNs);
   }
   return true;
 }
@@ -119,8 +128,8 @@ void Consumers::DropWaitingOfOthers(const std::string& worker, uint64_t incarnat
 
 void Consumers::HearWaiting() {
   for (Waiting& one : std::exchange(waiting_, {})) {
-    if (one.farewell.empty()) {
-      OnHello(one.hello, std::move(one.done));
+    if (one.kind != nullptr) {
+      OnHello(one.hello, one.kind, std::move(one.done));
     } else {
       OnFarewell(one.hello, one.farewell, std::move(one.done));
     }
@@ -131,6 +140,7 @@ void Consumers::Maintain() {
   End(
       [](const ServeSession& session) {
         if (!session.Abandoned()) return false;
+        if (session.probes()) return true;
         TRYST_LOG(Warning) << session.consumer()
                            << " did not connect again in time: this worker drops its requests";
         return true;
@@ -143,10 +153,9 @@ void Consumers::Maintain() {
 void Consumers::Reap() {
   for (auto& session : closing_) {
     if (!session->Drained()) continue;
-    counters_ += session->Counted();
     const size_t keys = session->told_keys();
     session.reset();
-    context_->poller->NoteBurstOver(keys);
+    poller_->NoteBurstOver(keys);
   }
   closing_.erase(std::remove(closing_.begin(), closing_.end(), nullptr), closing_.end());
 }
@@ -180,13 +189,6 @@ void Consumers::View(const std::string& peer, std::vector<PathView>* views) cons
 void Consumers::ListOps(LiveOps* ops) const {
   for (const auto& session : serving_) session->ListOps(ops);
   for (const auto& session : closing_) session->ListOps(ops);
-}
-
-ServeCounters Consumers::counters() const {
-  ServeCounters sum = counters_;
-  for (const auto& session : serving_) sum += session->Counted();
-  for (const auto& session : closing_) sum += session->Counted();
-  return sum;
 }
 
 }  // namespace tryst

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,12 +14,13 @@
 #include "channel/poller/member_timer.h"
 #include "channel/trace/live_ops.h"
 #include "channel/trace/path_view.h"
-#include "channel/transport.h"
+#include "rendezvous/tensor_source.h"
 
 namespace tryst {
 
-// The workers that fetch from us by one transport. Answers their hellos, keeps a session for each,
-// and gives up those that do not come back.
+// The workers that fetch from us. Answers their hellos, whichever kind of link they are for, keeps
+// a session for each, and gives up those that do not come back. A worker that sees whether another
+// path works has a second one.
 //
 // A worker that comes anew waits until no take of its former session is under way: what such a take
 // meets at this moment is then back, and no later tensor overtakes it.
@@ -29,13 +29,13 @@ namespace tryst {
 class Consumers {
  public:
   using Sessions = std::vector<std::unique_ptr<ServeSession>>;
-  using MakeFn = std::function<std::unique_ptr<ServeSession>(const Hello& hello, uint64_t session)>;
-  // `context` outlives it. There are at most `most` sessions, and as many that are about to be
-  // gone.
-  Consumers(const TransportContext* context, uint32_t most, MakeFn make);
-  ~Consumers() { context_->poller->CancelTimer(&wait_timer_); }
+  // Both outlive it. There are at most `most` sessions that fetch, as many that probe, and as many
+  // that are about to be gone. Sessions are numbered from `seed` on.
+  Consumers(Poller* poller, TensorSource* source, const ServeSessionOptions& options, uint32_t most,
+            uint64_t seed);
+  ~Consumers() { poller_->CancelTimer(&wait_timer_); }
 
-  void OnHello(const Hello& hello, HelloDone done);
+  void OnHello(const Hello& hello, const ServeKind* kind, HelloDone done);
   // `farewell` is as the consumer has encoded it.
   void OnFarewell(const Hello& hello, absl::string_view farewell, HelloDone done);
   // A worker has a new incarnation: ends the sessions of its earlier ones.
@@ -51,7 +51,6 @@ class Consumers {
   void Explain(const std::string& peer, std::string* out) const;
   void View(const std::string& peer, std::vector<PathView>* views) const;
   void ListOps(LiveOps* ops) const;
-  ServeCounters counters() const;
   const Sessions& serving() const { return serving_; }
   size_t closing() const { return closing_.size(); }
 
@@ -61,25 +60,27 @@ class Consumers {
   void End(IsOver is_over, const absl::Status& why);
   ServeSession* FindLiving(const Hello& hello) const;  // Null: it has none.
   // Whether a closed session of this worker still has a take under way. Then `hello` waits.
-  bool MustWait(const Hello& hello, absl::string_view farewell, HelloDone* done);
+  bool MustWait(const Hello& hello, const ServeKind* kind, absl::string_view farewell,
+                HelloDone* done);
   void DropWaitingOfOthers(const std::string& worker, uint64_t incarnation);
   void HearWaiting();
 
   struct Waiting {
     Hello hello;
-    std::string farewell;  // Empty: it is no farewell.
+    const ServeKind* kind;  // Null: it is a farewell,
+    std::string farewell;   // this one.
     HelloDone done;
   };
 
-  const TransportContext* const context_;
+  Poller* const poller_;
+  TensorSource* const source_;
+  const ServeSessionOptions options_;
   const uint32_t most_;
-  const MakeFn make_;
   uint64_t next_session_;  // Counts from a random number.
   Sessions serving_;
   Sessions closing_;
   std::vector<Waiting> waiting_;  // At most one of each worker.
   MemberTimer<Consumers> wait_timer_{this, &Consumers::HearWaiting};
-  ServeCounters counters_;  // What those had that are gone.
 };
 
 }  // namespace tryst

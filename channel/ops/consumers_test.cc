@@ -36,7 +36,7 @@ class Slow final : public TensorSource {
 // Opens at once, and ends at once unless it drains.
 class Link final : public ServeLink {
  public:
-  explicit Link(ServeSession* session) : session_(session) {}
+  Link(ServeSession* session, int* ends) : session_(session), ends_(ends) {}
   void Drain() {
     linked_ = false;
     session_->OnLinkGone();
@@ -57,36 +57,34 @@ class Link final : public ServeLink {
     return absl::OkStatus();
   }
   void View(PathView*) const override {}
+  ServeEvent EndFormer() override {
+    ++*ends_;
+    return ServeEvent::kLeft;
+  }
   void Answer(ServeOp* op) override {
     if (answers) session_->slots()->Said(op);
   }
   void Forget(ServeOp*) override {}
+  size_t tickets_a_word() const override { return 1; }
   bool SayWord(bool, uint16_t, uint32_t) override { return true; }
   bool SayHere(absl::Span<const uint64_t>) override { return true; }
   void FlushSoon() override {}
 
   ServeSession* const session_;
+  int* const ends_;
   bool linked_ = false;
 };
-
-std::unique_ptr<ServeSession> MakeSession(Poller* poller, TensorSource* source, const Hello& hello,
-                                          uint64_t number) {
-  ServeSessionOptions options;
-  options.path = "test";
-  ServeSlotsOptions slots;
-  slots.max_keys = 4;
-  auto session = std::make_unique<ServeSession>(
-      poller, source, options, slots, hello, number,
-      [](ServeSession* made) { return std::make_unique<Link>(made); });
-  session->slots()->Make(2);
-  return session;
-}
 
 class ConsumersTest : public ::testing::Test {
  protected:
   ConsumersTest() {
-    context_.poller = &poller_;
-    context_.source = &slow_;
+    kind_.path = "test";
+    other_.path = "other";
+    kind_.make = other_.make = [this](ServeSession* session) {
+      last_ = session;
+      session->slots()->Make(2);
+      return std::make_unique<Link>(session, &former_ends_);
+    };
     poller_.Turn();  // From here on this is its thread.
   }
   ~ConsumersTest() override {
@@ -94,6 +92,11 @@ class ConsumersTest : public ::testing::Test {
     for (size_t i = met_; i < slow_.asked.size(); ++i) slow_.Meet(i);
     poller_.Turn();
     EXPECT_TRUE(consumers_.Drained());
+  }
+  static ServeSessionOptions Options() {
+    ServeSessionOptions options;
+    options.max_keys = 4;
+    return options;
   }
   Hello From(uint64_t incarnation, uint64_t epoch, const std::string& worker = kFetcher) {
     Hello hello;
@@ -106,10 +109,12 @@ class ConsumersTest : public ::testing::Test {
   HelloDone Note() {
     return [this](absl::StatusOr<Hello> answer) { answers_.push_back(answer.status()); };
   }
+  static std::string KeyTextOf(const ServeSession& session) {
+    return absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;",
+                        session.consumer(), "/device:CPU:0;edge;0:0");
+  }
   static void Request(ServeSession* session) {
-    const std::string text = absl::StrCat("/job:p/replica:0/task:0/device:CPU:0;0000000000000001;",
-                                          session->consumer(), "/device:CPU:0;edge;0:0");
-    ASSERT_TRUE(session->slots()->OnKey(0, text).ok());
+    ASSERT_TRUE(session->slots()->OnKey(0, KeyTextOf(*session)).ok());
     ServeRequest request;
     request.generation = 1;
     ASSERT_TRUE(session->slots()->OnRequest(request).ok());
@@ -123,23 +128,20 @@ class ConsumersTest : public ::testing::Test {
   Poller poller_{&clock_};
   Slow slow_;
   size_t met_ = 0;
-  TransportContext context_;
   ServeSession* last_ = nullptr;
-  Consumers consumers_{&context_, 3, [this](const Hello& hello, uint64_t session) {
-                         auto made = MakeSession(&poller_, &slow_, hello, session);
-                         last_ = made.get();
-                         return made;
-                       }};
+  int former_ends_ = 0;  // How often a kind was asked what its last link says.
+  ServeKind kind_, other_;
+  Consumers consumers_{&poller_, &slow_, Options(), 3, 0};
   std::vector<absl::Status> answers_;
 };
 
 // It could meet a later tensor, before the one that the former take has met is back.
 TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   ASSERT_EQ(answers_.size(), 1u);
   Request(last_);
   ASSERT_EQ(slow_.asked.size(), 1u);
-  consumers_.OnHello(From(2, 1), Note());
+  consumers_.OnHello(From(2, 1), &kind_, Note());
   Turn();
   ASSERT_EQ(answers_.size(), 1u) << "a take of its former session is under way";
   slow_.Meet(met_++);
@@ -152,13 +154,13 @@ TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {
 
 // What waits is of a process that has ended meanwhile, and would end its successor's session.
 TEST_F(ConsumersTest, AHelloThatWaitsEndsWhenAnotherProcessSaysHello) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Request(last_);
-  consumers_.OnHello(From(2, 1), Note());
+  consumers_.OnHello(From(2, 1), &kind_, Note());
   ASSERT_EQ(answers_.size(), 1u);
   slow_.Meet(met_++);
   poller_.Turn();
-  consumers_.OnHello(From(3, 1), Note());
+  consumers_.OnHello(From(3, 1), &kind_, Note());
   ASSERT_EQ(answers_.size(), 3u);
   EXPECT_EQ(answers_[1].code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(answers_[2].ok()) << answers_[2];
@@ -171,7 +173,7 @@ TEST_F(ConsumersTest, AHelloThatWaitsEndsWhenAnotherProcessSaysHello) {
 
 // Nor may another path be told that nothing is kept.
 TEST_F(ConsumersTest, AFarewellToAFormerSessionWaitsToo) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Request(last_);
   consumers_.OnFarewell(From(2, 1), EncodeFarewell({7, {}}), Note());
   consumers_.OnFarewell(From(2, 2), EncodeFarewell({7, {}}), Note());
@@ -188,7 +190,7 @@ TEST_F(ConsumersTest, AFarewellToAFormerSessionWaitsToo) {
 
 // A worker that starts anew again and again, without a look in between.
 TEST_F(ConsumersTest, SessionsThatAreOverDoNotPileUp) {
-  for (uint64_t life = 1; life <= 100; ++life) consumers_.OnHello(From(life, 1), Note());
+  for (uint64_t life = 1; life <= 100; ++life) consumers_.OnHello(From(life, 1), &kind_, Note());
   for (const absl::Status& answer : answers_) EXPECT_TRUE(answer.ok()) << answer;
   EXPECT_EQ(answers_.size(), 100u);
   EXPECT_EQ(consumers_.serving().size(), 1u);
@@ -196,10 +198,10 @@ TEST_F(ConsumersTest, SessionsThatAreOverDoNotPileUp) {
 }
 
 TEST_F(ConsumersTest, AHelloThatWaitsForTheDrainEndsWithAFarewell) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Link* const link = static_cast<Link*>(last_->link());
   link->drains = true;
-  consumers_.OnHello(From(1, 2), Note());
+  consumers_.OnHello(From(1, 2), &kind_, Note());
   ASSERT_EQ(answers_.size(), 1u);
   consumers_.OnFarewell(From(1, 3), EncodeFarewell({1, {}}), Note());
   ASSERT_EQ(answers_.size(), 3u);
@@ -212,11 +214,11 @@ TEST_F(ConsumersTest, AHelloThatWaitsForTheDrainEndsWithAFarewell) {
 }
 
 TEST_F(ConsumersTest, AHelloThatWaitsIsItsOwnWorkersToReplace) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Request(last_);
-  consumers_.OnHello(From(2, 1), Note());
+  consumers_.OnHello(From(2, 1), &kind_, Note());
   ASSERT_EQ(answers_.size(), 1u) << "a take of its former session is under way";
-  consumers_.OnHello(From(7, 1, "/job:c/replica:0/task:1"), Note());
+  consumers_.OnHello(From(7, 1, "/job:c/replica:0/task:1"), &kind_, Note());
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_TRUE(answers_.back().ok()) << answers_.back();
   slow_.Meet(met_++);
@@ -227,7 +229,7 @@ TEST_F(ConsumersTest, AHelloThatWaitsIsItsOwnWorkersToReplace) {
 
 // Whoever hears the answer asks for it elsewhere.
 TEST_F(ConsumersTest, WhatGoesBackIsThereWhenAFarewellIsAnswered) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Request(last_);
   slow_.Meet(met_++);
   Turn();
@@ -240,11 +242,11 @@ TEST_F(ConsumersTest, WhatGoesBackIsThereWhenAFarewellIsAnswered) {
 
 // It was said before the one that waits.
 TEST_F(ConsumersTest, AnOlderHelloDoesNotReplaceOneThatWaits) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Link* const link = static_cast<Link*>(last_->link());
   link->drains = true;
-  consumers_.OnHello(From(1, 3), Note());
-  consumers_.OnHello(From(1, 2), Note());
+  consumers_.OnHello(From(1, 3), &kind_, Note());
+  consumers_.OnHello(From(1, 2), &kind_, Note());
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_EQ(answers_.back().code(), absl::StatusCode::kAborted);
   link->drains = false;
@@ -255,8 +257,8 @@ TEST_F(ConsumersTest, AnOlderHelloDoesNotReplaceOneThatWaits) {
 }
 
 TEST_F(ConsumersTest, WhoComesAgainInTimeIsNotGivenUp) {
-  consumers_.OnHello(From(1, 1), Note());
-  consumers_.OnHello(From(1, 2), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
+  consumers_.OnHello(From(1, 2), &kind_, Note());
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_FALSE(last_->Abandoned());
   clock_.now_ns += 120'000'000'000;
@@ -271,48 +273,92 @@ TEST_F(ConsumersTest, NoMoreAreServedOrEndingThanMayBe) {
   };
   std::vector<ServeSession*> sessions;
   for (int i = 0; i < 3; ++i) {
-    consumers_.OnHello(from(i), Note());
+    consumers_.OnHello(from(i), &kind_, Note());
     ASSERT_TRUE(answers_.back().ok()) << answers_.back();
     Request(last_);
     sessions.push_back(last_);
   }
-  consumers_.OnHello(from(3), Note());
+  consumers_.OnHello(from(3), &kind_, Note());
   EXPECT_EQ(answers_.back().code(), absl::StatusCode::kResourceExhausted);
   for (ServeSession* session : sessions) session->Close(absl::CancelledError("it goes"));
-  consumers_.OnHello(from(3), Note());
+  consumers_.OnHello(from(3), &kind_, Note());
   EXPECT_EQ(answers_.back().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(consumers_.closing(), 3u);
   while (met_ < 3) slow_.Meet(met_++);
   Turn();
-  consumers_.OnHello(from(3), Note());
+  consumers_.OnHello(from(3), &kind_, Note());
   EXPECT_TRUE(answers_.back().ok()) << answers_.back();
 }
 
 // A consumer takes 0 for no session at all.
 TEST_F(ConsumersTest, NoSessionHasTheNumberZero) {
-  context_.seed = UINT64_MAX;
-  uint64_t number = 0;
-  Consumers consumers(&context_, 1, [&](const Hello& hello, uint64_t session) {
-    number = session;
-    return MakeSession(&poller_, &slow_, hello, session);
-  });
-  consumers.OnHello(From(1, 1), Note());
-  EXPECT_EQ(number, 1u);
+  Consumers consumers(&poller_, &slow_, Options(), 1, UINT64_MAX);
+  consumers.OnHello(From(1, 1), &kind_, Note());
+  EXPECT_EQ(last_->number(), 1u);
   consumers.Close(absl::CancelledError("over"));
+}
+
+// What was taken for it stays where it is.
+TEST_F(ConsumersTest, AHelloForAnotherKindOfLinkGoesOnWithTheSession) {
+  consumers_.OnHello(From(1, 1), &kind_, Note());
+  ServeSession* const session = last_;
+  Request(session);
+  Link* const link = static_cast<Link*>(session->link());
+  link->drains = true;
+  consumers_.OnHello(From(1, 2), &other_, Note());
+  ASSERT_EQ(answers_.size(), 1u) << "the former link drains";
+  EXPECT_EQ(session->path(), "test");
+  slow_.Meet(met_++);
+  Turn();
+  link->drains = false;
+  link->Drain();
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+  EXPECT_EQ(session->path(), "other");
+  EXPECT_EQ(former_ends_, 1) << "what was lent by the former link is lent no more";
+  EXPECT_EQ(consumers_.serving().size(), 1u);
+  EXPECT_EQ(session->slots()->at(0)->state, ServeState::kReady);
+  EXPECT_EQ(slow_.back, 0);
+  static_cast<Link*>(session->link())->answers = true;
+  ServeRequest request;
+  request.generation = 1;
+  request.again = true;
+  ASSERT_TRUE(session->slots()->OnKey(0, KeyTextOf(*session)).ok());
+  ASSERT_TRUE(session->slots()->OnRequest(request).ok());
+  EXPECT_EQ(session->slots()->at(0)->state, ServeState::kSent);
+}
+
+// It would end what the consumer is answered over the path in use.
+TEST_F(ConsumersTest, AHelloThatOnlyProbesHasASessionOfItsOwn) {
+  consumers_.OnHello(From(1, 1), &kind_, Note());
+  ServeSession* const session = last_;
+  Hello probe = From(1, 1);
+  probe.probes = true;
+  consumers_.OnHello(probe, &other_, Note());
+  EXPECT_TRUE(answers_.back().ok()) << answers_.back();
+  ASSERT_EQ(consumers_.serving().size(), 2u);
+  EXPECT_NE(last_, session);
+  EXPECT_TRUE(static_cast<Link*>(session->link())->Exists());
+  EXPECT_FALSE(last_->Abandoned());
+  last_->link()->Break(absl::UnavailableError("it has seen enough"));
+  EXPECT_TRUE(last_->Abandoned()) << "nothing is kept for it";
+  consumers_.Maintain();
+  EXPECT_EQ(consumers_.serving().size(), 1u);
+  EXPECT_FALSE(session->closed());
 }
 
 TEST_F(ConsumersTest, ASessionThatIsClosedAnswersWhoWaitsForIt) {
   const absl::Status why = absl::CancelledError("it is closed");
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Link* const link = static_cast<Link*>(last_->link());
   link->drains = true;
-  consumers_.OnHello(From(1, 2), Note());
+  consumers_.OnHello(From(1, 2), &kind_, Note());
   ASSERT_EQ(answers_.size(), 1u) << "the former link drains";
   last_->Close(why);
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_EQ(answers_.back(), why);
   link->Drain();
-  consumers_.OnHello(From(2, 1), Note());
+  consumers_.OnHello(From(2, 1), &kind_, Note());
   ASSERT_TRUE(answers_.back().ok()) << answers_.back();
   Request(last_);
   consumers_.OnFarewell(From(2, 2), EncodeFarewell({1, {}}), Note());
@@ -322,8 +368,25 @@ TEST_F(ConsumersTest, ASessionThatIsClosedAnswersWhoWaitsForIt) {
   EXPECT_EQ(answers_.back(), why);
 }
 
+// Else a worker that stops begins to serve it, and its stop has no end.
+TEST_F(ConsumersTest, AHelloThatWaitsWhenAllIsClosedIsAnsweredAndNotServed) {
+  const absl::Status why = absl::CancelledError("the worker stops");
+  consumers_.OnHello(From(1, 1), &kind_, Note());
+  Request(last_);
+  consumers_.OnHello(From(2, 1), &kind_, Note());
+  ASSERT_EQ(answers_.size(), 1u) << "a take of its former session is under way";
+  consumers_.Close(why);
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(answers_.back(), why);
+  slow_.Meet(met_++);
+  for (int i = 0; i < 2; ++i) Turn();
+  EXPECT_EQ(answers_.size(), 2u);
+  EXPECT_TRUE(consumers_.serving().empty());
+  EXPECT_TRUE(consumers_.Drained());
+}
+
 TEST_F(ConsumersTest, AViewCountsWhatHasNotEnded) {
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   EXPECT_EQ(last_->View().under_way, 0u);
   Request(last_);
   EXPECT_EQ(last_->View().under_way, 1u);
@@ -334,7 +397,7 @@ TEST_F(ConsumersTest, OnlyTheLossOfALinkThatIsInUseIsLogged) {
   static int logged = 0;
   logged = 0;
   SetLogSink([](LogSeverity, const char*, int, absl::string_view) { ++logged; });
-  consumers_.OnHello(From(1, 1), Note());
+  consumers_.OnHello(From(1, 1), &kind_, Note());
   Link* const link = static_cast<Link*>(last_->link());
   link->answers = true;
   Request(last_);
@@ -346,7 +409,7 @@ TEST_F(ConsumersTest, OnlyTheLossOfALinkThatIsInUseIsLogged) {
   EXPECT_EQ(logged, 0) << "nothing waits for it";
   last_->OnLinkBroken(absl::DataLossError("nonsense"));
   EXPECT_EQ(logged, 1);
-  consumers_.OnHello(From(2, 1), Note());
+  consumers_.OnHello(From(2, 1), &kind_, Note());
   Request(last_);
   last_->OnLinkBroken(why);
   EXPECT_EQ(logged, 2);

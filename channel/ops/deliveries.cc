@@ -38,7 +38,7 @@ void Deliveries::Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bo
     received.is_dead = is_dead;
     if (op->args.destination.valid()) op->args.destination.Reset();
     owner_->OnOpDelivered(op);
-    return NoteResult(join, when);
+    return NoteResults(join, 1, when);
   }
   op->received.status = std::move(status);
   op->received.tensor = std::move(tensor);
@@ -48,9 +48,9 @@ void Deliveries::Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bo
   poller_->FlushThisTurn(this);
 }
 
-// One result of the join has come.
-void Deliveries::NoteResult(FetchJoin* join, When when) {
-  if (--join->left > 0) return;
+void Deliveries::NoteResults(FetchJoin* join, size_t count, When when) {
+  join->left -= count;
+  if (join->left > 0) return;
   if (when == When::kNow && TryDeliver(join)) return;
   undelivered_joins_.push_back(join);
   poller_->FlushThisTurn(this);
@@ -60,7 +60,7 @@ DoneFn Deliveries::BackToJoin(FetchOp* op) {
   return [this, join = op->join, index = op->index](Received&& result) {
     poller_->PostFn([this, join, index, received = std::move(result)]() mutable {
       join->results[index] = std::move(received);
-      NoteResult(join, When::kAtEndOfTurn);
+      NoteResults(join, 1, When::kAtEndOfTurn);
     });
   };
 }

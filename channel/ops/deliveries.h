@@ -34,6 +34,8 @@ class Deliveries final : private PollerFlush {
   }
   void In(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead);
   void Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
+  // So many results of the join, which the caller has written there, have come.
+  void NoteResults(FetchJoin* join, size_t count, When when);
   // For a fetch of a join that moves to another channel: the callback that returns its result here.
   DoneFn BackToJoin(FetchOp* op);
   bool idle() const { return free_joins_.size() == joins_.size() && undelivered_.empty(); }
@@ -42,7 +44,6 @@ class Deliveries final : private PollerFlush {
   void Flush() override;
   bool TryDeliver(FetchOp* op);
   bool TryDeliver(FetchJoin* join);
-  void NoteResult(FetchJoin* join, When when);
 
   Poller* const poller_;
   FetchOpOwner* const owner_;

@@ -25,7 +25,8 @@ enum class Parks : uint8_t {
 // There is one for a key and step at a time (docs/decisions/0026-order-with-cancels.md), but for
 // those whose CANCEL is out and for which nobody waits. The peer serves whichever fetch is in
 // front; when that one ends early the next takes its place, and the peer does not hear of it. Asks
-// are reused, never freed. Poller thread only.
+// are reused, never freed. Each kind of link has its own; when a session goes on by another kind,
+// one of that takes the place of each. Poller thread only.
 class FetchAsk {
  public:
   static constexpr uint16_t kNoSlot = UINT16_MAX;
@@ -39,8 +40,10 @@ class FetchAsk {
     ticket = 0;
     trace_id = 0;
     parks = Parks::kNo;
-    said = moves = false;
+    said = false;
   }
+  // Takes the place of `former`, in all lines, with all that is for every kind of link.
+  void TakePlaceOf(FetchAsk* former);
 
   FetchKey* of = nullptr;  // Its key, as long as it is not free.
   int64_t step = 0;
@@ -60,7 +63,6 @@ class FetchAsk {
   Parks parks = Parks::kNo;
   // It was requested over a connection that is gone, so the next request is a replay.
   bool said = false;
-  bool moves = false;  // It is given up, and its fetches then move to another path.
 
   bool has_slot() const { return slot != kNoSlot; }
   // It is given up, and the peer may still have to say so.

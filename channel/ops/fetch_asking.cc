@@ -10,6 +10,10 @@ namespace tryst {
 // True: the request was sent, or will be. REQUIRES: it is in no line.
 bool FetchOps::AskFor(FetchAsk* ask) {
   if (slots_.free() == 0 || !words_->HasRoom(*ask)) return false;
+  if (IsStale(*ask)) {
+    EndStale(ask);
+    return true;
+  }
   if (ask->state == FetchState::kHere) tickets_.Unpark(*ask);
   TakeSlot(ask);
   if (!SendRequestOf(ask)) SendSoon(ask);
@@ -30,7 +34,7 @@ void FetchOps::FreeSlot(FetchAsk* ask) {
 }
 
 bool FetchOps::SendRequestOf(FetchAsk* ask) {
-  const bool may_park = !ask->is_ahead() && parking_.MayPark(*ask);
+  const bool may_park = !ask->is_ahead() && !ask->of->is_run() && parking_.MayPark(*ask);
   if (may_park) tickets_.GiveTo(ask);
   keys_.Number(ask->of);
   if (!words_->SendRequest(ask, may_park)) return false;
@@ -53,9 +57,11 @@ void FetchOps::SendSoon(FetchAsk* ask) {
 bool FetchOps::SayWhatIsDue() {
   if (SomebodyWaits() && slots_.free() == 0) link_->OnNoSlot();
   while (!send_line_.empty()) {
-    FetchAsk* ask = send_line_.front();
-    if (!SayOf(ask)) return false;
-    send_line_.Remove(ask);
+    // Taken out first: it may end, and begin anew for another key that is due in its turn.
+    FetchAsk* ask = send_line_.PopFront();
+    if (SayOf(ask)) continue;
+    if (!send_line_.Holds(ask)) send_line_.PushFront(ask);
+    return false;
   }
   const auto tell = [this](absl::Span<const uint64_t> tickets) {
     return words_->SendUnwanted(tickets);
@@ -77,6 +83,10 @@ bool FetchOps::SayOf(FetchAsk* ask) {
   switch (ask->state) {
     case FetchState::kInSlot:
     case FetchState::kAgain:
+      if (IsStale(*ask)) {
+        EndStale(ask);
+        return true;
+      }
       return SendRequestOf(ask);
     case FetchState::kAsked:
       return words_->SendPark(*ask);

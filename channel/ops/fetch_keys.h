@@ -3,14 +3,20 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "channel/ops/fetch_ask.h"
 #include "channel/ops/linked_line.h"
+#include "channel/ops/run_wire.h"
+#include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
+
+struct FetchRun;
 
 // A key that is, or is about to be, requested from a peer.
 struct FetchKey {
@@ -22,6 +28,21 @@ struct FetchKey {
   // What is asked for of it, or is to be: the line of each step.
   LinkedLine<FetchAsk> asks{&FetchAsk::key_link};
   int64_t last_step = 0;  // No ask is of a later step.
+  // What its last tensor would take in the answer of a run; 0: none came, or none for a run.
+  uint64_t run_item_bytes = 0;
+  FetchRun* out_in = nullptr;  // It is asked for in this run, and nothing else of it is.
+  uint32_t runs = 0;           // How many have it among their keys.
+  // Not empty: it stands for a run of keys, and this is what the peer is told. `key` is then equal
+  // to the first of them.
+  std::string run_text;
+
+  void NoteLast(const Tensor& tensor) {
+    const uint64_t bytes = tensor.bytes();
+    const bool is_one = bytes <= kRunTensorBytes && tensor.dtype() != DType::kString;
+    run_item_bytes = is_one ? RunItemBytes(static_cast<size_t>(tensor.shape().rank()), bytes) : 0;
+  }
+  bool is_run() const { return !run_text.empty(); }
+  absl::string_view told_text() const { return is_run() ? run_text : key.text(); }
 };
 
 // The keys of one channel and their numbers. There is a bound on the numbers and on the bytes of
@@ -40,6 +61,10 @@ class FetchKeys {
   void Number(FetchKey* entry) {               // Gives it a number, if it has lost its own.
     if (entry->id == FetchKey::kNoId) GiveId(entry);
   }
+  // A key that stands for all of these. Null: one of them has lost its number to it.
+  FetchKey* NewRun(const std::vector<FetchKey*>& of);
+  // Changes whenever a key has lost its number: names of runs are over then.
+  uint64_t numbers_lost() const { return numbers_lost_; }
   // The peer has forgotten all numbers.
   void ForgetIds();
   // So many that they are not kept while nothing is fetched.
@@ -55,6 +80,7 @@ class FetchKeys {
   }
   void Join(FetchAsk* ask, FetchKey* key, int64_t step);
   void Leave(FetchAsk* ask);
+  void LeaveRun(FetchKey* key);  // It is no longer among the keys of a run.
 
  private:
   static constexpr size_t kMany = 4096;
@@ -62,6 +88,9 @@ class FetchKeys {
   static FetchAsk* SearchAsk(const FetchKey& key, int64_t step);
   void GiveId(FetchKey* entry);
   void LoseId(FetchKey* entry);
+  FetchKey* NewEntry();
+  // Without a number the peer does not know it.
+  void FreeIfUnused(FetchKey* entry);
 
   const uint32_t most_;
   const uint64_t most_bytes_;
@@ -70,6 +99,7 @@ class FetchKeys {
   absl::flat_hash_map<TensorKey, FetchKey*> keys_;
   std::vector<FetchKey*> by_id_;  // Every number below its size is a key's.
   uint32_t next_id_ = 0;
+  uint64_t numbers_lost_ = 0;
   uint64_t lap_bytes_ = 0;  // The bytes of texts that got a number since 0 was last given.
 };
 

@@ -15,10 +15,11 @@ namespace tryst {
 
 // What connects a FetchSession to its producer: one kind of link, with one link at a time. It
 // brings the session's words to the producer and says where bytes go; what the producer says and
-// brings it tells the session. Poller thread only.
+// brings it tells the session, which destroys it when it goes on by another kind. Poller thread
+// only.
 class FetchLink {
  public:
-  virtual ~FetchLink() = default;  // REQUIRES: Gone().
+  virtual ~FetchLink() = default;  // REQUIRES: Gone(); no ask of it is out.
 
   virtual FetchWords* words() = 0;  // Constant.
 
@@ -62,7 +63,6 @@ class FetchLink {
   virtual FetchAsk* Foreseen(const FetchKey&, int64_t) { return nullptr; }
   virtual void OnWaits(FetchOp*) = 0;  // It is in a line: calls the session's AwaitPeer().
   virtual void OnNoSlot() {}           // A fetch waits for a slot, and none is free.
-  virtual void AskAhead(bool /*in_use*/) {}
   virtual size_t asked_ahead() const { return 0; }  // Asks for which no fetch has come yet.
   // Whether the peer may write the memory of the caller in front.
   virtual bool MayBeWritten(const FetchAsk&) const { return false; }
@@ -75,8 +75,6 @@ class FetchLink {
   virtual void DropAhead(const absl::Status& /*why*/) {}
   // Its link is over: what it noted of that link is forgotten.
   virtual void OnLinkOver(FetchAsk*) {}
-  // It was given up to go on by another path, and the peer has nothing of it any more.
-  virtual void MoveAway(FetchAsk*) {}
   // Behind "not received in time"; empty: the session's own reason.
   virtual std::string WhyLate(const FetchOp&) const { return ""; }
   virtual uint64_t BytesOf(const FetchAsk&) const { return 0; }  // As far as is known.

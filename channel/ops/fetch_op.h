@@ -18,6 +18,7 @@ namespace tryst {
 
 class FetchAsk;
 class FetchOp;
+struct FetchRun;
 
 // Several fetches with one callback. Recycled with its vector.
 struct FetchJoin {
@@ -61,6 +62,9 @@ class FetchOp final : public PollerTimer {
   DoneFn done;
   FetchJoin* join = nullptr;
   size_t index = 0;
+  FetchRun* run = nullptr;      // It fetches all keys of this run, for its fetches.
+  FetchRun* part_of = nullptr;  // It is one of the fetches of this run.
+  bool by_run = false;          // It has its result by a run, which is in the trace.
   int64_t begun_ns = 0;
 
   FetchPhase phase = FetchPhase::kFree;
@@ -135,8 +139,10 @@ struct FetchCounters {
   uint64_t ended_failed = 0;
   uint64_t cancels_sent = 0;
   uint64_t replays = 0;  // Asked again over another connection.
-  uint64_t moved = 0;    // To another path, which counts them again.
+  uint64_t moved = 0;    // Asks that came here from another kind of link.
   uint64_t parked = 0;   // Gave their slot to others while they waited for a Send.
+  uint64_t runs = 0;     // Runs of keys that were asked for,
+  uint64_t in_runs = 0;  // and tensors that came by them.
   uint64_t bytes = 0;
   uint64_t in_message = 0;  // Tensors that came inside a message or cell.
   uint64_t links = 0;       // Connections made.

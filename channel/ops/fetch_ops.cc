@@ -13,13 +13,11 @@
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
-FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options)
+FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,
+                   const FetchKind* kind)
     : poller_(poller),
       ops_options_(std::move(options)),
-      track_(
-          ops_options_.trace == nullptr
-              ? nullptr
-              : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, ops_options_.path)),
+      kind_(kind),
       connector_(poller, bootstrap, ops_options_, [this] { OnConnectTimer(); }),
       keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
       deliveries_(poller, this),
@@ -29,6 +27,28 @@ FetchOps::~FetchOps() {
   if (idle_timer_.is_set()) poller_->CancelTimer(&idle_timer_);
   if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
   small_->Unref();
+}
+
+void FetchOps::UseLink(const FetchKind* kind, std::unique_ptr<FetchLink> link) {
+  kind_ = kind;
+  connector_.UsePath(kind->path, kind->open_text);
+  if (ops_options_.trace != nullptr) {
+    track_ = ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, kind->path);
+  }
+  const std::vector<FetchAsk*> former = asks_.all();
+  asks_.Clear();
+  for (FetchAsk* ask : former) {
+    if (ask->state == FetchState::kFree) continue;
+    link_->DropMemory(ask);
+    FetchAsk* const next = asks_.Take([&] { return link->MakeAsk(); });
+    next->TakePlaceOf(ask);
+    if (next->has_slot()) slots_.Replace(next);
+    if (next->ticket != 0) tickets_.Replace(next);
+    ++counters_.moved;
+  }
+  if (link_ != nullptr) link_->DropAsks();
+  link_ = std::move(link);
+  words_ = link_->words();
 }
 
 // ---- Beginning ----
@@ -50,25 +70,48 @@ void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args
   FetchOp* op = TakeOp(step_id, key);
   op->args = args;
   op->done = std::move(done);
+  ++counters_.fetches;
   Start(op);
 }
 
 bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
                          ManyDoneFn* done) {
+  static const Tensor* const none = new Tensor();
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
+  counters_.fetches += keys.size();
+  const bool may_run = MayRun(args, keys.size());
+  FetchRun* run = nullptr;
   for (size_t i = 0; i < keys.size(); ++i) {
-    FetchOp* op = TakeOp(step_id, keys[i]);
-    if (!args.destinations.empty()) op->args.destination = args.destinations[i];
-    op->join = join;
-    op->index = i;
-    Start(op);
+    const Tensor& destination = args.destinations.empty() ? *none : args.destinations[i];
+    FetchKey* key = may_run ? keys_.Intern(keys[i]) : nullptr;
+    if (key != nullptr && run != nullptr && !run->Fits(*key, words_->most_run_bytes())) {
+      StartRun(std::exchange(run, nullptr));
+      key = keys_.Intern(keys[i]);  // The run's name may have taken its number.
+    }
+    if (key == nullptr || !MayRunWith(*key, destination)) {
+      StartOf(join, i, step_id, keys[i], destination);
+      continue;
+    }
+    if (run == nullptr) run = runs_.Take(step_id);
+    run->join = join;
+    run->Add(key, i, args.destinations.empty() ? nullptr : &destination);
   }
+  if (run != nullptr) StartRun(run);
   return true;
+}
+
+// One fetch of a join, whose other arguments the join has.
+void FetchOps::StartOf(FetchJoin* join, size_t place, int64_t step, const TensorKey& key,
+                       const Tensor& destination) {
+  FetchOp* const op = TakeOp(step, key);
+  if (destination.valid()) op->args.destination = destination;
+  op->join = join;
+  op->index = place;
+  Start(op);
 }
 
 void FetchOps::Start(FetchOp* op) {
   const RecvArgs& args = op->wants();
-  ++counters_.fetches;
   op->begun_ns = now_ns();
   op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   const absl::Status may_begin = MayBegin(*op);
@@ -79,8 +122,9 @@ void FetchOps::Start(FetchOp* op) {
     if (op->cancel_token == Cancellation::kNoToken) return EndEarly(op, Cancelled());
   }
   if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
+  if (plain && (asked_at_once_ || SomebodyWaits()) && Gather(op)) return;
   LineUp(op, plain);
-  link_->OnWaits(op);
+  if (op->ask != nullptr) link_->OnWaits(op);
 }
 
 absl::Status FetchOps::MayBegin(const FetchOp& op) const {
@@ -98,12 +142,14 @@ absl::Status FetchOps::MayBegin(const FetchOp& op) const {
 // Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may
 // be asked for within this call, if nothing is to be said before.
 void FetchOps::LineUp(FetchOp* op, bool now) {
-  FetchKey* const key = keys_.Intern(op->key);
+  FetchKey* const key = op->run != nullptr ? op->run->name : keys_.Intern(op->key);
+  if (key->out_in != nullptr) return key->out_in->held.Push(op);
   if (!key->asks.empty() && JoinLine(op, *key)) return;
   FetchAsk* const ask = TakeAsk(key, op->step);
   op->ask = ask;
   ask->front = op;
   if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
+    asked_at_once_ = true;
     return;
   }
   lines_.queued.Push(ask);
@@ -134,11 +180,12 @@ void FetchOps::HasNoRow(const FetchAsk& ask, FetchEvent event) {
 
 void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
   if (op->phase != FetchPhase::kWaits) return;
+  if (op->part_of != nullptr) return LeaveRun(op, why);
   FetchAsk* const ask = op->ask;
   if (ask != nullptr && ask->front == op) {
     if (!HandOver(ask)) return EndAsk(ask, why);
-  } else if (ask != nullptr) {
-    ask->behind.Remove(op);
+  } else if (op->line_link.line != nullptr) {
+    op->line_link.line->Remove(op);
   }
   op->ask = nullptr;
   Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
@@ -174,8 +221,8 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
     case FetchAction::kCancel:
       link_->OnLeaves(ask, from);
       StartLeaving(ask, why);
-      if (ask->front != nullptr && ops_options_.leave_ns > 0 && open()) {
-        return poller_->SetTimer(ask->front, now_ns() + ops_options_.leave_ns);
+      if (ask->front != nullptr && kind_->leave_ns > 0 && open()) {
+        return poller_->SetTimer(ask->front, now_ns() + kind_->leave_ns);
       }
       break;
     case FetchAction::kRemember:
@@ -183,9 +230,7 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
       if (ask->front != nullptr) ask->front->end_status = why;
       break;
     default:
-      if (!std::exchange(ask->moves, false)) return;
-      if (ask->front != nullptr) ask->front->end_status = why;
-      break;
+      return;
   }
   // A landing of ours stays aside until the last word; the caller's memory is the caller's only
   // when nobody writes it any more.
@@ -217,6 +262,7 @@ void FetchOps::Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, boo
                       When when) {
   if (ask->is_ahead()) link_->OnEndAhead(ask);
   FetchOp* const op = TakeFront(ask);
+  if (tensor.valid()) ask->of->NoteLast(tensor);
   // Frees the slot first, because the callback may fetch again.
   LastWord(ask);
   if (op != nullptr) Report(op, std::move(status), std::move(tensor), is_dead, when);
@@ -232,6 +278,7 @@ void FetchOps::FinishLeaving(FetchAsk* ask) {
 
 void FetchOps::Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead,
                       When when) {
+  if (op->run != nullptr) return EndRun(op, std::move(status), when);
   op->phase = FetchPhase::kReported;
   ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
   if (track_ != nullptr) {
@@ -242,13 +289,17 @@ void FetchOps::Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool 
   if (when == When::kNow && deliveries_.InPlace(*op)) {
     return deliveries_.In(op, std::move(status), std::move(tensor), is_dead);
   }
-  poller_->CancelTimer(op);
-  if (op->cancel_token != Cancellation::kNoToken) {
-    // A callback that is running has only a task to post: waiting for it is brief.
-    op->wants().cancellation->Deregister(op->cancel_token);
-    op->cancel_token = Cancellation::kNoToken;
-  }
+  StopWatching(op);
   deliveries_.Deliver(op, std::move(status), std::move(tensor), is_dead, when);
+}
+
+// Its caller's cancellation and deadline are no longer heard.
+void FetchOps::StopWatching(FetchOp* op) {
+  poller_->CancelTimer(op);
+  if (op->cancel_token == Cancellation::kNoToken) return;
+  // A callback that is running has only a task to post: waiting for it is brief.
+  op->wants().cancellation->Deregister(op->cancel_token);
+  op->cancel_token = Cancellation::kNoToken;
 }
 
 // The ask is over. If others wait in its line, it begins anew for the next one, before those that
@@ -281,7 +332,7 @@ void FetchOps::FreeIfDone(FetchOp* op) {
   const bool moved = op->phase == FetchPhase::kMoved;
   if ((op->phase != FetchPhase::kDelivered && !moved) || op->cancel_posted.load()) return;
   op->phase = FetchPhase::kFree;
-  if (track_ != nullptr && !moved) {
+  if (track_ != nullptr && !moved && !op->by_run) {
     ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
                             now_ns());
   }
@@ -305,6 +356,7 @@ void FetchOps::GiveMemoryBack() {
     asks_.Clear();
     link_->DropAsks();
   }
+  if (runs_.out().empty()) runs_.Clear();
   if (!keys_.has_many() || !IsIdle()) return;
   // The keys' names cost the next step more than its ops, so they stay for longer.
   if (std::exchange(fetches_then_, counters_.fetches) != counters_.fetches) {
@@ -328,8 +380,9 @@ std::string FetchOps::WhyLate(const FetchOp& op) const {
 
 void FetchOps::OnOpTimer(FetchOp* op) {
   FetchAsk* const ask = op->ask;
-  const bool in_front = ask->front == op;  // The timer ends before the fetch leaves its line.
-  if (in_front && ask->state == FetchState::kLeaving && ops_options_.leave_ns > 0) {
+  // The timer ends before the fetch leaves its line.
+  const bool in_front = ask != nullptr && ask->front == op;
+  if (in_front && ask->state == FetchState::kLeaving && kind_->leave_ns > 0) {
     // The peer is slow to answer. Its slot stays with it; the caller need not.
     return ReportFront(ask, op->end_status);
   }
@@ -337,10 +390,19 @@ void FetchOps::OnOpTimer(FetchOp* op) {
   EndEarly(op, Late(FetchStateName(state), ops_options_.peer, WhyLate(*op)));
 }
 
+// The tensors of a run are judged one by one, when its answer is read.
 absl::Status FetchOps::MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                                uint64_t bytes) const {
+  if (!ask.of->is_run()) return MayTake(ask.destination(), dtype, shape, bytes);
+  if (bytes <= kRunBytes) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "the producer broke the protocol: it answers a run of keys with ", bytes, " bytes"));
+}
+
+absl::Status FetchOps::MayTake(const Tensor& wanted, DType dtype, const TensorShape& shape,
+                               uint64_t bytes) const {
   absl::Status status = FitsLimit(bytes, ops_options_.max_tensor_bytes);
-  if (status.ok()) status = FitsDestination(ask.destination(), dtype, shape);
+  if (status.ok()) status = FitsDestination(wanted, dtype, shape);
   return status;
 }
 
@@ -358,7 +420,7 @@ void FetchOps::EndAll(const absl::Status& why) {
   for (FetchOp* op : fetches_.all()) EndEarly(op, why);
 }
 
-// ---- Another path ----
+// ---- Another channel ----
 
 std::vector<WaitingFetch> FetchOps::TakeWaiting() {
   std::vector<WaitingFetch> taken;
@@ -369,7 +431,6 @@ std::vector<WaitingFetch> FetchOps::TakeWaiting() {
 void FetchOps::TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) {
   lines_.queued.Remove(ask);
   link_->DropMemory(ask);
-  DropTicket(ask);
   FetchOp* op = TakeFront(ask);
   while (op != nullptr) {
     TakeOutOne(op, taken);
@@ -381,6 +442,7 @@ void FetchOps::TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) {
 
 void FetchOps::TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken) {
   op->ask = nullptr;
+  TRYST_CHECK(op->run == nullptr) << "a run is moved";  // It ends with its connection.
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->wants().cancellation->TryDeregister(op->cancel_token)) {
     // The caller has cancelled meanwhile, so the fetch ends here.
@@ -389,7 +451,6 @@ void FetchOps::TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken) {
   }
   op->cancel_token = Cancellation::kNoToken;
   poller_->CancelTimer(op);
-  ++counters_.moved;
   WaitingFetch fetch{op->step, op->key, op->wants(), std::move(op->done)};
   if (op->join != nullptr) {
     fetch.args.destination = op->destination();
@@ -444,7 +505,7 @@ void FetchOps::ListOps(LiveOps* ops) const {
                        const FetchAsk* ask, std::string detail) {
     LiveOp live;
     live.peer = ops_options_.peer;
-    live.path = ops_options_.path;
+    live.path = path();
     live.step = step;
     live.key = key;
     live.span = span;
@@ -460,7 +521,10 @@ void FetchOps::ListOps(LiveOps* ops) const {
   for (const FetchOp* op : fetches_.all()) {
     if (op->phase != FetchPhase::kWaits && op->phase != FetchPhase::kReported) continue;
     const bool in_front = op->ask != nullptr && op->ask->front == op;
-    add(op->step, op->key, op->span, in_front ? op->ask : nullptr, why);
+    if (op->run != nullptr && op->run->join == nullptr) continue;  // Its fetches are listed.
+    const size_t more = op->run == nullptr ? 0 : op->run->keys.size() - 1;
+    add(op->step, op->key, op->span, in_front ? op->ask : nullptr,
+        more == 0 ? why : absl::StrCat("with ", more, " other keys", why.empty() ? "" : "; ", why));
   }
   for (const FetchAsk* ask : asks_.all()) {
     if (ask->state == FetchState::kFree || ask->front != nullptr) continue;

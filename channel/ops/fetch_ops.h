@@ -1,12 +1,16 @@
 #ifndef TRYST_CHANNEL_OPS_FETCH_OPS_H_
 #define TRYST_CHANNEL_OPS_FETCH_OPS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -18,20 +22,22 @@
 #include "channel/ops/fetch_link.h"
 #include "channel/ops/fetch_op.h"
 #include "channel/ops/fetch_parking.h"
+#include "channel/ops/fetch_runs.h"
 #include "channel/ops/fetch_slots.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/fetch_tickets.h"
 #include "channel/ops/limits.h"
+#include "channel/ops/link_kind.h"
 #include "channel/ops/linked_line.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/ops/reuse_pool.h"
+#include "channel/ops/run_wire.h"
 #include "channel/ops/slot_lines.h"
 #include "channel/ops/slot_watch.h"
 #include "channel/ops/small_storage.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
-#include "channel/transport.h"
 
 namespace tryst {
 
@@ -42,32 +48,15 @@ struct FetchOpsOptions : ConnectorOptions {
   uint32_t max_keys = limits::kMaxKeys;  // That the peer remembers,
   // and what their texts may come to before numbers begin again.
   uint64_t max_keys_bytes = limits::kKeysLapBytes;
-  // Fetches that may wait for the peer's Send without a slot. Each costs a FetchAsk here and a
-  // ServeTake at the peer.
-  uint32_t max_parked = 1'000'000;
-  // How long the report of a cancel waits for the peer's last word, where the caller's memory does
-  // not have to. 0: not at all.
-  int64_t leave_ns = 0;
+  uint32_t max_parked = 1'000'000;         // As FetchKind has it, over any kind.
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
   int64_t retain_ms = 60'000;              // How long the producer waits for us without a link.
   // How long fetches wait for a peer that does not answer, counted from its last sign of life.
   // 0: for ever.
   int64_t patience_ms = 60'000;
-  bool fetches_in_callbacks = false;  // As Channel has it.
-  // How LinkWatch watches a link.
-  int64_t check_ms = 0;
-  int64_t ask_up_ms = 0;
-  PathUser* user = nullptr;  // Null: nobody wants to know, and there is no other path.
 };
 
-// A tensor as it lies inside a word of the peer.
-struct TensorInside {
-  DType dtype;
-  absl::Span<const int64_t> dims;
-  absl::string_view payload;
-};
-
-// The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
+// The fetches from one peer, from Fetch() to `done`: slots and lines, the order of each key,
 // cancels and deadlines, parking, replay, delivery. A FetchLink says how to ask, how to cancel, and
 // what came (docs/decisions/0040-one-operation.md; the table is fetch_table.h).
 //
@@ -88,10 +77,11 @@ class FetchOps : public Channel, public FetchOpOwner {
                  ManyDoneFn* done) override;
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
-  std::vector<WaitingFetch> TakeWaiting() override;
   bool Drained() const override;
-  bool FetchesInCallbacks() const override { return ops_options_.fetches_in_callbacks; }
-  void AskAhead(bool in_use) override { link_->AskAhead(in_use); }
+  bool FetchesInCallbacks() const override { return kind_->fetches_in_callbacks; }
+  size_t fetches_out() const override {
+    return fetches_.live() + asks_.live() + (tickets_.any_unwanted() ? 1 : 0);
+  }
 
   // ---- What happens to an ask: for the link ----
   using When = Deliveries::When;
@@ -125,6 +115,9 @@ class FetchOps : public Channel, public FetchOpOwner {
   // Afterwards `tensor` is valid; or the caller cannot have it, and its ask has ended. kDataLoss:
   // it cannot be a tensor.
   absl::Status TakeInside(FetchAsk* ask, const TensorInside& inside, Tensor* tensor);
+  // As TakeInside(), for the answer of a run, wherever it lies. Its tensors go to their callers
+  // when the ask is finished with `tensor`, which stands for them. REQUIRES: ask->of->is_run().
+  absl::Status TakeRun(FetchAsk* ask, absl::string_view answer, Tensor* tensor);
   // Whether what the peer says the tensor is may be, and is what the caller wants.
   absl::Status MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
@@ -135,6 +128,8 @@ class FetchOps : public Channel, public FetchOpOwner {
   // ---- Asking (fetch_asking.cc) ----
   // False: there was no room for all of it. Every turn asks.
   bool SayAll() {
+    if (gathered_ != nullptr) StartGathered();
+    asked_at_once_ = false;
     if (SomebodyWaits() || HasWords()) return SayWhatIsDue();
     return words_->SayOwn();
   }
@@ -145,12 +140,15 @@ class FetchOps : public Channel, public FetchOpOwner {
   // The peer is to keep its take while it waits, and the slot is to be another's. REQUIRES: a fetch
   // wants it.
   void AskToPark(FetchAsk* ask);
-  bool tickets_full() const { return tickets_.parked() >= ops_options_.max_parked; }
+  bool tickets_full() const {
+    return tickets_.parked() >= std::min(kind_->max_parked, ops_options_.max_parked);
+  }
   absl::Status OnParked(FetchAsk* ask);  // The peer says so. kDataLoss: it must not.
   void OnHere(absl::Span<const uint64_t> tickets);
   void DropTicket(FetchAsk* ask);
   FetchCounters* counters() { return &counters_; }
   const FetchOpsOptions& options() const { return ops_options_; }
+  const std::string& path() const { return kind_->path; }  // That its links are of now.
   // No connection any more: nothing is to be said over it.
   void ForgetWords();
   const FetchSlots& slots() const { return slots_; }
@@ -161,23 +159,29 @@ class FetchOps : public Channel, public FetchOpOwner {
   bool open() const { return connector_.open(); }  // There is a connection.
 
  protected:
-  FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options);
+  FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options, const FetchKind* kind);
   ~FetchOps() override;
+  // From now on links are of this kind, and `link` makes them: an ask of its takes the place of
+  // each. REQUIRES: there is no link, and nothing of one can land any more.
+  void UseLink(const FetchKind* kind, std::unique_ptr<FetchLink> link);
 
   virtual void OnConnectTimer() = 0;  // The connector's timer is over.
   // The fetch in front has its result; the ask is given up, and its slot not free yet.
   void ReportFront(FetchAsk* ask, const absl::Status& why);
-  // Takes out all fetches of its line, in their order; it ends.
-  void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken);
+  // Takes out all fetches that wait in line, in their order, for another channel.
+  std::vector<WaitingFetch> TakeWaiting() override;
   void EndAll(const absl::Status& why);
+  // The connection is over: their keys are asked for one by one over the next.
+  void EndRuns();
   void FreeSlot(FetchAsk* ask);
   std::string ExplainOut() const;  // How many are out, by state.
 
   // Only the poller thread uses this object.
   Poller* const poller_;
   const FetchOpsOptions ops_options_;
-  TraceTrack* const track_;          // Null without a trace.
-  std::unique_ptr<FetchLink> link_;  // FetchSession sets both.
+  const FetchKind* kind_;
+  TraceTrack* track_ = nullptr;      // Null without a trace.
+  std::unique_ptr<FetchLink> link_;  // UseLink() sets both.
   FetchWords* words_ = nullptr;
   bool tell_replayed_ = false;  // All replays are in the send line; REPLAYED must follow them.
   FetchCounters counters_;
@@ -187,6 +191,9 @@ class FetchOps : public Channel, public FetchOpOwner {
   ReusePool<FetchAsk> asks_;
   FetchSlots slots_;
   FetchKeys keys_;
+  FetchRuns runs_;
+  FetchRun* gathered_ = nullptr;  // Fetches of this turn, to be asked for at its end.
+  bool asked_at_once_ = false;    // Something was asked for in this turn.
   SlotLines lines_;
   LinkedLine<FetchAsk> send_line_{&FetchAsk::send_link};  // With something to say.
   FetchTickets tickets_;
@@ -203,6 +210,8 @@ class FetchOps : public Channel, public FetchOpOwner {
   }
   FetchOp* TakeOp(int64_t step, const TensorKey& key);
   void Start(FetchOp* op);
+  void StartOf(FetchJoin* join, size_t place, int64_t step, const TensorKey& key,
+               const Tensor& destination);
   absl::Status MayBegin(const FetchOp& op) const;
   void LineUp(FetchOp* op, bool now);
   bool JoinLine(FetchOp* op, const FetchKey& key);
@@ -212,9 +221,50 @@ class FetchOps : public Channel, public FetchOpOwner {
   bool SendRequestOf(FetchAsk* ask);
   bool HandOver(FetchAsk* ask);
   FetchOp* TakeFront(FetchAsk* ask);
+  void StopWatching(FetchOp* op);
   void LastWord(FetchAsk* ask);
   void Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
-  bool TakeSmall(const FetchAsk& ask, const TensorInside& inside, Tensor* tensor);
+  absl::Status MayTake(const Tensor& wanted, DType dtype, const TensorShape& shape,
+                       uint64_t bytes) const;
+  absl::Status Copy(const Tensor& wanted, const TensorInside& inside, Tensor* tensor,
+                    absl::Status* unwanted);
+  void NoteInside(const TensorInside& inside) {
+    ++counters_.in_message;
+    counters_.bytes += inside.payload.size();
+  }
+  // The fast way of most: into the caller's memory. False: nothing has happened.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool Fill(const Tensor& wanted, const TensorInside& inside) {
+    const uint64_t bytes = inside.payload.size();
+    // Never a string tensor.
+    if (!wanted.valid() || !wanted.on_host() || wanted.dtype() != inside.dtype ||
+        inside.dtype == DType::kString || wanted.bytes() != bytes ||
+        bytes > ops_options_.max_tensor_bytes || wanted.shape().dims() != inside.dims) {
+      return false;
+    }
+    if (bytes > 0) memcpy(wanted.mutable_data(), inside.payload.data(), bytes);
+    return true;
+  }
+  bool TakeSmall(const Tensor& wanted, const TensorInside& inside, Tensor* tensor);
+
+  // Runs of keys (fetch_running.cc).
+  bool MayRun(const RecvArgs& args, size_t keys);
+  bool MayRunWith(const FetchKey& key, const Tensor& destination) const;
+  void StartRun(FetchRun* run);
+  void StartApart(FetchRun* run);
+  void StartPart(FetchRun* run, size_t index);
+  void StartHeld(FetchRun* run);
+  void LineUpAll(LinkedLine<FetchOp>* ops);
+  bool Gather(FetchOp* op);
+  void StartGathered() { StartRun(std::exchange(gathered_, nullptr)); }
+  void LeaveRun(FetchOp* op, const absl::Status& why);
+  void ReportRun(FetchRun* run, const absl::Status& status, When when);
+  void EndRun(FetchOp* op, absl::Status&& status, When when);
+  void EndStale(FetchAsk* ask);
+  bool IsStale(const FetchAsk& ask) const {
+    return ask.of->is_run() && ask.front != nullptr &&
+           ask.front->run->numbers != keys_.numbers_lost();
+  }
+  void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken);
   void TakeOutOne(FetchOp* op, std::vector<WaitingFetch>* taken);
   std::string WhyLate(const FetchOp& op) const;
   void FreeIfDone(FetchOp* op);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "channel/ops/farewell.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/ops/slot_watch.h"
 #include "channel/trace/trace.h"
@@ -40,9 +41,11 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
 
   std::vector<std::string> said;
   int room = 100'000;  // How many more words there is room for.
+  uint64_t most_run = kRunBytes;
   bool sends_requests = true;
   bool at_once = false;
   bool may_be_written = false;
+  bool closes_at_once = false;
   bool passes_memory = true;
   absl::Status may_fill;
   int dropped_memory = 0;
@@ -67,6 +70,11 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   bool SendRequest(FetchAsk* ask, bool may_park) override {
     if (!sends_requests) return false;
     ask->trace_id = 77 + ask->generation;
+    ask->of->told = session_->connector()->epoch();
+    if (ask->of->is_run()) {
+      return Say(absl::StrCat("ask ", ask->slot, ".", ask->generation, " ",
+                              ask->of->told_text().size() / 4, " from ", ask->of->key.edge()));
+    }
     return Say(absl::StrCat("ask ", ask->slot, ".", ask->generation, " ", ask->of->key.edge(),
                             may_park ? absl::StrCat(" may park ", ask->ticket) : "",
                             ask->parks == Parks::kOver ? absl::StrCat(" of ", ask->ticket) : ""));
@@ -85,6 +93,7 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
     return Say(absl::StrCat("unwanted ", absl::StrJoin(tickets, " ")));
   }
   size_t most_tickets() const override { return 2; }
+  uint64_t most_run_bytes() const override { return most_run; }
   bool AsksAtOnce() const override { return at_once; }
   void Flush() override {
     if (session_->open()) session_->SayAll();
@@ -96,7 +105,7 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   absl::Status UseAnswer(const Hello&) override { return absl::OkStatus(); }
   bool EndAttempt(const absl::Status&) override { return false; }
   void Break(const absl::Status&) override {}
-  bool Close(const absl::Status&) override { return false; }
+  bool Close(const absl::Status&) override { return closes_at_once; }
   std::string Explain() const override { return ""; }
   int64_t MostSilentMs() const override { return 0; }
   void AskForSign(bool) override {}
@@ -135,26 +144,29 @@ class KeptHellos final : public Bootstrap {
   std::vector<HelloDone> answers;
 };
 
-class CountingUser final : public PathUser {
+// Goes on as the test says, and counts.
+class WrittenChooser final : public KindChooser {
  public:
-  bool HasAnother() const override { return true; }
-  bool HasForAnySize() const override { return true; }
-  void OnRefused() override { ++refused; }
-  void OnLeft(std::vector<WaitingFetch>) override {}
+  size_t OnFailed(size_t, bool is_refused, const std::string&) override {
+    ++(is_refused ? refused : failed);
+    return next;
+  }
+  void OnGivenUp(std::vector<WaitingFetch> fetches) override { given_up = std::move(fetches); }
   void OnUsable() override { ++usable; }
-  void OnTooLarge(std::vector<WaitingFetch>) override {}
-  void OnNetworkChange() override {}
+
+  size_t next = 0;
   int refused = 0;
+  int failed = 0;
   int usable = 0;
+  std::vector<WaitingFetch> given_up;
 };
 
 // Hears what the test says.
 class WrittenFetches final : public FetchSession {
  public:
-  WrittenFetches(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options)
-      : FetchSession(poller, bootstrap, options,
-                     [](FetchSession* session) { return std::make_unique<WrittenLink>(session); }) {
-  }
+  WrittenFetches(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
+                 const Kinds& kinds, KindChooser* chooser)
+      : FetchSession(poller, bootstrap, options, kinds, chooser) {}
 
   void Open(size_t slots) {
     connector_.Begin(Connector::State::kOpen);
@@ -180,8 +192,11 @@ class WrittenFetches final : public FetchSession {
     std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
     return TakeWaiting();
   }
+  using FetchSession::TakeWaiting;
   void Forget() { ForgetLeaving(); }
   std::string Explain() const override { return ExplainOut(); }
+  // All keys lose their numbers.
+  void LoseNumbers() { keys_.ForgetIds(); }
 
   // ---- What the peer says ----
   void SayTensor(size_t slot, Tensor tensor = Tensor(), When when = When::kNow) {
@@ -189,6 +204,16 @@ class WrittenFetches final : public FetchSession {
     ASSERT_NE(Hear(ask, FetchEvent::kTensor), nullptr);
     const bool is_dead = !tensor.valid();
     Finish(ask, absl::OkStatus(), std::move(tensor), is_dead, when);
+  }
+  absl::Status SayRun(size_t slot, const std::string& answer) {
+    FetchAsk* const ask = slots_.at(slot);
+    EXPECT_NE(Hear(ask, FetchEvent::kTensor), nullptr);
+    Tensor all;
+    const absl::Status taken = TakeRun(ask, answer, &all);
+    if (taken.ok() && all.valid()) {
+      Finish(ask, absl::OkStatus(), std::move(all), false, When::kNow);
+    }
+    return taken;
   }
   void SayFailed(size_t slot, const absl::Status& why) {
     FetchAsk* const ask = slots_.at(slot);
@@ -253,7 +278,11 @@ class FetchOpsTest : public testing::Test {
  protected:
   FetchOpsTest() {
     options_.peer = kPeer;
-    options_.path = "written";
+    for (FetchKind* kind : {&kind_, &other_}) {
+      kind->path = kind == &kind_ ? "written" : "other";
+      kind->check_ms = 1000;
+      kind->make = [](FetchSession* session) { return std::make_unique<WrittenLink>(session); };
+    }
     options_.max_key_bytes = 200;
     options_.max_keys = 8192;
     options_.max_keys_bytes = 1 << 24;
@@ -263,7 +292,10 @@ class FetchOpsTest : public testing::Test {
     poller_.Turn();
   }
   ~FetchOpsTest() override { End(); }
-  void Make() { fetches_ = std::make_unique<WrittenFetches>(&poller_, &hellos_, options_); }
+  void Make() {
+    fetches_ = std::make_unique<WrittenFetches>(&poller_, &hellos_, options_,
+                                                FetchSession::Kinds{&kind_, &other_}, chooser_);
+  }
   // Whatever is out ends, and nothing is left.
   void End() {
     if (fetches_ == nullptr) return;
@@ -294,19 +326,6 @@ class FetchOpsTest : public testing::Test {
     });
     return ended;
   }
-  // A fetch was asked for; its link is lost, and the peer has no such path any more.
-  std::shared_ptr<Ended> RefuseThePathOfOne(CountingUser* user) {
-    options_.user = user;
-    End();
-    Make();
-    fetches_->Open(1);
-    fetches_->Resume();
-    auto ended = Fetch("a");
-    (void)Said();
-    fetches_->Unlink();
-    fetches_->FailAttempt(absl::UnimplementedError("no such path"));
-    return ended;
-  }
   std::vector<std::string> Said() {
     poller_.Turn();
     return std::exchange(fetches_->written()->said, {});
@@ -331,6 +350,8 @@ class FetchOpsTest : public testing::Test {
   VirtualAlarms alarms_;
   Poller poller_{&alarms_};
   KeptHellos hellos_;
+  FetchKind kind_, other_;
+  KindChooser* chooser_ = nullptr;
   FetchOpsOptions options_;
   std::unique_ptr<WrittenFetches> fetches_;
 };
@@ -651,6 +672,24 @@ TEST_F(FetchOpsTest, WhatEndsWhileItsQueuePairDrainsIsRememberedOnce) {
   EXPECT_EQ(a->status, MarkDerived(absl::AbortedError("first")));
 }
 
+TEST_F(FetchOpsTest, WhatEndsAgainAfterThePeersLastWordWaitsForItsParts) {
+  fetches_->Open(1);
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->written()->may_be_written = true;
+  fetches_->AbortStep(1, absl::AbortedError("first"));
+  FetchAsk* const ask = fetches_->At(0);
+  fetches_->Advance(ask, FetchEvent::kGone);
+  EXPECT_EQ(ask->state, FetchState::kLeft);
+  fetches_->AbortStep(1, absl::AbortedError("second"));
+  poller_.Turn();
+  EXPECT_EQ(ask->state, FetchState::kLeft);
+  EXPECT_EQ(a->times, 0) << "the NIC may still write its memory";
+  fetches_->FinishLeaving(ask);
+  poller_.Turn();
+  EXPECT_EQ(a->status, MarkDerived(absl::AbortedError("first")));
+}
+
 // Nobody writes it any more, whatever the peer has to say of it over the next link.
 TEST_F(FetchOpsTest, WhatHasEndedLetsGoOfItsMemoryWithTheDrain) {
   fetches_->Open(1);
@@ -668,7 +707,7 @@ TEST_F(FetchOpsTest, WhatHasEndedLetsGoOfItsMemoryWithTheDrain) {
 
 // A peer that is slow to answer a cancel keeps its slot, not its caller.
 TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
-  options_.leave_ns = 5 * kMs;
+  kind_.leave_ns = 5 * kMs;
   End();
   Make();
   fetches_->Open(2);
@@ -997,6 +1036,28 @@ TEST_F(FetchOpsTest, WhoEndsWhileItIsParkedIsUnwanted) {
   EXPECT_EQ(fetches_->live(), 0u);
 }
 
+// It may hold a tensor for one, so that what follows must not be asked for by another channel.
+TEST_F(FetchOpsTest, AFetchIsOutUntilThePeerHasHeardThatItIsUnwanted) {
+  fetches_->Open(1);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  (void)Fetch("a", args);
+  (void)Fetch("b");
+  (void)Said();
+  ParkAllOf(1);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b may park 2"));
+  const size_t out = fetches_->fetches_out();
+  fetches_->written()->room = 0;
+  cancellation.StartCancel();
+  EXPECT_THAT(Said(), IsEmpty());
+  EXPECT_EQ(fetches_->fetches_out(), out - 1) << "a fetch and its ask less, and what is unwanted";
+  fetches_->written()->room = 2;
+  fetches_->AskToPark(fetches_->At(0));
+  EXPECT_THAT(Said(), ElementsAre("park 0 as 2", "unwanted 1"));
+  EXPECT_EQ(fetches_->fetches_out(), out - 2);
+}
+
 TEST_F(FetchOpsTest, APromiseToParkThatCrossesACancelIsUnwanted) {
   fetches_->Open(1);
   const auto a = Fetch("a");
@@ -1171,6 +1232,27 @@ TEST_F(FetchOpsTest, ACancelThatALinkHasLostIsSaidOverTheNext) {
   EXPECT_EQ(fetches_->live(), 0u);
 }
 
+// Without a session the producer holds nothing for us.
+TEST_F(FetchOpsTest, WhoIsClosedSaysFarewellToASessionAlone) {
+  for (const bool has_session : {false, true}) {
+    fetches_->Open(1);
+    if (has_session) fetches_->Resume();
+    const auto a = Fetch("a");
+    EXPECT_FALSE(Said().empty());
+    fetches_->written()->closes_at_once = true;
+    fetches_->Close(absl::CancelledError("enough"));
+    EXPECT_EQ(hellos_.asked.size(), has_session ? 1u : 0u);
+    for (HelloDone& done : std::exchange(hellos_.answers, {})) {
+      std::move(done)(absl::UnavailableError("nobody listens"));
+    }
+    for (int i = 0; i < 5; ++i) poller_.Turn();
+    EXPECT_EQ(a->times, 1);
+    EXPECT_TRUE(fetches_->Drained()) << fetches_->Explain();
+    fetches_.reset();
+    Make();
+  }
+}
+
 // What was asked of a life ends with it; what names another goes on.
 TEST_F(FetchOpsTest, AnotherLifeOrSessionEndsWhatWasAsked) {
   for (const bool restarts : {true, false}) {
@@ -1233,7 +1315,6 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(taken[0].args.deadline.at_ns(), args.deadline.at_ns());
   EXPECT_EQ(taken[0].args.cancellation, CancellationRef(&cancellation));
   EXPECT_EQ(taken[1].key, Key("b"));
-  EXPECT_EQ(fetches_->counters()->moved, 2u);
   EXPECT_EQ(fetches_->counters()->ended_ok + fetches_->counters()->ended_failed, 1u);
   cancellation.StartCancel();
   poller_.Turn();
@@ -1246,84 +1327,200 @@ TEST_F(FetchOpsTest, WhatWaitsMovesToAnotherPathAsItIs) {
   EXPECT_EQ(a->times, 1);
 }
 
-// It says nothing of what the peer has for us.
-TEST_F(FetchOpsTest, AnAnswerToAnotherFarewellEndsNothing) {
-  CountingUser user;
-  const auto a = RefuseThePathOfOne(&user);
-  for (const bool belongs : {false, true}) {
-    ASSERT_EQ(hellos_.asked.size(), 1u);
-    Hello answer = std::exchange(hellos_.asked, {})[0];
-    answer.incarnation = 2;
-    if (!belongs) --answer.epoch;
-    std::move(std::exchange(hellos_.answers, {})[0])(std::move(answer));
-    poller_.Turn();
-    EXPECT_EQ(a->times, belongs ? 1 : 0);
-    EXPECT_EQ(user.refused, belongs ? 1 : 0);
-    if (!belongs) fetches_->FailAttempt(absl::UnimplementedError("no such path"));
-  }
-  EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
-  End();
-}
-
 // What was asked of the former life ends as at any restart, not with the path's refusal, which
-// would say that the receive can never be had.
-TEST_F(FetchOpsTest, WhoTurnsDownThePathAndTheFarewellHasRestarted) {
-  CountingUser user;
-  const auto a = RefuseThePathOfOne(&user);
-  ASSERT_EQ(hellos_.answers.size(), 1u);
-  std::move(std::exchange(hellos_.answers, {})[0])(absl::UnimplementedError("no such path"));
-  poller_.Turn();
-  EXPECT_EQ(a->times, 1);
-  EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
-  EXPECT_EQ(user.refused, 1);
-  End();
-}
-
-// The path may work again, or the peer may be down and answer no farewell.
-TEST_F(FetchOpsTest, OverAPathThatHasFailedForLongHellosAndFarewellsAlternate) {
-  CountingUser user;
-  options_.user = &user;
-  options_.give_up_ms = 1;
+// would say that the receive can never be had; what was not asked goes on elsewhere.
+TEST_F(FetchOpsTest, WhoTurnsDownEveryKindOfLinkHasRestarted) {
+  WrittenChooser chooser;
+  chooser.next = KindChooser::kNone;
+  chooser_ = &chooser;
   End();
   Make();
   fetches_->Open(1);
   fetches_->Resume();
-  (void)Fetch("a");
+  const auto a = Fetch("a"), b = Fetch("b");
   (void)Said();
   fetches_->Unlink();
-  fetches_->FailAttempt(absl::UnavailableError("cut"));
-  std::string tried;
-  for (int i = 0; i < 1000 && tried.size() < 8; ++i) {
-    Pass(10 * kMs);
-    if (std::exchange(fetches_->connected, 0) > 0) {
-      tried += 'h';
-      fetches_->FailAttempt(absl::UnavailableError("cut"));
-    } else if (!hellos_.answers.empty()) {
-      tried += 'f';
-      std::move(std::exchange(hellos_.answers, {})[0])(absl::UnavailableError("cut"));
-      poller_.Turn();
+  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  poller_.Turn();
+  EXPECT_EQ(chooser.refused, 1);
+  EXPECT_EQ(a->times, 1);
+  EXPECT_TRUE(absl::IsAborted(a->status)) << a->status;
+  EXPECT_EQ(b->times, 0);
+  EXPECT_TRUE(chooser.given_up.empty()) << "the peer may hold a tensor for a";
+  ASSERT_EQ(hellos_.answers.size(), 1u);
+  const auto farewell = DecodeFarewell(hellos_.asked[0].parameters);
+  ASSERT_TRUE(farewell.ok()) << farewell.status();
+  EXPECT_EQ(farewell->wanted.size(), 1u);
+  std::move(std::exchange(hellos_.answers, {})[0])(absl::UnimplementedError("no such path"));
+  poller_.Turn();
+  ASSERT_EQ(chooser.given_up.size(), 1u);
+  EXPECT_EQ(chooser.given_up[0].key, Key("b"));
+  EXPECT_EQ(fetches_->connector()->state(), Connector::State::kIdle);
+  std::move(chooser.given_up[0].done)({absl::OkStatus(), Tensor(), true});
+  End();
+}
+
+// A fetch may have its slot, and no room for its request.
+TEST_F(FetchOpsTest, WhatHasASlotAndWasNotAskedGoesOnElsewhere) {
+  WrittenChooser chooser;
+  chooser.next = KindChooser::kNone;
+  chooser_ = &chooser;
+  End();
+  Make();
+  fetches_->Open(2);
+  fetches_->Resume();
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->written()->sends_requests = false;
+  const auto b = Fetch("b"), c = Fetch("c");
+  (void)Said();
+  ASSERT_NE(fetches_->At(1), nullptr) << "it has its slot";
+  fetches_->Unlink();
+  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  ASSERT_EQ(hellos_.answers.size(), 1u);
+  std::move(std::exchange(hellos_.answers, {})[0])(absl::UnimplementedError("no such path"));
+  poller_.Turn();
+  ASSERT_EQ(chooser.given_up.size(), 2u);
+  EXPECT_EQ(chooser.given_up[0].key, Key("b"));
+  EXPECT_EQ(chooser.given_up[1].key, Key("c"));
+  for (WaitingFetch& fetch : chooser.given_up) std::move(fetch.done)({{}, Tensor(), true});
+  End();
+}
+
+TEST_F(FetchOpsTest, WhatWasAskedGoesOnByAnotherKindOfLinkAsItWas) {
+  WrittenChooser chooser;
+  chooser.next = 1;
+  chooser_ = &chooser;
+  FetchingBy by_this, by_other;
+  kind_.fetching = &by_this;
+  other_.fetching = &by_other;
+  End();
+  Make();
+  EXPECT_THAT(by_this.sessions, ElementsAre(fetches_.get()));
+  fetches_->Open(3);
+  fetches_->Resume();
+  const auto a = Fetch("a"), again = Fetch("a"), left = Fetch("left"), parked = Fetch("parked");
+  const auto queued = Fetch("queued");
+  (void)Said();
+  Pass(2 * kMs);
+  (void)Said();
+  fetches_->SayParked(2);
+  EXPECT_THAT(Said(), testing::Contains("ask 2.1 queued may park 4"));
+  Cancellation over;
+  fetches_->AbortStep(1000, absl::OkStatus());
+  fetches_->Unlink();
+  fetches_->FailAttempt(absl::UnimplementedError("no such path"));
+  EXPECT_EQ(fetches_->kind(), 0u) << "in a turn of its own";
+  Pass(1);
+  EXPECT_EQ(fetches_->kind(), 1u);
+  EXPECT_EQ(fetches_->path(), "other");
+  EXPECT_THAT(by_this.sessions, IsEmpty());
+  EXPECT_THAT(by_other.sessions, ElementsAre(fetches_.get()));
+  EXPECT_EQ(by_this.past.fetches, 5u) << "its counts stay with it";
+  EXPECT_EQ(fetches_->connected, 1);
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("ask 0.0 a", "ask 1.0 left", "waits 3 parked", "ask 2.1 queued",
+                                  "replayed"));
+  EXPECT_EQ(fetches_->Counted().moved, 4u);
+  EXPECT_EQ(fetches_->Counted().replays, 3u);
+  fetches_->SayTensor(0);
+  EXPECT_EQ(a->times, 1);
+  EXPECT_EQ(again->times, 0);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 a")) << "the next in its line";
+  const std::vector<uint64_t> here = {3};
+  fetches_->OnHere(here);
+  fetches_->SayTensor(0);
+  EXPECT_EQ(again->times, 1);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.2 parked of 3"));
+  for (size_t slot : {0, 1, 2}) fetches_->SayTensor(slot);
+  EXPECT_EQ(left->times + parked->times + queued->times, 3);
+  End();
+  EXPECT_THAT(by_other.sessions, IsEmpty());
+  kind_.fetching = other_.fetching = nullptr;
+}
+
+// The peer hears of the end over whichever link comes next.
+TEST_F(FetchOpsTest, WhatWasGivenUpIsCancelledOverTheNextKindOfLink) {
+  WrittenChooser chooser;
+  chooser.next = 1;
+  chooser_ = &chooser;
+  End();
+  Make();
+  fetches_->Open(1);
+  fetches_->Resume();
+  const auto a = Fetch("a");
+  (void)Said();
+  fetches_->Unlink();
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  fetches_->MoveTo(1);
+  EXPECT_EQ(fetches_->kind(), 1u) << "it has no link, and is idle";
+  const auto b = Fetch("b");
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0", "replayed"));
+  fetches_->SayGone(0);
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b"));
+  End();
+}
+
+// The path may work again, or the peer may be down, and another path would not help.
+TEST_F(FetchOpsTest, APathThatHasFailedForLongIsLeftWhenThePeerSaysThatItIsUp) {
+  WrittenChooser chooser;
+  chooser.next = 1;
+  chooser_ = &chooser;
+  options_.give_up_ms = 1;
+  for (const bool answers : {false, true}) {
+    End();
+    Make();
+    fetches_->Open(1);
+    fetches_->Resume();
+    (void)Fetch("a");
+    (void)Said();
+    fetches_->Unlink();
+    fetches_->FailAttempt(absl::UnavailableError("cut"));
+    std::string tried;
+    for (int i = 0; i < 1000 && tried.size() < 8; ++i) {
+      Pass(10 * kMs);
+      if (std::exchange(fetches_->connected, 0) > 0) {
+        if (fetches_->kind() == 1) break;
+        tried += 'h';
+        fetches_->FailAttempt(absl::UnavailableError("cut"));
+      } else if (!hellos_.answers.empty()) {
+        tried += 'u';
+        EXPECT_EQ(std::exchange(hellos_.asked, {})[0].path, "none");
+        std::move(std::exchange(hellos_.answers, {})[0])(
+            answers ? absl::Status(absl::UnimplementedError("no path none"))
+                    : absl::UnavailableError("cut"));
+        poller_.Turn();
+      }
     }
+    EXPECT_EQ(fetches_->kind(), answers ? 1u : 0u) << tried;
+    EXPECT_EQ(chooser.failed, answers ? 1 : 0);
+    if (answers) continue;
+    EXPECT_NE(tried.find("uhuhuh"), std::string::npos) << tried;
+    EXPECT_EQ(tried.find("uu"), std::string::npos) << tried;
+    // A word over a link that is there again shows that it works.
+    fetches_->OnLinkOpen();
+    fetches_->OnWord();
+    EXPECT_FALSE(fetches_->connector()->Unusable());
   }
-  EXPECT_NE(tried.find("fhfhfh"), std::string::npos) << tried;
-  EXPECT_EQ(tried.find("ff"), std::string::npos) << tried;
-  // A word over a link that is there again shows that it works.
-  fetches_->OnLinkOpen();
-  fetches_->OnWord();
-  EXPECT_FALSE(fetches_->connector()->Unusable());
   fetches_->Unlink();
   End();
 }
 
 TEST_F(FetchOpsTest, AProbeIsOverWithTheFirstSignThatThePathWorks) {
-  CountingUser user;
-  options_.user = &user;
+  WrittenChooser chooser;
+  chooser_ = &chooser;
   End();
   Make();
   fetches_->Probe();
   fetches_->OnLinkOpen();
   EXPECT_TRUE(fetches_->is_probing());
   for (int i = 0; i < 2; ++i) fetches_->OnWord();
-  EXPECT_EQ(user.usable, 1);
+  EXPECT_EQ(chooser.usable, 1);
   EXPECT_FALSE(fetches_->is_probing());
   End();
 }
@@ -1448,6 +1645,538 @@ TEST_F(FetchManyTest, AllOfThemEndWithOneCall) {
     fetches_->Unlink();
     fetches_->Open(3);
   }
+}
+
+// ---- Runs of keys ----
+
+class FetchRunTest : public FetchManyTest {
+ protected:
+  FetchRunTest() {
+    End();
+    options_.max_key_bytes = 1000;
+    Make();
+    fetches_->Open(8);
+    const auto first = FetchMany(five_);
+    EXPECT_EQ(Said().size(), 5u) << "nobody knows yet that they are small";
+    TellFive();
+    EXPECT_EQ(first->times, 1);
+  }
+  static Tensor Small(int64_t value) {
+    Tensor tensor = *Tensor::Allocate(DType::kInt64, {1});
+    memcpy(tensor.mutable_data(), &value, sizeof(value));
+    return tensor;
+  }
+  static int64_t ValueOf(const Tensor& tensor) {
+    int64_t value = -1;
+    if (tensor.valid() && tensor.bytes() == sizeof(value)) {
+      memcpy(&value, tensor.data(), sizeof(value));
+    }
+    return value;
+  }
+  // The peer answers with these tensors; -1: one is not here; -2: it is dead.
+  static std::string Answer(const std::vector<int64_t>& values) {
+    std::string answer(values.size() * 24, 0);
+    uint8_t* const begin = reinterpret_cast<uint8_t*>(&answer[0]);
+    uint8_t* to = begin;
+    for (int64_t value : values) {
+      to = value == -1   ? PutRunItem(RunItemKind::kNotHere, to)
+           : value == -2 ? PutRunItem(RunItemKind::kDead, to)
+                         : PutRunTensor(Small(value), to);
+    }
+    answer.resize(static_cast<size_t>(to - begin));
+    return answer;
+  }
+  std::vector<int64_t> ValuesOf(const ManyEnded& many) {
+    std::vector<int64_t> values;
+    for (const Tensor& tensor : many.tensors) values.push_back(ValueOf(tensor));
+    return values;
+  }
+  // Slot 0 has the run of the five.
+  std::shared_ptr<ManyEnded> FetchFive(const RecvArgs& args = RecvArgs()) {
+    auto many = FetchMany(five_, args);
+    EXPECT_THAT(Said(), ElementsAre(testing::EndsWith("5 from a")));
+    slot_ = RunSlot();
+    return many;
+  }
+  size_t LeavingSlot() const {
+    size_t slot = 0;
+    while (fetches_->At(slot) == nullptr || !fetches_->At(slot)->leaves()) ++slot;
+    return slot;
+  }
+  size_t RunSlot() const {
+    for (size_t slot = 0; slot < 8; ++slot) {
+      const FetchAsk* const ask = fetches_->At(slot);
+      if (ask != nullptr && ask->of->is_run() && !ask->leaves()) return slot;
+    }
+    ADD_FAILURE() << "no run is asked for";
+    return 0;
+  }
+
+  // The peer has the tensor of a key that was asked for alone.
+  void Tell(const std::string& edge, const Tensor& tensor) {
+    fetches_->SayTensor(SlotOf(edge), tensor);
+  }
+  size_t SlotOf(const std::string& edge) const {
+    for (size_t slot = 0; slot < 8; ++slot) {
+      const FetchAsk* const ask = fetches_->At(slot);
+      if (ask != nullptr && !ask->of->is_run() && ask->of->key.edge() == edge) return slot;
+    }
+    ADD_FAILURE() << edge << " is not asked for";
+    return 0;
+  }
+  void TellFive() {
+    for (size_t i = 0; i < five_.size(); ++i) Tell(five_[i], Small(static_cast<int64_t>(i + 1)));
+  }
+
+  const std::vector<std::string> five_ = {"a", "b", "c", "d", "e"};
+  size_t slot_ = 0;
+};
+
+TEST_F(FetchRunTest, SmallTensorsAreAskedForTogether) {
+  for (int64_t round = 1; round < 4; ++round) {
+    const auto many = FetchFive();
+    EXPECT_EQ(Listed().size(), 1u);
+    EXPECT_EQ(Listed()[0].detail, "with 4 other keys");
+    ASSERT_TRUE(fetches_->SayRun(slot_, Answer({round, 2, -2, 4, 5})).ok());
+    ASSERT_EQ(many->times, 1);
+    EXPECT_TRUE(many->first.ok()) << many->first;
+    EXPECT_THAT(ValuesOf(*many), ElementsAre(round, 2, -1, 4, 5));
+    EXPECT_THAT(many->dead, ElementsAre(false, false, true, false, false));
+    EXPECT_THAT(Said(), IsEmpty());
+  }
+  const auto alive = FetchFive();
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
+  EXPECT_THAT(alive->dead, testing::Each(false)) << "that another was dead is over";
+  EXPECT_EQ(fetches_->Counted().fetches, 25u);
+  EXPECT_EQ(fetches_->Counted().ended_ok, 25u);
+  EXPECT_EQ(fetches_->Counted().runs, 4u);
+  EXPECT_EQ(fetches_->Counted().in_runs, 20u);
+  const auto four = FetchMany({"e", "b", "c", "d"});
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith("4 from e"))) << "which is another run";
+}
+
+TEST_F(FetchRunTest, WhatIsNotHereIsAskedForAlone) {
+  const auto many = FetchFive();
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, -1, 3, -1, 5})).ok());
+  EXPECT_EQ(many->times, 0);
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" b"), testing::EndsWith(" d")));
+  Tell("d", Small(4));
+  EXPECT_EQ(many->times, 0);
+  Tell("b", Small(2));
+  ASSERT_EQ(many->times, 1);
+  EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(fetches_->Counted().fetches, 10u);
+
+  const auto none = FetchFive();
+  ASSERT_TRUE(fetches_->SayRun(slot_, "").ok()) << "nothing is here";
+  EXPECT_EQ(Said().size(), 5u);
+}
+
+// Each run that brings little costs a message. So many fetches of many then go without one.
+TEST_F(FetchRunTest, WhereLittleIsHereThereAreNoRunsForAWhile) {
+  int without = 0;
+  for (int round = 0; round < 2; ++round) {
+    const auto many = FetchFive();
+    ASSERT_TRUE(fetches_->SayRun(slot_, Answer({-1, -1, -1, 4, 5})).ok());
+    EXPECT_EQ(Said().size(), 3u);
+    for (const char* edge : {"a", "b", "c"}) Tell(edge, Small(1));
+    EXPECT_EQ(many->times, 1);
+    for (without = 0;; ++without) {
+      const auto next = FetchMany(five_);
+      if (Said().size() == 5) {
+        TellFive();
+        continue;
+      }
+      ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({1, 2, 3, 4, 5})).ok());
+      break;
+    }
+    EXPECT_EQ(without, 16) << "a good one lets the next pause be short again";
+  }
+}
+
+TEST_F(FetchRunTest, WhatIsFetchedMeanwhileWaitsForTheRun) {
+  const auto many = FetchFive();
+  const auto held = Fetch("b");
+  const auto other_step = Fetch("c", RecvArgs(), 2);
+  const auto also_held = Fetch("d");
+  EXPECT_THAT(Said(), IsEmpty());
+  fetches_->AbortStep(2, absl::AbortedError("the step"));
+  (void)Said();
+  EXPECT_EQ(other_step->times, 1);
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, -1, 3, 4, 5})).ok());
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" b"), testing::EndsWith(" d")));
+  Tell("b", Small(2));
+  EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5)) << "the run was first";
+  EXPECT_EQ(held->times, 0);
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" b")));
+  Tell("b", Small(7));
+  EXPECT_EQ(ValueOf(held->tensor), 7);
+  Tell("d", Small(8));
+  EXPECT_EQ(ValueOf(also_held->tensor), 8);
+}
+
+TEST_F(FetchRunTest, ItsDeadlineAlsoEndsWhatWaitsForARun) {
+  const auto many = FetchFive();
+  RecvArgs soon;
+  soon.deadline = Deadline::AtNs(alarms_.NowNs() + kMs);
+  const auto held = Fetch("b", soon);
+  Pass(2 * kMs);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(held->status)) << held->status;
+  EXPECT_EQ(many->times, 0);
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
+  EXPECT_THAT(Said(), IsEmpty());
+}
+
+TEST_F(FetchRunTest, SomeKeysAreInNoRun) {
+  const auto busy = Fetch("b");
+  (void)Said();
+  auto many = FetchMany({"a", "b", "c", "d", "e", "new"});
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" new"), testing::EndsWith("4 from a")))
+      << "b waits behind the fetch before it";
+  ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({1, 3, 4, 5})).ok());
+  Tell("new", *Tensor::Allocate(DType::kUint8, {kRunTensorBytes + 1}));
+  Tell("b", Small(1));
+  (void)Said();
+  Tell("b", *Tensor::FromStrings({"x"}, {1}));
+  EXPECT_EQ(many->times, 1);
+  many = FetchMany({"a", "b", "c", "d", "e", "new", "a"});
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" b"), testing::EndsWith(" new"),
+                                  testing::EndsWith("4 from a")))
+      << "b is one of strings, and new is large; the second a waits for the run";
+  ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({1, 3, 4, 5})).ok());
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" a")));
+
+  RecvArgs recurring;
+  recurring.recurring = true;
+  const auto ahead = FetchMany({"c", "d", "e", "f"}, recurring);
+  EXPECT_EQ(Said().size(), 4u);
+  const auto three = FetchMany({"c", "d", "e"});
+  EXPECT_THAT(Said(), IsEmpty());
+}
+
+TEST_F(FetchRunTest, ARunHasNoMoreThanTheLinkCanAnswer) {
+  fetches_->written()->most_run = 5 * 24 - 1;
+  const auto five = FetchMany(five_);
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith("4 from a"), testing::EndsWith(" e")));
+  ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({1, 2, 3, 4})).ok());
+  Tell("e", Small(5));
+  EXPECT_THAT(ValuesOf(*five), ElementsAre(1, 2, 3, 4, 5));
+  fetches_->written()->most_run = 4 * 24 - 1;
+  const auto again = FetchMany(five_);
+  EXPECT_EQ(Said().size(), 5u) << "three and two do not pay";
+}
+
+TEST_F(FetchRunTest, TheLimitOfATensorIsNotThatOfARun) {
+  End();
+  options_.max_tensor_bytes = 100;
+  Make();
+  fetches_->Open(8);
+  const auto first = FetchMany(five_);
+  (void)Said();
+  TellFive();
+  const auto many = FetchFive();
+  const FetchAsk& run = *fetches_->At(slot_);
+  EXPECT_TRUE(fetches_->MayTake(run, DType::kUint8, {kRunBytes}, kRunBytes).ok());
+  EXPECT_TRUE(
+      absl::IsDataLoss(fetches_->MayTake(run, DType::kUint8, {kRunBytes + 1}, kRunBytes + 1)));
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
+  EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5));
+}
+
+TEST_F(FetchRunTest, ATensorThatItsCallerCannotHaveFailsAlone) {
+  std::vector<Tensor> into;
+  for (int i = 0; i < 5; ++i) {
+    into.push_back(i == 3 ? *Tensor::Allocate(DType::kFloat, {1}) : Small(-7));
+  }
+  RecvArgs args;
+  args.destinations = into;
+  const auto many = FetchFive(args);
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, -2, 3, 4, 5})).ok());
+  EXPECT_EQ(many->times, 0);
+  EXPECT_THAT(Said(), ElementsAre(testing::StartsWith("cancel "), testing::EndsWith(" a"),
+                                  testing::EndsWith(" b"), testing::EndsWith(" c"),
+                                  testing::EndsWith(" d"), testing::EndsWith(" e")))
+      << "all that was taken goes back before it is asked for again";
+  fetches_->SayGone(slot_);
+  for (const char* edge : {"a", "b", "c", "e"}) Tell(edge, into[0]);
+  fetches_->SayFailed(SlotOf("d"), absl::InvalidArgumentError("float"));
+  ASSERT_EQ(many->times, 1);
+  EXPECT_THAT(many->dead, testing::Each(false));
+  EXPECT_TRUE(absl::IsInvalidArgument(many->statuses[3]));
+  EXPECT_TRUE(many->statuses[4].ok());
+
+  into[3] = Small(-7);
+  args.destinations = into;
+  const auto fits = FetchFive(args);
+  ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_TRUE(fits->tensors[i].SharesBytesWith(into[i]));
+    EXPECT_EQ(ValueOf(into[i]), static_cast<int64_t>(i + 1));
+  }
+}
+
+TEST_F(FetchRunTest, AllOfItEndsWithItsCaller) {
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  auto many = FetchFive(args);
+  const auto held = Fetch("b");
+  cancellation.StartCancel();
+  EXPECT_THAT(Said(), ElementsAre(testing::StartsWith("cancel "), testing::EndsWith(" b")));
+  ASSERT_EQ(many->times, 1);
+  for (const absl::Status& status : many->statuses) EXPECT_TRUE(absl::IsCancelled(status));
+  fetches_->SayGone(slot_);
+  Tell("b", Small(1));
+
+  args = RecvArgs();
+  args.deadline = Deadline::AtNs(alarms_.NowNs() + kMs);
+  many = FetchFive(args);
+  Pass(2 * kMs);
+  ASSERT_EQ(many->times, 1);
+  for (const absl::Status& status : many->statuses) EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  fetches_->SayGone(slot_);
+  (void)Said();
+
+  many = FetchFive();
+  fetches_->AbortStep(1, absl::InternalError("the step failed"));
+  poller_.Turn();
+  ASSERT_EQ(many->times, 1);
+  for (const absl::Status& status : many->statuses) EXPECT_TRUE(IsDerived(status)) << status;
+}
+
+TEST_F(FetchRunTest, ARunEndsWithItsConnection) {
+  const auto many = FetchFive();
+  const auto held = Fetch("b");
+  fetches_->Unlink();
+  EXPECT_EQ(many->times, 0);
+  fetches_->Resume();
+  EXPECT_THAT(Said(),
+              ElementsAre(testing::StartsWith("cancel "), "replayed", testing::EndsWith(" a"),
+                          testing::EndsWith(" b"), testing::EndsWith(" c"), testing::EndsWith(" d"),
+                          testing::EndsWith(" e")));
+  fetches_->SayGone(slot_);
+  TellFive();
+  EXPECT_EQ(many->times, 1);
+  EXPECT_EQ(held->times, 0);
+  (void)Said();
+  Tell("b", Small(1));
+  const auto again = FetchFive();
+  EXPECT_EQ(again->times, 0);
+}
+
+TEST_F(FetchRunTest, ItIsAskedForApartIfAKeyHasLostItsNumber) {
+  const auto many = FetchMany(five_);
+  fetches_->LoseNumbers();  // Before its question has left.
+  EXPECT_EQ(Said().size(), 5u);
+  TellFive();
+  EXPECT_EQ(many->times, 1);
+  EXPECT_EQ(FetchFive()->times, 0) << "under a new name";
+}
+
+// Where numbers are used up, each key of a run that goes apart may get the number of the next one,
+// and that of the key behind a full run.
+TEST_F(FetchRunTest, ItsKeysLastAsLongAsItGoesApart) {
+  for (const uint64_t most_run : {5 * 24, 4 * 24}) {
+    End();
+    options_.max_keys = 8;
+    Make();
+    fetches_->Open(8);
+    const auto first = FetchMany(five_);
+    const auto others = FetchMany({"x", "y", "z"});
+    EXPECT_EQ(Said().size(), 8u);
+    TellFive();
+    for (const char* edge : {"x", "y", "z"}) Tell(edge, Small(9));
+    fetches_->written()->most_run = most_run;
+    int apart = 0;
+    for (int round = 1; round < 20; ++round) {
+      const auto many = FetchMany(five_);
+      if (Said().size() == 5) {
+        ++apart;
+        TellFive();
+      } else {
+        const bool all = most_run == 5 * 24;
+        const std::string answer = all ? Answer({1, 2, 3, 4, 5}) : Answer({1, 2, 3, 4});
+        ASSERT_TRUE(fetches_->SayRun(RunSlot(), answer).ok());
+        if (!all) Tell("e", Small(5));
+      }
+      ASSERT_EQ(many->times, 1);
+      EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5));
+    }
+    EXPECT_GT(apart, 0) << "no run's name has taken a key's number";
+  }
+}
+
+// ---- Runs of several fetches ----
+
+// The first of a turn leaves at once, or waits in line; those behind it are asked for together.
+TEST_F(FetchRunTest, SmallTensorsThatAreFetchedInOneTurnAreAskedForTogether) {
+  fetches_->written()->at_once = true;
+  for (int round = 1; round < 4; ++round) {
+    std::vector<std::shared_ptr<Ended>> ended;
+    for (const std::string& edge : five_) ended.push_back(Fetch(edge));
+    EXPECT_EQ(fetches_->written()->said.size(), 1u);
+    EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" a"), testing::EndsWith("4 from b")));
+    EXPECT_EQ(Listed().size(), 5u) << "each of the fetches, and not the run";
+    ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({round, -2, -1, 4})).ok());
+    EXPECT_EQ(ValueOf(ended[1]->tensor), round);
+    EXPECT_TRUE(ended[2]->is_dead);
+    EXPECT_EQ(ended[3]->times, 0);
+    EXPECT_EQ(ValueOf(ended[4]->tensor), 4);
+    EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" d")));
+    Tell("d", Small(3));
+    Tell("a", Small(1));
+    for (const auto& one : ended) {
+      EXPECT_EQ(one->times, 1);
+      EXPECT_TRUE(one->status.ok()) << one->status;
+    }
+  }
+  EXPECT_EQ(fetches_->Counted().ended_ok, 20u);
+  EXPECT_EQ(fetches_->Counted().in_runs, 9u);
+}
+
+// Four would be a run.
+TEST_F(FetchRunTest, FetchesOfTwoStepsOrWithADeadlineAreAskedForApart) {
+  fetches_->written()->at_once = true;
+  RecvArgs soon;
+  soon.deadline = Deadline::AtNs(alarms_.NowNs() + kMs);
+  for (const int64_t step : {2, 1}) {
+    const auto first = Fetch("a");
+    const auto odd = Fetch("b", step == 1 ? soon : RecvArgs(), step);
+    const auto c = Fetch("c");
+    const auto d = Fetch("d");
+    const auto e = Fetch("e");
+    EXPECT_EQ(Said().size(), 5u) << step;
+    TellFive();
+    EXPECT_EQ(odd->times, 1);
+  }
+}
+
+TEST_F(FetchRunTest, AFetchOfARunThatEndsEarlyEndsAlone) {
+  fetches_->written()->at_once = true;
+  std::vector<std::shared_ptr<Ended>> ended;
+  for (const std::string& edge : five_) ended.push_back(Fetch(edge));
+  fetches_->AbortStep(1, absl::InternalError("the step failed"));  // Before they are asked for.
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" a"), testing::StartsWith("cancel ")));
+  for (const auto& one : ended) EXPECT_EQ(one->times, 1);
+  fetches_->SayGone(LeavingSlot());
+
+  ended.clear();
+  for (const std::string& edge : five_) ended.push_back(Fetch(edge));
+  (void)Said();
+  fetches_->EndFetchesOf(1, absl::AbortedError("its life is over"));
+  EXPECT_THAT(Said(), ElementsAre(testing::StartsWith("cancel "), testing::StartsWith("cancel ")));
+  for (const auto& one : ended) {
+    EXPECT_EQ(one->times, 1);
+    EXPECT_TRUE(absl::IsAborted(one->status)) << one->status;
+  }
+}
+
+TEST_F(FetchRunTest, WhatWaitsForAKeyThatLeavesItsRunStaysBeforeLaterFetches) {
+  fetches_->written()->at_once = true;
+  const auto at_once = Fetch("a");
+  const auto gathered = Fetch("b");
+  const auto with_it = Fetch("c");
+  const auto held = Fetch("b", RecvArgs(), 2);
+  const auto other_key = Fetch("c", RecvArgs(), 2);
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  RecvArgs soon;  // Which no run gathers.
+  soon.deadline = Deadline::AtNs(alarms_.NowNs() + kMs);
+  const auto later = Fetch("b", soon, 2);
+  (void)Said();
+  Tell("b", Small(7));
+  EXPECT_EQ(held->times, 1);
+  EXPECT_EQ(later->times, 0);
+  EXPECT_EQ(ValueOf(held->tensor), 7);
+  (void)Said();
+  Tell("b", Small(8));
+  EXPECT_EQ(ValueOf(later->tensor), 8);
+  Tell("c", Small(9));
+  EXPECT_EQ(ValueOf(other_key->tensor), 9);
+}
+
+TEST_F(FetchRunTest, WhatWasGatheredGoesOnOverTheNextConnection) {
+  fetches_->written()->at_once = true;
+  std::vector<std::shared_ptr<Ended>> ended;
+  for (const std::string& edge : five_) ended.push_back(Fetch(edge));
+  fetches_->written()->at_once = false;
+  fetches_->written()->said.clear();
+  fetches_->Unlink();
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" a"), "replayed", testing::EndsWith(" b"),
+                                  testing::EndsWith(" c"), testing::EndsWith(" d"),
+                                  testing::EndsWith(" e")));
+  TellFive();
+  for (const auto& one : ended) EXPECT_EQ(one->times, 1);
+}
+
+// Their callbacks fetch again, while others of the same run have not been told.
+TEST_F(FetchRunTest, ACallbackMayFetchOfTheRunThatBroughtIt) {
+  fetches_->written()->at_once = true;
+  std::vector<std::string> order;
+  const auto first = Fetch("a");
+  std::shared_ptr<Ended> again;
+  for (const char* edge : {"b", "c", "d", "e"}) {
+    fetches_->Fetch(1, Key(edge), RecvArgs(), [&, edge](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      order.push_back(edge);
+      if (order.size() == 1) again = Fetch("c");
+    });
+  }
+  const auto held = Fetch("c");
+  EXPECT_THAT(Said(), ElementsAre(testing::EndsWith(" a"), testing::EndsWith("4 from b")));
+  ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({2, 3, 4, 5})).ok());
+  EXPECT_THAT(order, ElementsAre("b", "c", "d", "e"));
+  (void)Said();
+  Tell("c", Small(7));
+  EXPECT_EQ(ValueOf(held->tensor), 7);
+  (void)Said();
+  Tell("c", Small(8));
+  EXPECT_EQ(ValueOf(again->tensor), 8) << "it was made later";
+  Tell("a", Small(1));
+}
+
+TEST_F(FetchRunTest, ACallbackMayEndAllOthersOfItsRun) {
+  fetches_->written()->at_once = true;
+  int ended = 0;
+  const auto first = Fetch("a");
+  for (const char* edge : {"b", "c", "d", "e"}) {
+    fetches_->Fetch(1, Key(edge), RecvArgs(), [&](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << "it has come";
+      if (++ended == 1) fetches_->AbortStep(1, absl::InternalError("the step failed"));
+    });
+  }
+  (void)Said();
+  ASSERT_TRUE(fetches_->SayRun(RunSlot(), Answer({2, 3, 4, 5})).ok());
+  poller_.Turn();
+  EXPECT_EQ(ended, 4);
+  EXPECT_EQ(first->times, 1);
+}
+
+TEST_F(FetchRunTest, AnAnswerThatIsNoneIsRefused) {
+  const std::string good = Answer({1, 2, 3, 4, 5});
+  std::string kind = good, rank = good, bytes = good;
+  kind[0] = 3;
+  rank[24 + 2] = TensorShape::kMaxRank + 1;
+  bytes[48 + 4] = 9;  // As its type and shape do not say.
+  std::string more = good;
+  more[96 + 5] = 127;
+  for (const std::string& bad :
+       {good.substr(0, good.size() - 1), good + "12345678", kind, rank, bytes, more}) {
+    const auto many = FetchFive();
+    EXPECT_TRUE(absl::IsDataLoss(fetches_->SayRun(slot_, bad)));
+    EXPECT_EQ(many->times, 0);
+    fetches_->Unlink();
+    fetches_->Resume();
+    (void)Said();
+    fetches_->SayGone(slot_);
+    TellFive();
+    ASSERT_EQ(many->times, 1);
+    EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5)) << "and nothing of the bad answer";
+  }
+  const auto many = FetchFive();
+  fetches_->SayTensor(slot_, Small(1));
+  ASSERT_EQ(many->times, 1);
+  for (const absl::Status& status : many->statuses) EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 
 TEST_F(FetchManyTest, AnOpOfManyIsOneOfItsOwnAgain) {

@@ -17,20 +17,26 @@ namespace {
 // How long a channel that is closed waits for the answer to its farewell.
 constexpr int64_t kGoodbyeMs = 1000;
 constexpr int64_t kSoonMs = 1;
+constexpr int64_t kRenewTryMs = 5;
+constexpr char kNoPath[] = "none";
 
 }  // namespace
 
 FetchSession::FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options,
-                           MakeLink make)
-    : FetchOps(poller, bootstrap, options),
+                           Kinds kinds, KindChooser* chooser)
+    : FetchOps(poller, bootstrap, options, kinds.front()),
+      kinds_(std::move(kinds)),
+      chooser_(chooser),
       silence_(poller, options.patience_ms, [this] { OnPeerLost(); }),
-      watch_(poller, this, options.check_ms, options.ask_up_ms),
+      watch_(poller, this),
       owed_(poller, options.give_up_ms > 0 ? options.give_up_ms : options.patience_ms) {
-  link_ = make(this);
-  words_ = link_->words();
+  UseKind(0);
 }
 
-FetchSession::~FetchSession() { TRYST_CHECK(Drained()) << Explain(); }
+FetchSession::~FetchSession() {
+  TRYST_CHECK(Drained()) << Explain();
+  LeaveKind();
+}
 
 void FetchSession::Close(absl::Status why) {
   if (connector_.state() == State::kClosed) return;
@@ -38,6 +44,7 @@ void FetchSession::Close(absl::Status why) {
   connector_.StopWaiting();
   silence_.Stop();
   watch_.Stop();
+  poller_->CancelTimer(&renew_timer_);
   connector_.SetState(State::kClosed);
   goodbye_due_ = !Asked().empty();
   const bool over = link_->Close(closed_);
@@ -50,7 +57,7 @@ void FetchSession::OnClosed() {
   if (std::exchange(goodbye_due_, false) && session_ != 0) {
     TRYST_REACHED("rare: a farewell of a channel that is closed");
     connector_.Begin(State::kClosed);
-    SayFarewell([](absl::StatusOr<Hello>) {}, kGoodbyeMs);
+    SayGoodbye([](const absl::StatusOr<Hello>&) {});
   }
   ForgetLeaving();
 }
@@ -67,11 +74,128 @@ void FetchSession::RetryNow() {
   OnConnectTimer();
 }
 
+void FetchSession::Renew(int64_t pause_ms) {
+  if (connector_.state() == State::kClosed) return;
+  renew_by_ns_ = now_ns() + (pause_ms + kRenewMs) * 1'000'000;
+  poller_->SetTimer(&renew_timer_, now_ns() + pause_ms * 1'000'000);
+}
+
+// A link that is made later says hello by itself.
+void FetchSession::OnRenewTimer() {
+  const bool opens = connector_.state() == State::kHello || connector_.state() == State::kJoining;
+  if (!opens && !open()) return;
+  if (opens || (waiting() > 0 && now_ns() < renew_by_ns_)) {
+    return poller_->SetTimer(&renew_timer_, now_ns() + kRenewTryMs * 1'000'000);
+  }
+  TRYST_REACHED("sim: a session makes its link anew");
+  link_->Break(absl::CancelledError("the connection is made anew, as the certificates changed"));
+}
+
+// ---- Kinds of links ----
+
+// REQUIRES: there is no link, and the former one is not in a call.
+void FetchSession::UseKind(size_t kind) {
+  LeaveKind();
+  at_ = next_ = kind;
+  UseLink(kinds_[at_], kinds_[at_]->make(this));
+  // Several times within what a check may find to be over.
+  int64_t check_ms = kind_->check_ms > 0 ? kind_->check_ms : ops_options_.patience_ms / 8;
+  const int64_t ask_up_ms = kind_->loses_no_word ? ops_options_.give_up_ms : 0;
+  if (ask_up_ms > 0) check_ms = std::min(check_ms, ask_up_ms / 2);
+  watch_.UseTimes(check_ms, ask_up_ms);
+  if (kind_->fetching != nullptr) kind_->fetching->sessions.push_back(this);
+}
+
+// What was counted stays with that kind.
+void FetchSession::LeaveKind() {
+  FetchingBy* const fetching = kind_->fetching;
+  if (link_ == nullptr || fetching == nullptr) return;
+  fetching->past += Counted();
+  counters_ = FetchCounters();
+  auto& all = fetching->sessions;
+  all.erase(std::remove(all.begin(), all.end(), this), all.end());
+}
+
+// At once, but in a turn of its own: the former link may be in a call.
+void FetchSession::GoOnBy(size_t kind) {
+  next_ = kind;
+  ask_next_ = false;
+  connector_.SetState(State::kBackoff);
+  connector_.WaitFor(0);
+}
+
+void FetchSession::MoveTo(size_t kind) {
+  if (kind == at_ && kind == next_) return;
+  TRYST_REACHED("sim: a session goes on by a better kind of link");
+  next_ = kind;
+  switch (connector_.state()) {
+    case State::kIdle:
+      return UseKind(kind);
+    case State::kOpen:
+      return link_->Break(absl::CancelledError("a better path is used from now on"));
+    case State::kHello:
+    case State::kJoining:
+    case State::kAsking:
+      (void)link_->EndAttempt(absl::CancelledError("a better path is used from now on"));
+      return GoOnBy(kind);
+    case State::kBackoff:
+      return GoOnBy(kind);
+    case State::kDraining:
+    case State::kClosed:
+      return;
+  }
+}
+
+void FetchSession::OnKindFailed(bool is_refused, const absl::Status& why) {
+  const size_t next = chooser_->OnFailed(at_, is_refused, std::string(why.message()));
+  if (next == KindChooser::kNone) return GiveUp(why);
+  if (next == at_) {
+    if (connector_.state() != State::kBackoff) Connect();
+    return;
+  }
+  TRYST_REACHED("sim: a session goes on by another kind of link");
+  connector_.NoteWorking();  // The next kind has not failed yet.
+  GoOnBy(next);
+}
+
+// The path brings nothing. While the peer does not say that it is up, another would not help.
+void FetchSession::AskAndMove() {
+  connector_.Begin(State::kAsking);
+  Hello hello = connector_.NewHello();
+  hello.path = kNoPath;
+  connector_.Say(hello, [this](absl::StatusOr<Hello> answer) {
+    if (!answer.ok() && !IsPathRefusal(answer.status())) return RetryLater(answer.status());
+    silence_.NoteWord();
+    OnKindFailed(/*is_refused=*/false, connector_.why);
+  });
+}
+
+// The peer has no kind of link that we have. What it was asked for, another life of it was; and if
+// it was this one, it gives back what it has taken before another channel asks.
+void FetchSession::GiveUp(const absl::Status& why) {
+  connector_.StopWaiting();
+  if (session_ == 0) return HandOverAll();
+  TRYST_REACHED("rare: a peer offers no kind of link any more");
+  connector_.Begin(State::kAsking);
+  SayGoodbye([this](const absl::StatusOr<Hello>&) { HandOverAll(); });
+  session_ = 0;
+  EndAsked(absl::AbortedError(absl::StrCat(ops_options_.peer, " has restarted: ", why.message())),
+           [](const FetchAsk&) { return false; });
+  keys_.ForgetIds();
+}
+
+void FetchSession::HandOverAll() {
+  AskHeldAnew();  // Those that have a slot, and of which the peer has not heard.
+  GoIdle();
+  chooser_->OnGivenUp(TakeWaiting());
+}
+
 // ---- A link, from its hello to its end ----
 
 void FetchSession::Connect() {
   connector_.Begin(State::kHello);
   Hello hello = connector_.NewHello();
+  hello.probes = probing_;
   const absl::Status begun = link_->Begin(&hello);
   if (!begun.ok()) return RetryLater(begun);
   connector_.Say(hello, [this](absl::StatusOr<Hello> answer) { OnHelloAnswer(std::move(answer)); });
@@ -95,7 +219,7 @@ void FetchSession::MeetPeer(uint64_t incarnation, uint64_t session) {
     EndQueuedOf(peer_incarnation_, why);
     keys_.ForgetIds();  // Numbers given in an earlier life are never used again.
   } else if (session_ != 0 && session != session_) {
-    TRYST_REACHED("sim: the producer has another session");
+    TRYST_REACHED("rare: the producer has another session");
     EndAsked(absl::UnavailableError(absl::StrCat(
                  ops_options_.peer,
                  " has given up the fetches from before the connection broke: ask again")),
@@ -149,13 +273,13 @@ bool FetchSession::CheckDue(bool* owes) {
 absl::Status FetchSession::NoteLate() {
   owed_.NoteDefault();
   connector_.NoteFailing(owed_.owes_since_ns());
-  return owed_.Late(ops_options_.peer, ops_options_.path);
+  return owed_.Late(ops_options_.peer, path());
 }
 
 // A path that nobody has: whoever is up refuses it, and the link stays.
 void FetchSession::AskIfUp() {
   Hello hello = connector_.NewHello();
-  hello.path = "none";
+  hello.path = kNoPath;
   connector_.Say(hello, [this](absl::StatusOr<Hello> answer) {
     watch_.NoteUp(answer.ok() || IsPathRefusal(answer.status()));
   });
@@ -164,13 +288,12 @@ void FetchSession::AskIfUp() {
 void FetchSession::OnSilent(int64_t heard_ns) {
   TRYST_REACHED("sim: the producer is silent");
   connector_.NoteFailing(heard_ns);
-  link_->Break(owed_.Silent(ops_options_.peer, ops_options_.path,
-                            poller_->RunningSince(heard_ns) / 1'000'000));
+  link_->Break(
+      owed_.Silent(ops_options_.peer, path(), poller_->RunningSince(heard_ns) / 1'000'000));
 }
 
 void FetchSession::NoteUsable() {
-  probing_ = false;
-  if (ops_options_.user != nullptr) ops_options_.user->OnUsable();
+  if (std::exchange(probing_, false)) chooser_->OnUsable();
 }
 
 void FetchSession::Replay() {
@@ -184,10 +307,10 @@ void FetchSession::OnLinkBroken(const absl::Status& why) {
   connector_.why = why;
   if (connector_.state() != State::kClosed) {
     // The loss of an idle link is not logged, because a producer that stops causes it, too.
-    if (absl::IsDataLoss(why) || (!probing_ && Waits())) {
-      TRYST_LOG(Warning) << ops_options_.self << " lost its " << ops_options_.path
-                         << " connection to " << ops_options_.peer << " (epoch "
-                         << connector_.epoch() << "): " << why.message();
+    if (absl::IsDataLoss(why) || (!probing_ && Waits() && !absl::IsCancelled(why))) {
+      TRYST_LOG(Warning) << ops_options_.self << " lost its " << path() << " connection to "
+                         << ops_options_.peer << " (epoch " << connector_.epoch()
+                         << "): " << why.message();
     }
     connector_.SetState(State::kDraining);
     if (absl::IsDataLoss(why) && !owed_.has_brought()) owed_.NoteDefault();
@@ -203,6 +326,7 @@ void FetchSession::EndIdle() {
 }
 
 void FetchSession::BreakAsks() {
+  EndRuns();
   broken_since_ns_ = now_ns();
   watch_.Stop();
   // A fetch that has waited for long over a link that worked does not end with it.
@@ -228,8 +352,7 @@ void FetchSession::DrainAsks() {
       link_->DropMemory(ask);
       // The producer may hold the tensor for it, so the CANCEL goes out in the next epoch.
       Advance(ask, FetchEvent::kDrained);
-      // One that moves to another path does so when the peer has nothing of it any more.
-      if (ask->front != nullptr && !ask->moves) ReportFront(ask, ask->front->end_status);
+      if (ask->front != nullptr) ReportFront(ask, ask->front->end_status);
     } else if (ask->state == FetchState::kFenced) {
       Advance(ask, FetchEvent::kDrained);  // It keeps its slot, and is requested again.
       ask->Enter(WaitsFor::kConnection, now_ns());
@@ -241,6 +364,7 @@ void FetchSession::DrainAsks() {
 // A link that has brought nothing is not made again at once.
 void FetchSession::GoOn() {
   if (connector_.state() == State::kClosed) return OnClosed();
+  if (next_ != at_) return GoOnBy(next_);
   if (asks_.live() == 0) return GoIdle();
   if (owed_.works() && connector_.back_off()->TakeFree()) return Connect();
   RetryLater(connector_.why);
@@ -256,9 +380,8 @@ void FetchSession::GoIdle() {
 void FetchSession::RetryLater(const absl::Status& why) {
   connector_.why = why;
   connector_.NoteFailing(now_ns());
-  // Farewells and hellos alternate, because the path may work again, or the peer may be down and
-  // unable to answer a farewell.
-  leave_next_ = !leave_next_ && connector_.Unusable();
+  // Hellos go on between these questions, because the path may work again.
+  ask_next_ = !ask_next_ && chooser_ != nullptr && connector_.Unusable();
   connector_.Pause();
   silence_.OnAttemptFailed();
   // Answers to hellos show that the peer is up. Who says nothing else has its fetches no longer
@@ -266,18 +389,17 @@ void FetchSession::RetryLater(const absl::Status& why) {
   const int64_t patience_ms = ops_options_.patience_ms;
   if (patience_ms <= 0 || !connector_.FailedFor(patience_ms)) return;
   TRYST_REACHED("rare: the producer answers hellos and brings nothing");
-  EndAll(absl::UnavailableError(absl::StrCat(
-      ops_options_.peer, " has brought nothing over ", ops_options_.path, " for ", patience_ms,
-      " ms (patience), though it may answer when a connection is "
-      "opened: ",
-      why.message())));
+  EndAll(absl::UnavailableError(
+      absl::StrCat(ops_options_.peer, " has brought nothing over ", path(), " for ", patience_ms,
+                   " ms (patience), though it may answer when a connection is "
+                   "opened: ",
+                   why.message())));
 }
 
 void FetchSession::OnPeerLost() {
   if (open() || connector_.state() == State::kClosed) return;
   TRYST_REACHED("rare: the producer is without a word for too long");
-  EndAll(
-      NotAnswered(ops_options_.peer, ops_options_.path, ops_options_.patience_ms, connector_.why));
+  EndAll(NotAnswered(ops_options_.peer, path(), ops_options_.patience_ms, connector_.why));
 }
 
 void FetchSession::FailAttempt(const absl::Status& why) {
@@ -286,15 +408,8 @@ void FetchSession::FailAttempt(const absl::Status& why) {
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
     EndAll(why);  // The next link says that nobody wants what was asked.
-  } else if (IsPathRefusal(why) && ops_options_.user != nullptr) {
-    if (session_ == 0 || Asked().empty()) {  // The producer holds nothing for us.
-      session_ = 0;
-      return ops_options_.user->OnRefused();
-    }
-    TRYST_REACHED("rare: a path is refused in the middle of a session");
-    refusal_ = why;
-    connector_.StopWaiting();
-    Leave();
+  } else if (IsPathRefusal(why) && chooser_ != nullptr) {
+    OnKindFailed(/*is_refused=*/true, why);
   }
 }
 
@@ -310,8 +425,9 @@ void FetchSession::OnConnectTimer() {
     TRYST_REACHED("rare: the producer keeps nothing for us any more");
     ForgetLeaving();
   }
-  if (asks_.live() > 0) return leave_next_ ? Leave() : Connect();
-  GoIdle();
+  if (next_ != at_) UseKind(next_);
+  if (asks_.live() == 0) return GoIdle();
+  ask_next_ ? AskAndMove() : Connect();
 }
 
 // ---- The end of a session ----
@@ -366,42 +482,34 @@ void FetchSession::EndFetchesOf(uint64_t incarnation, const absl::Status& why) {
 // The producer that would answer them is gone, with everything that it had taken for us.
 void FetchSession::ForgetLeaving() {
   for (FetchAsk* ask : std::vector<FetchAsk*>(slots_.all())) {
-    if (ask == nullptr || ask->state != FetchState::kLeaving) continue;
-    if (ask->moves) {
-      link_->MoveAway(ask);
-    } else {
-      FinishLeaving(ask);
-    }
+    if (ask != nullptr && ask->state == FetchState::kLeaving) FinishLeaving(ask);
   }
 }
 
 // How many slots there are is the session's: what is held for us is named by them.
 bool FetchSession::UseSlots(size_t slots) {
   if (slots_.size() == slots) return true;
-  std::vector<FetchAsk*> held;
-  for (FetchAsk* ask : Asked()) {
-    if (!ask->has_slot()) continue;
-    if (ask->said || ask->leaves()) return false;
-    held.push_back(ask);
-  }
-  for (; !held.empty(); held.pop_back()) AskAnew(held.back());
+  const std::vector<FetchAsk*> asked = Asked();
+  const bool may = std::none_of(asked.begin(), asked.end(), [](const FetchAsk* ask) {
+    return ask->has_slot() && (ask->said || ask->leaves());
+  });
+  if (!may) return false;
+  AskHeldAnew();
   slots_.Reset(slots);
   return true;
 }
 
-// ---- Another path ----
-
-// Tells the producer what has not landed, so that it gives that back and takes nothing more for us
-// on this path. An answer also shows that the path is broken and not the peer; while there is none,
-// another path would not help. REQUIRES: no link, so that no byte can land any more.
-void FetchSession::Leave() {
-  TRYST_REACHED("sim: a path is left");
-  connector_.Begin(State::kFarewell);
-  SayFarewell([this](absl::StatusOr<Hello> answer) { OnFarewellAnswer(std::move(answer)); },
-              INT64_MAX);
+// From the last to the first, so that they stand, in their order, before those that wait in line.
+void FetchSession::AskHeldAnew() {
+  const std::vector<FetchAsk*> asked = Asked();
+  std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) {
+    if (ask->has_slot()) AskAnew(ask);
+  });
 }
 
-void FetchSession::SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms) {
+// Tells the producer what has not landed, so that it gives that back. REQUIRES: no link, so that no
+// byte can land any more.
+void FetchSession::SayGoodbye(Connector::AnswerFn on_answer) {
   Farewell farewell;
   farewell.session = session_;
   for (const FetchAsk* ask : Asked()) {
@@ -412,37 +520,7 @@ void FetchSession::SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms) {
   }
   Hello hello = connector_.NewHello();
   hello.parameters = link_->FarewellParameters(EncodeFarewell(farewell));
-  connector_.Say(hello, std::move(on_answer), most_ms);
-}
-
-void FetchSession::OnFarewellAnswer(absl::StatusOr<Hello> answer) {
-  const absl::Status refusal = std::exchange(refusal_, absl::OkStatus());
-  const bool refused = !refusal.ok() && IsPathRefusal(answer.status());
-  absl::Status said = answer.status();
-  if (said.ok()) said = connector_.CheckAnswer(*answer);
-  if (!said.ok() && !refused) return RetryLater(said);
-  silence_.NoteWord();
-  if (refused) {
-    // Whoever turns that down, too, has taken nothing for us: it is another life of the peer.
-    const absl::Status why =
-        absl::AbortedError(absl::StrCat(ops_options_.peer, " has restarted, and no longer offers ",
-                                        ops_options_.path, ": ", refusal.message()));
-    for (FetchAsk* ask : Asked()) EndAsk(ask, why);
-  } else {
-    const auto farewell = DecodeFarewell(answer->parameters);
-    MeetPeer(answer->incarnation, farewell.ok() ? farewell->session : 0);
-  }
-  ForgetLeaving();  // The farewell gave back what was taken for them.
-  const std::vector<FetchAsk*> asked = Asked();
-  std::for_each(asked.rbegin(), asked.rend(), [this](FetchAsk* ask) { AskAnew(ask); });
-  if (refusal.ok()) {
-    GoIdle();
-    ops_options_.user->OnLeft(TakeWaiting());
-  } else {
-    session_ = 0;
-    RetryLater(refusal);
-    ops_options_.user->OnRefused();
-  }
+  connector_.Say(hello, std::move(on_answer), kGoodbyeMs);
 }
 
 void FetchSession::AskAnew(FetchAsk* ask) {
@@ -451,21 +529,6 @@ void FetchSession::AskAnew(FetchAsk* ask) {
   Advance(ask, FetchEvent::kUnlinked);
   if (ask->has_slot()) FreeSlot(ask);
   lines_.queued.PushFront(ask);
-}
-
-bool FetchSession::OwesEnd(int64_t step_id, const TensorKey& key) const {
-  const FetchKey* const known = keys_.Find(key);
-  if (known == nullptr) return false;
-  for (FetchAsk* ask = known->asks.front(); ask != nullptr; ask = known->asks.Behind(ask)) {
-    if (ask->step == step_id && ask->leaves()) return true;
-  }
-  return tickets_.any_unwanted();
-}
-
-bool FetchSession::OwesAnyEnd() const {
-  const auto leaves = [](const FetchAsk* ask) { return ask != nullptr && ask->leaves(); };
-  const auto& asks = slots_.all();
-  return tickets_.any_unwanted() || std::any_of(asks.begin(), asks.end(), leaves);
 }
 
 // ---- Views ----

@@ -13,35 +13,45 @@
 #include "channel/bootstrap.h"
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/fetch_owed.h"
+#include "channel/ops/link_kind.h"
 #include "channel/ops/link_watch.h"
 #include "channel/ops/peer_silence.h"
 
 namespace tryst {
 
 // The consumer's half of a session: what a producer was asked for, over as many links as that
-// takes. A link may break at any moment. Then what was asked for waits until no byte of it can land
-// any more, keeps its slot, and is asked for again over the next link, under the same generation
-// and in the same order; what was given up says its CANCEL there; and REPLAYED follows. The session
-// ends with the producer's process, when the producer has given it up, or with a farewell: then the
-// fetches go on by another path. Poller thread only.
+// takes, of whichever kind. A link may break at any moment. Then what was asked for waits until no
+// byte of it can land any more, keeps its slot, and is asked for again over the next link, under
+// the same generation and in the same order; what was given up says its CANCEL there; and REPLAYED
+// follows. The session ends with the producer's process, or when the producer has given it up.
+// Poller thread only.
 class FetchSession : public FetchOps, private LinkWatch::Owner {
  public:
   using State = Connector::State;
-  using MakeLink = absl::FunctionRef<std::unique_ptr<FetchLink>(FetchSession* session)>;
-  FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options, MakeLink make);
+  using Kinds = std::vector<const FetchKind*>;
+  static constexpr int64_t kRenewMs = 1000;
+  // `kinds`: of links, the best first, of which there is one at least. `chooser`: null: it goes on
+  // by the first. All outlive it.
+  FetchSession(Poller* poller, Bootstrap* bootstrap, const FetchOpsOptions& options, Kinds kinds,
+               KindChooser* chooser);
   ~FetchSession() override;  // REQUIRES: Drained().
 
   void Close(absl::Status why) override;
   bool Drained() const override { return FetchOps::Drained() && link_->Gone(); }
-  // Tries the path, unless that is under way.
+  // Opens a link although no fetch waits, to see whether that works (KindChooser::OnUsable), and
+  // says so in its hello. It is for a session that never fetches.
   void Probe() override;
+  // Goes on by links of that kind. One that is open ends first.
+  void MoveTo(size_t kind);
+  size_t kind() const { return at_; }  // That the link is of, or the next one.
   // The network has improved: ends the pause before the next attempt.
   void RetryNow() override;
+  // Makes the link anew after a pause, by a hello that shows who we are now: while nothing is under
+  // way, if there is such a moment within kRenewMs. What was asked for is then asked for again.
+  void Renew(int64_t pause_ms);
   std::string Explain() const override;
   void View(PathView* view) const override;
-  bool OwesEnd(int64_t step_id, const TensorKey& key) const override;
-  bool OwesAnyEnd() const override;
-  FetchCounters Counted() const;  // With those of the present link.
+  FetchCounters Counted() const;  // Since links are of this kind.
 
   // ---- What happens to a link: for FetchLink ----
   Connector* connector() { return &connector_; }
@@ -95,7 +105,6 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   // Whether its key names another life than the one that was met last.
   bool IsForAnother(const FetchAsk& ask) const;
   void EndFetchesOf(uint64_t incarnation, const absl::Status& why);
-  void TakeOut(FetchAsk* ask, std::vector<WaitingFetch>* taken) { FetchOps::TakeOut(ask, taken); }
 
  protected:
   // ---- A link, from its hello to its end ----
@@ -113,15 +122,21 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   void ForgetLeaving();
   // It is asked for anew, as the first of those in line. REQUIRES: the peer has nothing of it.
   void AskAnew(FetchAsk* ask);
-
-  uint64_t peer_incarnation_ = 0;
-  uint64_t session_ = 0;
-  bool probing_ = false;
-  PeerSilence silence_;  // While there is no link,
-  LinkWatch watch_;      // and while there is one.
-  FetchOwed owed_;       // Over the present link, or the last.
+  void AskHeldAnew();
 
  private:
+  // ---- Kinds of links ----
+  void UseKind(size_t kind);
+  void LeaveKind();
+  void GoOnBy(size_t kind);
+  void OnKindFailed(bool is_refused, const absl::Status& why);
+  void AskAndMove();
+
+  void OnRenewTimer();
+  void GiveUp(const absl::Status& why);
+  void HandOverAll();
+  void SayGoodbye(Connector::AnswerFn on_answer);
+
   // LinkWatch::Owner.
   int64_t HeardNs() override;
   int64_t MostSilentMs() const override { return link_->MostSilentMs(); }
@@ -134,14 +149,22 @@ class FetchSession : public FetchOps, private LinkWatch::Owner {
   void GoIdle();
   void RetryLater(const absl::Status& why);
   void EndQueuedOf(uint64_t incarnation, const absl::Status& why);
-  void Leave();
-  void SayFarewell(Connector::AnswerFn on_answer, int64_t most_ms);
-  void OnFarewellAnswer(absl::StatusOr<Hello> answer);
 
-  bool leave_next_ = false;   // After this pause it says farewell, and not hello.
+  const Kinds kinds_;
+  KindChooser* const chooser_;  // May be null.
+  size_t at_ = 0;               // The kind of the present link, or of the next one,
+  size_t next_ = 0;             // and that of the one behind it.
+  uint64_t peer_incarnation_ = 0;
+  uint64_t session_ = 0;
+  bool probing_ = false;
+  PeerSilence silence_;       // While there is no link,
+  LinkWatch watch_;           // and while there is one.
+  FetchOwed owed_;            // Over the present link, or the last.
+  bool ask_next_ = false;     // After this pause it asks whether the peer is up.
   bool goodbye_due_ = false;  // It was closed while something was asked for.
-  absl::Status refusal_;      // Not OK: it leaves because the peer has turned the path down.
   int64_t broken_since_ns_ = 0;
+  int64_t renew_by_ns_ = 0;  // If its timer is set.
+  MemberTimer<FetchSession> renew_timer_{this, &FetchSession::OnRenewTimer};
 };
 
 }  // namespace tryst

@@ -24,7 +24,7 @@ class FetchSlots {
   size_t size() const { return asks_.size(); }
   size_t free() const { return free_.size(); }
   FetchAsk* at(size_t slot) const { return asks_[slot]; }  // Null: it is free.
-  uint32_t generation(size_t slot) const { return generations_[slot]; }
+  uint16_t generation(size_t slot) const { return generations_[slot]; }
   const std::vector<FetchAsk*>& all() const { return asks_; }
 
   void Take(FetchAsk* ask) {  // REQUIRES: free() > 0.
@@ -33,6 +33,8 @@ class FetchSlots {
     ask->generation = generations_[ask->slot];
     asks_[ask->slot] = ask;
   }
+  // The ask has the place of another one.
+  void Replace(FetchAsk* ask) { asks_[ask->slot] = ask; }
   void Free(FetchAsk* ask) {
     const uint16_t slot = std::exchange(ask->slot, FetchAsk::kNoSlot);
     asks_[slot] = nullptr;
@@ -42,7 +44,7 @@ class FetchSlots {
 
  private:
   std::vector<FetchAsk*> asks_;
-  std::vector<uint32_t> generations_;
+  std::vector<uint16_t> generations_;
   std::vector<uint16_t> free_;
 };
 

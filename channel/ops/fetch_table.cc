@@ -88,12 +88,10 @@ constexpr Entry kEntries[] = {
     {State::kWaitingRoom, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kParts, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kCopying, Event::kBroken, State::kFenced, Action::kAskAgain},
-    {State::kAhead, Event::kBroken, State::kFenced, Action::kAskAgain},
     {State::kLeaving, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
     {State::kLeft, Event::kBroken, State::kFencedLeaving, Action::kAskAgain},
     {State::kFenced, Event::kDrained, State::kInSlot, Action::kAskAgain},
     {State::kFencedLeaving, Event::kDrained, State::kLeaving, Action::kCancel},
-    {State::kInSlot, Event::kDrained, State::kInSlot, Action::kNothing},
 
     {State::kInSlot, Event::kUnlinked, State::kQueued, Action::kAskAgain},
     {State::kParked, Event::kUnlinked, State::kQueued, Action::kAskAgain},

@@ -26,6 +26,10 @@ class FetchTickets {
   }
   void Park(FetchAsk* ask) { parked_.emplace(ask->ticket, ask); }
   void Unpark(const FetchAsk& ask) { parked_.erase(ask.ticket); }
+  void Replace(FetchAsk* ask) {  // It has the place of another one.
+    const auto found = parked_.find(ask->ticket);
+    if (found != parked_.end()) found->second = ask;
+  }
   void AddParked(std::vector<FetchAsk*>* asks) const {
     for (const auto& [ticket, ask] : parked_) asks->push_back(ask);
   }

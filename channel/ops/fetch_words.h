@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "channel/ops/fetch_ask.h"
+#include "channel/ops/run_wire.h"
 
 namespace tryst {
 
@@ -24,6 +25,8 @@ class FetchWords {
   virtual bool SendReplayed() = 0;
   virtual bool SayOwn() { return true; }  // Sends what concerns no single fetch.
   virtual size_t most_tickets() const = 0;
+  // The largest answer of a run that the link can carry.
+  virtual uint64_t most_run_bytes() const { return kRunBytes; }
   // Whether requests leave within the call of Fetch().
   virtual bool AsksAtOnce() const { return false; }
 

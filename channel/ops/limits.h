@@ -9,6 +9,9 @@ namespace tryst {
 namespace limits {
 
 inline constexpr uint32_t kMaxSlots = 1u << 12;
+// The most that any kind of link asks for. A session keeps the slots of its first link, so that
+// every kind serves so many.
+inline constexpr uint32_t kUsedSlots = 256;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr uint32_t kMaxKeys = 1u << 16;  // The most numbers of keys in use.
 // Bounds of the keys' texts. After so many bytes of them since number 0 a consumer numbers from 0

@@ -38,10 +38,14 @@ class LinkWatch {
     ~Owner() = default;
   };
 
+  LinkWatch(Poller* poller, Owner* owner) : poller_(poller), owner_(owner) {}
+
   // `check_ms`: between two checks; 0: the peer may be silent for ever. `ask_up_ms`: after how long
   // without the sign the peer is asked by another way; 0: never.
-  LinkWatch(Poller* poller, Owner* owner, int64_t check_ms, int64_t ask_up_ms)
-      : poller_(poller), owner_(owner), check_ms_(check_ms), ask_up_ms_(ask_up_ms) {}
+  void UseTimes(int64_t check_ms, int64_t ask_up_ms) {
+    check_ms_ = check_ms;
+    ask_up_ms_ = ask_up_ms;
+  }
 
   // A fetch waits over the link.
   void Watch() {
@@ -68,8 +72,8 @@ class LinkWatch {
 
   Poller* const poller_;
   Owner* const owner_;
-  const int64_t check_ms_;
-  const int64_t ask_up_ms_;
+  int64_t check_ms_ = 0;
+  int64_t ask_up_ms_ = 0;
   int64_t heard_ns_ = -1;   // HeardNs() at the last check.
   int64_t asked_ns_ = -1;   // When it was asked for a sign since then; -1: it was not.
   int64_t up_ns_ = -1;      // When it first said since then that it is up; -1: it did not.

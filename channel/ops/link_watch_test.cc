@@ -38,7 +38,11 @@ struct FakeOwner final : LinkWatch::Owner {
 
 class LinkWatchTest : public ::testing::Test {
  protected:
-  LinkWatchTest() { owner_.heard_ns = clock_.now_ns; }
+  LinkWatchTest() {
+    owner_.heard_ns = clock_.now_ns;
+    watch_.UseTimes(kCheckMs, kAskUpMs);
+    lossy_.UseTimes(kCheckMs, 0);
+  }
   ~LinkWatchTest() override {
     watch_.Stop();
     lossy_.Stop();
@@ -54,8 +58,8 @@ class LinkWatchTest : public ::testing::Test {
   TurnedClock clock_;
   Poller poller_{&clock_};
   FakeOwner owner_;
-  LinkWatch watch_{&poller_, &owner_, kCheckMs, kAskUpMs};
-  LinkWatch lossy_{&poller_, &owner_, kCheckMs, 0};  // Its link may lose a word.
+  LinkWatch watch_{&poller_, &owner_};
+  LinkWatch lossy_{&poller_, &owner_};  // Its link may lose a word.
 };
 
 TEST_F(LinkWatchTest, ACheckThatFindsNoWordAsksForASign) {

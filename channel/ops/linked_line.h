@@ -27,6 +27,7 @@ class LinkedLine {
   bool empty() const { return first_ == nullptr; }
   size_t size() const { return size_; }
   T* front() const { return first_; }
+  T* back() const { return last_; }
   T* Behind(const T* one) const { return (one->*link_).next; }  // Null: `one` is the last.
   bool Holds(const T* one) const { return (one->*link_).line == this; }
   void Push(T* one) {  // REQUIRES: it is in no line through this link.
@@ -45,6 +46,13 @@ class LinkedLine {
     T* const one = first_;
     Remove(one);
     return one;
+  }
+  void Replace(T* one, T* by) {  // REQUIRES: it is in the line, and `by` is in none.
+    LineLink<T>& link = one->*link_;
+    (link.previous != nullptr ? (link.previous->*link_).next : first_) = by;
+    (link.next != nullptr ? (link.next->*link_).previous : last_) = by;
+    by->*link_ = link;
+    link = LineLink<T>();
   }
   void Remove(T* one) {  // Does nothing if it is not in the line.
     LineLink<T>& link = one->*link_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "channel/ops/serve_table.h"
@@ -14,6 +15,24 @@
 
 namespace tryst {
 
+// The tensors that were taken for a run of keys. Its items are used again.
+struct ServeRun {
+  struct Item {
+    TensorKey key;
+    Received taken;
+    uint64_t bytes = 0;  // What it takes in the answer.
+
+    void Clear() {
+      key = TensorKey();
+      taken.tensor.Reset();
+      taken.is_dead = false;
+      taken.send_context = nullptr;
+    }
+  };
+  std::vector<Item> items;
+  size_t used = 0;  // So many of them have a tensor.
+};
+
 // One slot of the producer: from a request to the word that its tensor was accepted. What carries
 // the answer keeps what it needs beside this by the slot's number. Poller thread only.
 struct ServeOp : TakingOp {
@@ -22,7 +41,7 @@ struct ServeOp : TakingOp {
   bool has_destination = false;  // The consumer has said where the tensor goes.
   bool in_ready_line = false;    // For what carries the answer.
   uint16_t slot = 0;
-  uint32_t generation = 0;
+  uint16_t generation = 0;
   uint64_t asked_epoch = 0;  // The epoch in which the consumer last requested it.
   int64_t step = 0;
   TensorKey key;
@@ -35,6 +54,8 @@ struct ServeOp : TakingOp {
   std::shared_ptr<DeviceContext> device_context;
   AllocatorAttributes alloc_attrs;
   uint64_t turn = 0;  // For its old place, when it is given back.
+  // A run has met these, and `tensor` holds copies of them.
+  ServeRun* run = nullptr;
 };
 
 struct ServeCounters {

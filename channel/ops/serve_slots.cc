@@ -47,23 +47,30 @@ ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
   return *this;
 }
 
+Tensor ServeWire::MakeRunTensor(uint64_t bytes) {
+  return *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
+}
+
 ServePayload StringsOf(ServeOp* op) {
   if (op->encoded.empty()) op->encoded = EncodeStrings(op->tensor);
   return {op->encoded.data(), op->encoded.size()};
 }
 
-ServeSlots::ServeSlots(Poller* poller, TensorSource* source, ServeWire* wire,
-                       ServeSlotsOptions options, ServeCounters* counters)
+ServeSlots::ServeSlots(Poller* poller, TensorSource* source, ServeSlotsOptions options,
+                       ServeCounters* counters)
     : poller_(poller),
       source_(source),
-      wire_(wire),
       options_(std::move(options)),
       counters_(counters),
-      track_(options_.trace == nullptr
-                 ? nullptr
-                 : options_.trace->Track(TraceRole::kServe, options_.consumer, options_.path)),
       keys_(options_.consumer, options_.max_keys, options_.max_key_bytes, options_.max_keys_bytes),
       takes_(poller, source, this, options_.consumer, options_.max_parked, &counters->given_back) {}
+
+void ServeSlots::UseWire(ServeWire* wire, const std::string& path) {
+  wire_ = wire;
+  path_ = path;
+  if (options_.trace == nullptr) return;
+  track_ = options_.trace->Track(TraceRole::kServe, options_.consumer, path_);
+}
 
 void ServeSlots::Make(size_t size) {
   if (made()) return;
@@ -118,7 +125,6 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
   Received taken;
   if (goes_back) {
     TRYST_REACHED("sim: a tensor goes back to its rendezvous");
-    ++counters_->given_back;
     step = op->step;
     key = op->key;
     taken = TakenOf(*op);
@@ -127,9 +133,41 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
   TakeFormer(op, goes_back, &former);
   Enter(op, row);
   EndTrace(former);
-  if (!goes_back) return;
-  former.tensor = Tensor();  // Whoever gets it may want to be the only one.
-  source_->GiveBack(step, key, std::move(taken));
+  if (goes_back) {
+    former.tensor = Tensor();  // Whoever gets it may want to be the only one.
+    GiveBack(step, key, std::move(taken), former.run);
+  }
+  if (former.run != nullptr) Free(former.run);
+}
+
+void ServeSlots::GiveBack(int64_t step, const TensorKey& key, Received taken, ServeRun* run) {
+  if (run == nullptr) {
+    ++counters_->given_back;
+    return source_->GiveBack(step, key, std::move(taken));
+  }
+  TRYST_REACHED("sim: the tensors of a run go back to their rendezvous");
+  for (size_t i = 0; i < run->used; ++i) GiveBack(step, &run->items[i]);
+}
+
+void ServeSlots::GiveBack(int64_t step, ServeRun::Item* item) {
+  ++counters_->given_back;
+  source_->GiveBack(step, item->key, std::move(item->taken));
+}
+
+ServeRun* ServeSlots::NewRun(size_t keys) {
+  if (free_runs_.empty()) {
+    runs_.push_back(std::make_unique<ServeRun>());
+    free_runs_.push_back(runs_.back().get());
+  }
+  ServeRun* const run = free_runs_.back();
+  free_runs_.pop_back();
+  if (run->items.size() < keys) run->items.resize(keys);
+  return run;
+}
+
+void ServeSlots::Free(ServeRun* run) {
+  for (; run->used > 0; --run->used) run->items[run->used - 1].Clear();
+  free_runs_.push_back(run);
 }
 
 bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
@@ -137,8 +175,9 @@ bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
   op->tensor = Tensor();
   op->device_context = nullptr;
   op->status = why;
-  ++counters_->given_back;
-  source_->GiveBack(op->step, op->key, std::move(taken));
+  ServeRun* const run = std::exchange(op->run, nullptr);
+  GiveBack(op->step, op->key, std::move(taken), run);
+  if (run != nullptr) Free(run);
   return op->state == ServeState::kReady;
 }
 
@@ -156,6 +195,7 @@ void ServeSlots::TakeFormer(ServeOp* op, bool goes_back, Former* former) {
   }
   wire_->Forget(op);
   former->tensor = std::move(op->tensor);
+  former->run = std::exchange(op->run, nullptr);
   if (!op->encoded.empty()) op->encoded.clear();
   if (!op->status.ok()) op->status = absl::OkStatus();
   if (op->device_context != nullptr) op->device_context = nullptr;
@@ -174,8 +214,8 @@ absl::Status ServeSlots::OnSlot(uint16_t slot, const char* does, ServeOp** op) {
   return absl::OkStatus();
 }
 
-ServeEvent ServeSlots::EventOfOld(uint32_t ahead, const ServeRequest& request) {
-  if (ahead == 0) return request.again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
+ServeEvent ServeSlots::EventOfOld(bool is_same, const ServeRequest& request) {
+  if (is_same) return request.again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
   TRYST_REACHED("rare: a request of a generation that is over");
   return ServeEvent::kStale;
 }
@@ -233,6 +273,7 @@ absl::Status ServeSlots::OnRequest(const ServeRequest& request) {
   if (former.was) {
     EndTrace(former);
     wire_->Retire(&former.tensor);
+    if (former.run != nullptr) Free(former.run);
   }
   return absl::OkStatus();
 }
@@ -316,6 +357,7 @@ void ServeSlots::OnReplayed(ServeEvent unnamed) {
 void ServeSlots::StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known) {
   ++counters_->requests;
   op->span.Begin(WaitsFor::kLocalSend, poller_->now_ns());
+  if (known->run != nullptr) return TakeRun(op, *known);
   const bool looks = request.ticket == 0;
   const bool here = looks && takes_.Here(op->step, known, &taken_);
   op->key = known->key;
@@ -324,6 +366,58 @@ void ServeSlots::StartTake(ServeOp* op, const ServeRequest& request, ToldKey* kn
     takes_.Start(op->step, op->key, op, looks);
   }
   if (request.may_park) Park(op, request.ticket);
+}
+
+// Answers with what is here. It waits for nothing: what is not here the consumer asks for alone.
+void ServeSlots::TakeRun(ServeOp* op, const ToldKey& known) {
+  op->key = known.key;
+  const std::vector<uint32_t>& numbers = *known.run;
+  op->run = NewRun(numbers.size());
+  const uint64_t most = std::min(kRunBytes, wire_->most_run_bytes());
+  uint64_t bytes = kRunItemBytes * numbers.size();
+  bool here[kMostInRun] = {};
+  std::vector<ServeRun::Item> misfits;
+  for (size_t i = 0; bytes <= most && i < numbers.size(); ++i) {
+    here[i] = TakeOfRun(op, keys_.Find(numbers[i]), most - bytes, &misfits);
+    if (here[i]) bytes += op->run->items[op->run->used - 1].bytes - kRunItemBytes;
+  }
+  Received answer;
+  // Without a byte: nothing is here.
+  const uint64_t answered = op->run->used == 0 ? 0 : bytes;
+  answer.tensor = wire_->MakeRunTensor(answered);
+  uint8_t* to = answered == 0 ? nullptr : static_cast<uint8_t*>(answer.tensor.mutable_data());
+  auto item = op->run->items.begin();
+  for (size_t i = 0; answered > 0 && i < numbers.size(); ++i) {
+    if (!here[i]) {
+      to = PutRunItem(RunItemKind::kNotHere, to);
+    } else if (item->taken.is_dead) {
+      to = PutRunItem(RunItemKind::kDead, to);
+    } else {
+      to = PutRunTensor(item->taken.tensor, to);
+    }
+    if (here[i]) ++item;
+  }
+  const int64_t step = op->step;
+  KeepOutcome(op, &answer);
+  // Last, because whoever gets one of them may call us.
+  for (ServeRun::Item& misfit : misfits) GiveBack(step, &misfit);
+}
+
+// False: it is not here, or is none for a run.
+bool ServeSlots::TakeOfRun(ServeOp* op, ToldKey* known, uint64_t room,
+                           std::vector<ServeRun::Item>* misfits) {
+  if (known->run != nullptr) return false;
+  ServeRun::Item& item = op->run->items[op->run->used];
+  if (!takes_.Here(op->step, known, &item.taken)) return false;
+  item.key = known->key;
+  item.bytes = item.taken.is_dead ? kRunItemBytes : RunItemBytes(item.taken.tensor);
+  if (item.bytes > 0 && item.bytes <= room + kRunItemBytes) {
+    ++op->run->used;
+    return true;
+  }
+  TRYST_REACHED("sim: a tensor is none for a run");
+  misfits->push_back(std::exchange(item, ServeRun::Item()));
+  return false;
 }
 
 void ServeSlots::OnTakeEnded(TakingOp* base, ServeTake* take) {
@@ -351,7 +445,7 @@ bool ServeSlots::SayAllWords() {
   const bool all = words_.SayAll([this](bool is_parked, uint16_t slot, uint32_t generation) {
     return wire_->SayWord(is_parked, slot, generation);
   });
-  return all && takes_.TellHere(options_.tickets_a_word, [this](absl::Span<const uint64_t> some) {
+  return all && takes_.TellHere(wire_->tickets_a_word(), [this](absl::Span<const uint64_t> some) {
     return wire_->SayHere(some);
   });
 }
@@ -390,7 +484,7 @@ void ServeSlots::ListOps(LiveOps* ops) const {
     LiveOp live;
     live.role = TraceRole::kServe;
     live.peer = options_.consumer;
-    live.path = options_.path;
+    live.path = path_;
     live.step = op.step;
     live.key = op.key;
     live.span = op.span;
@@ -400,7 +494,7 @@ void ServeSlots::ListOps(LiveOps* ops) const {
   }
   LiveOp parked;
   parked.peer = options_.consumer;
-  parked.path = options_.path;
+  parked.path = path_;
   takes_.ListOps(parked, ops);
 }
 

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
@@ -13,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "channel/ops/limits.h"
+#include "channel/ops/run_wire.h"
 #include "channel/ops/serve_op.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/slot_array.h"
@@ -42,6 +45,10 @@ class ServeWire {
   // Whether GONE of `op` must wait, because bytes of it are on their way that it could overtake. If
   // so, the wire says it later.
   virtual bool SaysGoneLater(const ServeOp& /*op*/) { return false; }
+  // The most bytes that the answer of a run may have, and a tensor of bytes for one.
+  virtual uint64_t most_run_bytes() const { return kRunBytes; }
+  virtual Tensor MakeRunTensor(uint64_t bytes);
+  virtual size_t tickets_a_word() const = 0;  // That fit into one HERE.
   // Says a word of a slot, or HERE; false: there is no room.
   virtual bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) = 0;
   virtual bool SayHere(absl::Span<const uint64_t> tickets) = 0;
@@ -51,14 +58,11 @@ class ServeWire {
 
 struct ServeSlotsOptions {
   std::string consumer;
-  std::string path;
-  int generation_bits = 16;  // After so many bits a generation begins anew.
-  uint32_t max_parked = 0;   // Requests of the consumer that may wait without a slot.
+  uint32_t max_parked = 0;  // Requests of the consumer that may wait without a slot.
   // Bounds of the keys that it names: how many, the bytes of one, and of all.
   uint32_t max_keys = limits::kMaxKeys;
   size_t max_key_bytes = limits::kMaxKeyBytes;
   uint64_t max_keys_bytes = limits::kMaxKeysBytes;
-  size_t tickets_a_word = 1;      // That fit into one HERE.
   Trace* trace = nullptr;         // The poller's; may be null.
   SlotWatch* watch = nullptr;     // May be null.
   const void* watched = nullptr;  // The end that the watch is told of.
@@ -67,7 +71,7 @@ struct ServeSlotsOptions {
 
 struct ServeRequest {
   uint16_t slot = 0;
-  uint32_t generation = 0;
+  uint16_t generation = 0;
   uint32_t key = 0;    // Its number.
   bool again = false;  // A replay, or asked for once more because of its digest.
   bool has_destination = false;
@@ -82,9 +86,12 @@ struct ServeRequest {
 class ServeSlots final : private TakesUser {
  public:
   // The arguments outlive it.
-  ServeSlots(Poller* poller, TensorSource* source, ServeWire* wire, ServeSlotsOptions options,
+  ServeSlots(Poller* poller, TensorSource* source, ServeSlotsOptions options,
              ServeCounters* counters);
 
+  // From now on answers go by `wire`, which is of this path and outlives this, or its use.
+  // REQUIRES: nothing is connected.
+  void UseWire(ServeWire* wire, const std::string& path);
   // So many slots. The first time, and whenever `size` is the same.
   void Make(size_t size);
   bool made() const { return !ops_.empty(); }
@@ -103,7 +110,9 @@ class ServeSlots final : private TakesUser {
 
   // ---- The consumer's words. kDataLoss: it broke the protocol. ----
   absl::Status MayHearMore() const { return words_.MayHearMore(ops_.size()); }
-  absl::Status OnKey(uint32_t number, absl::string_view text) { return keys_.Tell(number, text); }
+  absl::Status OnKey(uint32_t number, absl::string_view text, bool is_run = false) {
+    return is_run ? keys_.TellRun(number, text) : keys_.Tell(number, text);
+  }
   absl::Status OnRequest(const ServeRequest& request);
   absl::Status OnCancel(uint16_t slot, uint32_t generation);
   absl::Status OnPark(uint16_t slot, uint32_t generation, uint64_t ticket);
@@ -169,6 +178,7 @@ class ServeSlots final : private TakesUser {
     TensorKey key;
     TraceSpan span;
     Tensor tensor;
+    ServeRun* run = nullptr;
   };
 
   static void Enter(ServeOp* op, const ServeRow& row) { op->state = row.next; }
@@ -193,22 +203,28 @@ class ServeSlots final : private TakesUser {
   }
   ServeEvent EventOf(const ServeOp& op, const ServeRequest& request) const {
     // A generation is newer if it is less than half of the number range ahead.
-    const uint32_t ahead = (request.generation - op.generation) << (32 - options_.generation_bits);
-    if (ABSL_PREDICT_FALSE(static_cast<int32_t>(ahead) <= 0)) return EventOfOld(ahead, request);
+    const auto ahead = static_cast<int16_t>(request.generation - op.generation);
+    if (ABSL_PREDICT_FALSE(ahead <= 0)) return EventOfOld(ahead == 0, request);
     // If this epoch did not repeat the request that the slot holds, the consumer had given it up:
     // its CANCEL, or the answer to that, was lost with the earlier connection.
     return op.asked_epoch == epoch_ ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
   }
-  static ServeEvent EventOfOld(uint32_t ahead, const ServeRequest& request);
+  static ServeEvent EventOfOld(bool is_same, const ServeRequest& request);
   absl::Status OnSlot(uint16_t slot, const char* does, ServeOp** op);
   void Finish(ServeOp* op, const ServeRow& row);
   void TakeFormer(ServeOp* op, bool goes_back, Former* former);
+  ServeRun* NewRun(size_t keys);
+  void Free(ServeRun* run);
   void EndTrace(const Former& former) {
     if (track_ != nullptr) TraceFormer(former);
   }
   void TraceFormer(const Former& former);
   bool SayAllWords();
   void StartTake(ServeOp* op, const ServeRequest& request, ToldKey* known);
+  void TakeRun(ServeOp* op, const ToldKey& known);
+  bool TakeOfRun(ServeOp* op, ToldKey* known, uint64_t room, std::vector<ServeRun::Item>* misfits);
+  void GiveBack(int64_t step, const TensorKey& key, Received taken, ServeRun* run);
+  void GiveBack(int64_t step, ServeRun::Item* item);
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
   void KeepOutcome(ServeOp* op, Received* taken);
@@ -224,16 +240,16 @@ class ServeSlots final : private TakesUser {
     if (options_.on_takes_idle) options_.on_takes_idle();
   }
   uint64_t IdOf(const ServeOp& op) const {
-    return TraceId(trace_number_, uint64_t{op.slot} << options_.generation_bits | op.generation,
-                   op.step);
+    return TraceId(trace_number_, uint64_t{op.slot} << 16 | op.generation, op.step);
   }
 
   Poller* const poller_;
   TensorSource* const source_;
-  ServeWire* const wire_;
+  ServeWire* wire_ = nullptr;  // Null: there never was one, and nothing was requested.
   ServeSlotsOptions options_;
+  std::string path_;
   ServeCounters* const counters_;
-  TraceTrack* const track_;  // Null without a trace.
+  TraceTrack* track_ = nullptr;  // Null without a trace.
 
   bool connected_ = false;
   uint64_t epoch_ = 0;  // The present connection's.
@@ -241,7 +257,9 @@ class ServeSlots final : private TakesUser {
   SlotArray<ServeOp> ops_;  // By slot.
   size_t used_ = 0;
   ToldKeys keys_;
-  Received taken_;  // Empty between two takes.
+  Received taken_;                               // Empty between two takes.
+  std::vector<std::unique_ptr<ServeRun>> runs_;  // All that were ever made.
+  std::vector<ServeRun*> free_runs_;
   SlotWords words_;
   Takes takes_;
 };

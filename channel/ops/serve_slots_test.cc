@@ -2,12 +2,14 @@
 
 #include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "channel/poller/poller.h"
 #include "gtest/gtest.h"
@@ -30,16 +32,20 @@ class Shelf final : public TensorSource {
   void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
-  bool TakeHere(int64_t step, TensorKey*, Place*, Received* taken) override {
+  bool TakeHere(int64_t step, TensorKey* key, Place*, Received* taken) override {
     if (!is_here) return false;
     EXPECT_EQ(step, kStep);
-    taken->tensor = *Tensor::Allocate(DType::kUint8, {3});
+    const auto tensor = here.find(std::string(key->edge()));
+    if (!here.empty() && tensor == here.end()) return false;
+    taken->tensor = here.empty() ? *Tensor::Allocate(DType::kUint8, {3}) : tensor->second;
+    taken->is_dead = !taken->tensor.valid();
     taken->turn = kTurnOfIt;
     return true;
   }
   bool MayTake(const TensorKey&) const override { return true; }
   void GiveBack(int64_t step, const TensorKey& key, Received taken) override {
-    back.push_back(absl::StrCat(step, " ", key.text(), " ", taken.tensor.bytes(), " ", taken.turn));
+    const uint64_t bytes = taken.tensor.valid() ? taken.tensor.bytes() : 0;
+    back.push_back(absl::StrCat(step, " ", key.text(), " ", bytes, " ", taken.turn));
     if (on_back) on_back();
   }
   void Meet(absl::Status status = absl::OkStatus()) {
@@ -49,6 +55,7 @@ class Shelf final : public TensorSource {
   }
 
   bool is_here = false;
+  std::map<std::string, Tensor> here;  // By edge; empty: one of each. Not valid: a dead one.
   std::vector<DoneFn> asked;
   std::vector<std::string> back;
   std::function<void()> on_back;
@@ -62,6 +69,7 @@ class Notes final : public ServeWire {
   }
   void Retire(Tensor* tensor) override { said.push_back(absl::StrCat("retire ", tensor->bytes())); }
   bool SaysGoneLater(const ServeOp&) override { return gone_later; }
+  size_t tickets_a_word() const override { return 2; }
   bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override {
     if (!has_room) return false;
     said.push_back(absl::StrCat(is_parked ? "PARKED " : "GONE ", slot, " ", generation));
@@ -73,9 +81,11 @@ class Notes final : public ServeWire {
     return true;
   }
   void FlushSoon() override { ++flushes; }
+  uint64_t most_run_bytes() const override { return most_run; }
   std::vector<std::string> Said() { return std::exchange(said, {}); }
 
   std::vector<std::string> said;
+  uint64_t most_run = kRunBytes;
   bool gone_later = false;
   bool has_room = true;
   int flushes = 0;
@@ -101,6 +111,7 @@ class ServeSlotsTest : public ::testing::Test {
  protected:
   ServeSlotsTest() {
     poller_.Turn();  // From here on this is its thread.
+    slots_.UseWire(&notes_, "test");
     slots_.Make(2);
     Connect(1);
   }
@@ -112,13 +123,10 @@ class ServeSlotsTest : public ::testing::Test {
   static ServeSlotsOptions Options(SlotWatch* watch) {
     ServeSlotsOptions options;
     options.consumer = kFetcher;
-    options.path = "test";
-    options.generation_bits = 16;
     options.max_parked = 1;
     options.max_keys = 4;
     options.max_key_bytes = 1000;
-    options.max_keys_bytes = 4000;
-    options.tickets_a_word = 2;
+    options.max_keys_bytes = 2500;
     options.watch = watch;
     return options;
   }
@@ -130,7 +138,7 @@ class ServeSlotsTest : public ::testing::Test {
     slots_.Connect(epoch);
     for (uint32_t number : {0, 1}) EXPECT_TRUE(slots_.OnKey(number, KeyText(number)).ok());
   }
-  absl::Status Request(uint32_t generation, bool again = false, uint64_t ticket = 0,
+  absl::Status Request(uint16_t generation, bool again = false, uint64_t ticket = 0,
                        bool may_park = false, uint32_t key = 0) {
     ServeRequest request;
     request.generation = generation;
@@ -146,7 +154,7 @@ class ServeSlotsTest : public ::testing::Test {
     poller_.Turn();
   }
   // Brings slot 0, generation `generation`, into `state`.
-  void Bring(ServeState state, uint32_t generation = 5) {
+  void Bring(ServeState state, uint16_t generation = 5) {
     ASSERT_TRUE(Request(generation).ok());
     if (state == ServeState::kTaking) return;
     Meet();
@@ -177,7 +185,7 @@ class ServeSlotsTest : public ::testing::Test {
   Notes notes_;
   Rows rows_;
   ServeCounters counters_;
-  ServeSlots slots_{&poller_, &shelf_, &notes_, Options(&rows_), &counters_};
+  ServeSlots slots_{&poller_, &shelf_, Options(&rows_), &counters_};
   ServeOp* const op_ = [this] {
     slots_.Make(2);
     return slots_.at(0);
@@ -198,6 +206,118 @@ TEST_F(ServeSlotsTest, WhatIsHereIsAnsweredInTheCallThatAsks) {
   EXPECT_EQ(counters_.requests, 1u);
   EXPECT_EQ(slots_.used(), 1u);
   EXPECT_TRUE(shelf_.asked.empty());
+}
+
+// ---- Runs of keys ----
+
+class ServeRunTest : public ServeSlotsTest {
+ protected:
+  ServeRunTest() {
+    shelf_.is_here = true;
+    EXPECT_TRUE(slots_.OnKey(2, EncodeRun({1, 0}), /*is_run=*/true).ok());
+  }
+  absl::Status RequestRun(uint32_t generation, bool again = false) {
+    return Request(generation, again, 0, false, 2);
+  }
+  // It says of each key: n not here, d dead, or how many bytes.
+  std::string Answered() {
+    const Tensor& tensor = op_->tensor;
+    RunReader reader(absl::string_view(static_cast<const char*>(tensor.data()), tensor.bytes()));
+    std::string text;
+    while (!reader.at_end()) {
+      RunItemKind kind;
+      TensorInside inside;
+      if (!reader.Next(&kind, &inside).ok()) return text + "broken";
+      text += kind == RunItemKind::kNotHere ? " n"
+              : kind == RunItemKind::kDead  ? " d"
+                                            : absl::StrCat(" ", inside.payload.size());
+    }
+    return text;
+  }
+};
+
+TEST_F(ServeRunTest, ItIsAnsweredWithWhatIsHere) {
+  shelf_.here = {{"edge0", *Tensor::Allocate(DType::kInt64, {2, 5})}};
+  ASSERT_TRUE(RequestRun(1).ok());
+  EXPECT_EQ(op_->state, ServeState::kReady);
+  EXPECT_EQ(Answered(), " n 80");
+  EXPECT_TRUE(shelf_.asked.empty()) << "nothing is waited for";
+  slots_.Said(op_);
+  shelf_.here["edge1"] = Tensor();
+  ASSERT_TRUE(RequestRun(2).ok()) << "which accepts the former";
+  EXPECT_EQ(Answered(), " d 80");
+  slots_.Said(op_);
+  slots_.OnAccepted(op_);
+  shelf_.here = {{"another", Tensor()}};
+  ASSERT_TRUE(RequestRun(3).ok());
+  EXPECT_EQ(Answered(), "") << "nothing is here";
+  EXPECT_TRUE(shelf_.back.empty());
+  EXPECT_EQ(counters_.given_back, 0u);
+}
+
+TEST_F(ServeRunTest, AllThatWasTakenGoesBackInEveryState) {
+  uint32_t generation = 0;
+  for (const ServeState state : {ServeState::kReady, ServeState::kInParts, ServeState::kSent}) {
+    shelf_.back.clear();
+    ASSERT_TRUE(RequestRun(++generation).ok());
+    if (state == ServeState::kInParts) slots_.SendsParts(op_);
+    if (state == ServeState::kSent) slots_.Said(op_);
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+    EXPECT_EQ(shelf_.back, (Words{absl::StrCat(kStep, " ", KeyText(1), " 3 ", kTurnOfIt),
+                                  absl::StrCat(kStep, " ", KeyText(0), " 3 ", kTurnOfIt)}));
+  }
+  EXPECT_EQ(counters_.given_back, 6u);
+  shelf_.back.clear();
+  ASSERT_TRUE(RequestRun(++generation).ok());
+  EXPECT_TRUE(slots_.FailTaken(op_, absl::UnimplementedError("no")));
+  EXPECT_EQ(shelf_.back.size(), 2u);
+}
+
+TEST_F(ServeRunTest, ItIsSentAgainAsItIs) {
+  ASSERT_TRUE(RequestRun(1).ok());
+  slots_.Said(op_);
+  shelf_.here = {{"another", Tensor()}};
+  slots_.Disconnect();
+  Connect(2);
+  ASSERT_TRUE(slots_.OnKey(2, EncodeRun({1, 0}), true).ok());
+  ASSERT_TRUE(RequestRun(1, /*again=*/true).ok());
+  EXPECT_EQ(Answered(), " 3 3");
+  EXPECT_TRUE(shelf_.back.empty());
+}
+
+TEST_F(ServeRunTest, WhatIsNoneForARunGoesBackAndIsNotHere) {
+  const Tensor strings = *Tensor::FromStrings({"x"}, {1});
+  const Tensor large = *Tensor::Allocate(DType::kUint8, {kRunTensorBytes + 1});
+  const Tensor largest = *Tensor::Allocate(DType::kUint8, {kRunTensorBytes});
+  shelf_.here = {{"edge1", strings}, {"edge0", large}};
+  ASSERT_TRUE(RequestRun(1).ok());
+  EXPECT_EQ(Answered(), "");
+  EXPECT_EQ(shelf_.back.size(), 2u);
+  slots_.Said(op_);
+  shelf_.here = {{"edge1", largest}, {"edge0", largest}};
+  notes_.most_run = RunItemBytes(1, kRunTensorBytes) + kRunItemBytes;
+  ASSERT_TRUE(RequestRun(2).ok());
+  EXPECT_EQ(Answered(), " 1024 n") << "there is room for one";
+  EXPECT_EQ(shelf_.back.size(), 3u);
+  slots_.Said(op_);
+  notes_.most_run = 2 * kRunItemBytes - 1;
+  ASSERT_TRUE(RequestRun(3).ok());
+  EXPECT_EQ(Answered(), "") << "there is no room to say what is not here";
+}
+
+TEST_F(ServeRunTest, ARunHasKeysThatWereTold) {
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(3, "", true)));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(3, "abc", true)));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(3, EncodeRun({0, 7}), true)));
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(3, EncodeRun({0, 2}), true))) << "which is a run";
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(1, EncodeRun({0, 1}), true))) << "itself";
+  const std::vector<uint32_t> many(kMostInRun + 1, 0);
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(3, EncodeRun(many), true)));
+  EXPECT_TRUE(slots_.OnKey(3, EncodeRun({0, 0}), true).ok());
+  // A number that is told anew is the new key's in runs, too.
+  ASSERT_TRUE(slots_.OnKey(1, EncodeRun({0, 0}), true).ok());
+  ASSERT_TRUE(RequestRun(1).ok());
+  EXPECT_EQ(Answered(), " n 3") << "a run has no runs";
 }
 
 TEST_F(ServeSlotsTest, TheNextUseOfASlotAcceptsTheFormerAfterItsAnswer) {
@@ -293,21 +413,38 @@ TEST_F(ServeSlotsTest, ARepeatNamesTheKeyAndStepThatItHad) {
   }
 }
 
-// The consumer has nothing of what was not sent whole; what was sent it may have accepted.
-TEST_F(ServeSlotsTest, WhatIsNotNamedAfterABreakGoesBackUnlessItWasSent) {
+// The consumer has nothing of what was not sent whole; what was sent it may have accepted, unless
+// its link has said that it did not.
+TEST_F(ServeSlotsTest, WhatIsNotNamedAfterABreakGoesBackUnlessItMayHaveBeenAccepted) {
   uint64_t epoch = 1;
-  for (const ServeState state : {ServeState::kTaking, ServeState::kReady,
-                                 ServeState::kNeedsDestination, ServeState::kSent}) {
+  for (const ServeEvent unnamed : {ServeEvent::kUnnamed, ServeEvent::kNotAccepted}) {
+    for (const ServeState state : {ServeState::kTaking, ServeState::kReady,
+                                   ServeState::kNeedsDestination, ServeState::kSent}) {
+      SCOPED_TRACE(ServeStateName(state));
+      shelf_.back.clear();
+      Bring(state, static_cast<uint32_t>(epoch));
+      slots_.OnReplayed(unnamed);
+      EXPECT_EQ(op_->state, state) << "it was asked for in this epoch";
+      slots_.Disconnect();
+      Connect(++epoch);
+      slots_.OnReplayed(unnamed);
+      EXPECT_EQ(op_->state, ServeState::kFree);
+      if (state == ServeState::kTaking) Meet();
+      const bool may_have_it = state == ServeState::kSent && unnamed == ServeEvent::kUnnamed;
+      EXPECT_EQ(shelf_.back.size(), may_have_it ? 0u : 1u);
+    }
+  }
+}
+
+TEST_F(ServeSlotsTest, WhatAConsumerLeavesGoesBackUnlessItWasSent) {
+  uint32_t generation = 0;
+  for (const ServeState state : {ServeState::kReady, ServeState::kNeedsDestination,
+                                 ServeState::kStaging, ServeState::kInParts, ServeState::kSent}) {
     SCOPED_TRACE(ServeStateName(state));
     shelf_.back.clear();
-    Bring(state, static_cast<uint32_t>(epoch));
-    slots_.OnReplayed(ServeEvent::kUnnamed);
-    EXPECT_EQ(op_->state, state) << "it was asked for in this epoch";
-    slots_.Disconnect();
-    Connect(++epoch);
-    slots_.OnReplayed(ServeEvent::kUnnamed);
+    Bring(state, ++generation);
+    slots_.EndAll(ServeEvent::kLeft);
     EXPECT_EQ(op_->state, ServeState::kFree);
-    if (state == ServeState::kTaking) Meet();
     EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
   }
 }
@@ -497,6 +634,31 @@ TEST_F(ServeSlotsTest, OnlyWhatWasNamedIsTaken) {
   EXPECT_TRUE(slots_.OnKey(2, KeyText(2)).ok());
   EXPECT_TRUE(Request(1, false, 0, false, /*key=*/2).ok());
   EXPECT_EQ(slots_.told_keys(), 3u);
+}
+
+// A consumer tells its keys anew over each link, and all of them are one consumer's.
+TEST_F(ServeSlotsTest, KeysThatWereToldOverAnEarlierLinkTakeNoRoom) {
+  for (uint64_t epoch = 2; epoch < 100; ++epoch) {
+    slots_.Disconnect();
+    Connect(epoch);
+    ASSERT_FALSE(HasFailure()) << "link " << epoch;
+  }
+  EXPECT_EQ(slots_.told_keys(), 2u);
+  EXPECT_TRUE(Request(5).ok());
+}
+
+// The consumer counts it so, too: else its link would end although it keeps to the bound.
+TEST_F(ServeSlotsTest, ARunCountsForItsListAndNotForAKeysText) {
+  const auto longest = [](int number) {
+    return absl::StrReplaceAll(KeyText(number), {{"edge", std::string(850, 'e')}});
+  };
+  for (uint32_t number : {0, 1}) {
+    ASSERT_TRUE(slots_.OnKey(number, longest(static_cast<int>(number)), false).ok());
+  }
+  for (uint32_t number : {2, 3, 2, 3}) {
+    ASSERT_TRUE(slots_.OnKey(number, EncodeRun({0, 1}), /*is_run=*/true).ok());
+  }
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnKey(2, longest(2), false))) << "there is no room for it";
 }
 
 TEST_F(ServeSlotsTest, ViewsSayWhatSlotsWaitFor) {

@@ -8,90 +8,87 @@ SessionTransport::SessionTransport(const TransportContext& context, const Sessio
     : context_(context),
       session_options_(options),
       seed_(context.seed),
-      consumers_(&context_, options.max_consumers, [this](const Hello& hello, uint64_t session) {
-        return MakeServeSession(hello, session);
-      }) {}
+      own_consumers_(context.consumers != nullptr
+                         ? nullptr
+                         : std::make_unique<Consumers>(context.poller, context.source,
+                                                       ServeOptionsFrom(options, context),
+                                                       options.max_consumers, context.seed)),
+      consumers_(own_consumers_ != nullptr ? own_consumers_.get() : context.consumers) {}
 
-std::unique_ptr<Channel> SessionTransport::MakeChannel(const std::string& peer, PathUser* user) {
-  std::unique_ptr<FetchSession> session = MakeFetchSession(peer, user);
-  fetching_.push_back({session.get(), user});
-  return session;
+SessionTransport::~SessionTransport() = default;
+
+void SessionTransport::SetKinds(FetchKind fetch, ServeKind serve) {
+  fetch_kind_ = std::move(fetch);
+  fetch_kind_.fetching = &fetching_;
+  serve_kind_ = std::move(serve);
+  serve_kind_.serving = &serving_;
+}
+
+std::unique_ptr<FetchSession> SessionTransport::MakeFetchSession(const std::string& peer,
+                                                                 KindChooser* chooser,
+                                                                 bool has_another) {
+  FetchOpsOptions options = FetchOptionsFrom(session_options_, context_, peer, has_another);
+  options.seed = ++seed_;
+  return std::make_unique<FetchSession>(context_.poller, context_.bootstrap, options,
+                                        FetchSession::Kinds{&fetch_kind_}, chooser);
 }
 
 void SessionTransport::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
   const auto farewell = FarewellIn(hello);
   if (!farewell.ok()) return std::move(done)(farewell.status());
-  if (*farewell) return consumers_.OnFarewell(hello, **farewell, std::move(done));
-  consumers_.OnHello(hello, std::move(done));
+  // Also one of the last release: what it had asked of our last life is over.
+  if (*farewell) return consumers_->OnFarewell(hello, **farewell, std::move(done));
+  const absl::Status spoken = CheckProtocol(hello, context_.self);
+  if (!spoken.ok()) return std::move(done)(spoken);
+  consumers_->OnHello(hello, &serve_kind_, std::move(done));
 }
 
-void SessionTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
-  consumers_.NotePeer(worker, incarnation);
+void SessionTransport::Maintain() {
+  if (own_consumers_ != nullptr) own_consumers_->Maintain();
 }
 
 void SessionTransport::Close(const absl::Status& why) {
   if (closed_) return;
   closed_ = true;
   close_status_ = why;
-  consumers_.Close(why);
+  if (own_consumers_ != nullptr) own_consumers_->Close(why);
+}
+
+bool SessionTransport::Drained() const {
+  return closed_ && (own_consumers_ == nullptr || own_consumers_->Drained());
 }
 
 void SessionTransport::ExplainServing(const std::string& peer, std::string* out) const {
-  consumers_.Explain(peer, out);
-}
-
-FetchCounters SessionTransport::fetch_counters() const {
-  FetchCounters sum;
-  for (const Fetching& one : fetching_) sum += one.session->Counted();
-  return sum;
+  if (own_consumers_ != nullptr) own_consumers_->Explain(peer, out);
 }
 
 void SessionTransport::View(const std::string& peer, std::vector<PathView>* views) const {
-  consumers_.View(peer, views);
+  if (own_consumers_ != nullptr) own_consumers_->View(peer, views);
+}
+
+void SessionTransport::ListOps(LiveOps* ops) const {
+  if (own_consumers_ != nullptr) own_consumers_->ListOps(ops);
+}
+
+FetchCounters SessionTransport::fetch_counters() const {
+  FetchCounters sum = fetching_.past;
+  for (const FetchSession* session : fetching_.sessions) sum += session->Counted();
+  return sum;
+}
+
+ServeCounters SessionTransport::serve_counters() const {
+  ServeCounters sum = serving_.past;
+  for (const ServeSession* session : serving_.sessions) sum += session->Counted();
+  return sum;
 }
 
 std::vector<const ServeSession*> SessionTransport::serving() const {
   std::vector<const ServeSession*> serving;
-  for (const auto& session : consumers_.serving()) {
-    if (!session->closed()) serving.push_back(session.get());
+  for (const ServeSession* session : serving_.sessions) {
+    if (!session->closed()) serving.push_back(session);
   }
   return serving;
-}
-
-std::vector<FetchSession*> SessionTransport::fetching() const {
-  std::vector<FetchSession*> fetching;
-  for (const Fetching& one : fetching_) fetching.push_back(one.session);
-  return fetching;
-}
-
-FetchOpsOptions SessionTransport::FetchOptionsOf(const std::string& peer, PathUser* user) {
-  FetchOpsOptions options;
-  options.path = name();
-  options.self = context_.self;
-  options.self_incarnation = context_.incarnation;
-  options.peer = peer;
-  options.trace = context_.trace;
-  options.max_tensor_bytes = context_.max_tensor_bytes;
-  options.retain_ms = session_options_.retain_ms;
-  options.patience_ms = session_options_.patience_ms;
-  options.max_parked = session_options_.max_waiting;
-  options.watch = session_options_.watch;
-  options.user = user;
-  if (user != nullptr && user->HasAnother()) options.give_up_ms = session_options_.give_up_ms;
-  options.seed = ++seed_;
-  return options;
-}
-
-ServeSessionOptions SessionTransport::ServeOptions() const {
-  ServeSessionOptions options;
-  options.path = name();
-  options.self = context_.self;
-  options.self_incarnation = context_.incarnation;
-  options.trace = context_.trace;
-  options.retain_ms = session_options_.retain_ms;
-  options.watch = session_options_.watch;
-  return options;
 }
 
 }  // namespace tryst

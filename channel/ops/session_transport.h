@@ -11,76 +11,61 @@
 #include "absl/types/optional.h"
 #include "channel/ops/consumers.h"
 #include "channel/ops/fetch_session.h"
+#include "channel/ops/link_kind.h"
 #include "channel/ops/serve_session.h"
-#include "channel/ops/slot_watch.h"
+#include "channel/ops/session_options.h"
 #include "channel/transport.h"
 
 namespace tryst {
 
-// What holds for the sessions of every kind of link.
-struct SessionOptions {
-  uint32_t max_consumers = 4096;  // How many consumers may be connected to us.
-  int64_t retain_ms = 60'000;     // How long a producer waits for a consumer without a link.
-  int64_t patience_ms = 60'000;   // How long a fetch goes on while its peer is silent.
-  // Fetches from one peer that may wait for a Send, without a slot.
-  uint32_t max_waiting = 1'000'000;
-  // How long a path may fail, while its peer is up and fetches wait, before they move to the next
-  // path.
-  int64_t give_up_ms = 2000;
-  SlotWatch* watch = nullptr;  // For tests: hears what happens on the slots.
-};
-
-// A transport whose conversations are sessions: it makes the consumer's end (FetchSession) and
-// answers the hellos of consumers with the producer's (ServeSession). A kind of link says what its
-// hellos hold, and makes both. Poller thread only, as Transport says.
+// A transport that is a kind of link: sessions use it, those that fetch (FetchSession) and those
+// that serve (ServeSession). It opens what its links share, and says what its hellos hold. Poller
+// thread only, as Transport says.
 class SessionTransport : public Transport {
  public:
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  // One that is not counted, which tests use. `user` may be null.
-  virtual std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer,
-                                                         PathUser* user) = 0;
+  ~SessionTransport() override;
+  const FetchKind* fetch_kind() const override { return &fetch_kind_; }
+  // A session over this kind of link alone. `chooser` may be null. `has_another`: it is asked to go
+  // on by another kind when links have failed for long.
+  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, KindChooser* chooser,
+                                                 bool has_another);
   void OnHello(const Hello& hello, HelloDone done) override;
-  void NotePeer(const std::string& worker, uint64_t incarnation) override;
-  void Maintain() override { consumers_.Maintain(); }
+  void Maintain() override;
   void Close(const absl::Status& why) override;
-  bool Drained() const override { return closed_ && consumers_.Drained(); }
-
+  bool Drained() const override;
   void ExplainServing(const std::string& peer, std::string* out) const override;
   void View(const std::string& peer, std::vector<PathView>* views) const override;
-  void ListOps(LiveOps* ops) const override { consumers_.ListOps(ops); }
+  void ListOps(LiveOps* ops) const override;
+
   FetchCounters fetch_counters() const;
-  ServeCounters serve_counters() const { return consumers_.counters(); }
-  std::vector<const ServeSession*> serving() const;  // Those that are not closed.
-  std::vector<FetchSession*> fetching() const;
+  ServeCounters serve_counters() const;
+  std::vector<const ServeSession*> serving() const;  // By this kind, that are not closed.
+  const std::vector<FetchSession*>& fetching() const { return fetching_.sessions; }
+  Consumers* own_consumers() const { return own_consumers_.get(); }  // Null: the pool has them.
 
  protected:
   SessionTransport(const TransportContext& context, const SessionOptions& options);
 
+  // Call it in Open().
+  void SetKinds(FetchKind fetch, ServeKind serve);
   // The farewell in it; none: a link is wanted. An error refuses it.
   virtual absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const = 0;
-  virtual std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) = 0;
-
-  // What is the same for every kind of link.
-  FetchOpsOptions FetchOptionsOf(const std::string& peer, PathUser* user);
-  ServeSessionOptions ServeOptions() const;
   // Call it in the destructor, while what sessions use is still there.
-  void DropSessions() { consumers_.Reap(); }
+  void DropSessions() { own_consumers_.reset(); }
 
   bool closed() const { return closed_; }
 
   const TransportContext context_;
 
-  // Poller thread only.
-  struct Fetching {
-    FetchSession* session;
-    PathUser* user;
-  };
-  std::vector<Fetching> fetching_;  // All that were ever made.
-
  private:
   const SessionOptions session_options_;
   uint64_t seed_;
-  Consumers consumers_;
+  FetchKind fetch_kind_;
+  ServeKind serve_kind_;
+  FetchingBy fetching_;
+  ServingBy serving_;
+  std::unique_ptr<Consumers> own_consumers_;  // Null: the pool has them.
+  Consumers* const consumers_;
   bool closed_ = false;
   absl::Status close_status_;
 };

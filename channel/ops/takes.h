@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -112,7 +113,7 @@ class Takes final : private ServeTakeOwner {
   }
   // Takes a tensor that is already here, without making a take; nearly all requests end so. `*key`
   // is as in TensorSource::TakeHere(). False: it changed nothing, and the caller needs Start().
-  bool Here(int64_t step, ToldKey* known, Received* taken) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool Here(int64_t step, ToldKey* known, Received* taken) {
     if (!known->may_take) {
       known->may_take = known->for_consumer && source_->MayTake(known->key);
       if (!known->may_take) return false;

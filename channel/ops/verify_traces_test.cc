@@ -201,6 +201,23 @@ TEST_F(VerifyTracesTest, WhateverTheTablesAllowIsClean) {
          {WaitsFor::kWireRoom, 65},
          {WaitsFor::kAcceptance, 70}},
         95);
+  // Its link ended while its bytes were copied for it.
+  Fetch(5,
+        {{WaitsFor::kSlot, 300},
+         {WaitsFor::kPeerSend, 300},
+         {WaitsFor::kDrain, 320},
+         {WaitsFor::kConnection, 330},
+         {WaitsFor::kPeerSend, 340},
+         {WaitsFor::kExecutor, 380}},
+        390);
+  Serve(5,
+        {{WaitsFor::kLocalSend, 305},
+         {WaitsFor::kWireRoom, 308},
+         {WaitsFor::kCopy, 310},
+         {WaitsFor::kConsumer, 322},
+         {WaitsFor::kWireRoom, 345},
+         {WaitsFor::kAcceptance, 370}},
+        395);
   // Cancelled while it was on its way, and given back.
   Fetch(2,
         {{WaitsFor::kSlot, 100},
@@ -224,7 +241,7 @@ TEST_F(VerifyTracesTest, WhateverTheTablesAllowIsClean) {
   producer().counts.overwritten = 1;  // The third has one end here.
   const TraceVerdict verdict = Verify();
   EXPECT_THAT(Breaches(), IsEmpty());
-  EXPECT_EQ(verdict.pairs, 2);
+  EXPECT_EQ(verdict.pairs, 3);
   EXPECT_EQ(verdict.alone, 2);
   EXPECT_EQ(verdict.under_way, 1);
 }
@@ -265,6 +282,21 @@ TEST_F(VerifyTracesTest, ARecordThatWasReadTwiceCountsOnce) {
   EXPECT_THAT(verdict.breaches, IsEmpty());
   EXPECT_EQ(verdict.operations, 2);
   EXPECT_EQ(verdict.pairs, 1);
+}
+
+// They take as long, and overlap only if times of two clocks are compared.
+TEST_F(VerifyTracesTest, RecordsOfTwoReadersThatDifferInOneTimeAreTwo) {
+  GoodFetch(1, 0);
+  GoodServe(1, 0);
+  dumps_.push_back(dumps_[0]);
+  dumps_.back().clock = 1;
+  dumps_.back().records[0] =
+      Record(1, {{WaitsFor::kSlot, 5}, {WaitsFor::kPeerSend, 16}, {WaitsFor::kExecutor, 45}}, 46,
+             kOk, 100, 0);
+  const TraceVerdict verdict = Verify();
+  EXPECT_THAT(verdict.breaches, IsEmpty());
+  EXPECT_EQ(verdict.operations, 3);
+  EXPECT_EQ(verdict.alone, 1);
 }
 
 TEST_F(VerifyTracesTest, AGenerationThatBeginsAnewIsAnotherOperation) {
@@ -416,12 +448,9 @@ TEST_F(VerifyTracesTest, AnotherKeyOrStep) {
   Expect("another");
 }
 
-TEST_F(VerifyTracesTest, AnotherWorkerOrPath) {
+TEST_F(VerifyTracesTest, AnotherWorker) {
   GoodFetch(1, 0);
   GoodServe(1, 0);
-  producer().tracks[0].path = "shm";
-  Expect("the producer serves it by shm");
-  producer().tracks[0].path = "rdma/soft";
   producer().tracks[0].peer = "/job:worker/replica:0/task:9";
   Expect("says that it serves this to /job:worker/replica:0/task:9");
 }

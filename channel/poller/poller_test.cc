@@ -88,6 +88,22 @@ TEST(PollerTest, TimeForWhichItWasStoppedIsNoTimeOfItsRunning) {
   EXPECT_EQ(fired.size(), 3u);
 }
 
+// A peer that is waited for meanwhile has not been silent for any of these times.
+TEST(PollerTest, EachOfTheTimesForWhichItWasStoppedIsNoTimeOfItsRunning) {
+  constexpr int64_t kMs = 1'000'000;
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  NotingTimer timer(&fired, 1);
+  const int64_t began_ns = clock.now_ns;
+  for (int64_t stops = 1; stops <= 4; ++stops) {
+    poller.SetTimer(&timer, clock.now_ns + 100 * kMs);
+    clock.now_ns += 60'000 * kMs;
+    poller.Turn();
+    EXPECT_EQ(poller.RunningSince(began_ns), stops * 100 * kMs) << stops;
+  }
+}
+
 TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
   FakeClock clock;
   Poller poller(&clock);

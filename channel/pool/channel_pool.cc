@@ -45,16 +45,24 @@ ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* sou
   context_.poller = poller;
   context_.options = &options_;
   context_.random.seed(options_.seed);
-  TransportContext context;
-  context.poller = poller;
-  context.bootstrap = bootstrap;
-  context.source = source;
-  context.self = options_.self;
-  context.incarnation = options_.incarnation;
-  context.max_tensor_bytes = options_.max_tensor_bytes;
-  context.trace = options_.trace;
-  context.place = options_.place;
+  TransportContext& common = context_.common;
+  common.poller = poller;
+  common.bootstrap = bootstrap;
+  common.source = source;
+  common.self = options_.self;
+  common.incarnation = options_.incarnation;
+  common.max_tensor_bytes = options_.max_tensor_bytes;
+  common.trace = options_.trace;
+  common.place = options_.place;
+  common.network_changed = [this] {
+    for (PeerPaths* peer : peers_in_order_) peer->RetryNow();
+  };
+  consumers_ =
+      std::make_unique<Consumers>(poller, source, ServeOptionsFrom(options_.sessions, common),
+                                  options_.sessions.max_consumers, context_.random());
+  common.consumers = consumers_.get();
   for (const TransportFactory& make : transports) {
+    TransportContext context = common;
     context.seed = context_.random();
     context_.transports.push_back(make(context));
   }
@@ -63,6 +71,7 @@ ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* sou
 ChannelPool::~ChannelPool() {
   TRYST_CHECK(!open_ || Drained());
   poller_->CancelTimer(&maintenance_);
+  consumers_->Reap();
 }
 
 absl::Status ChannelPool::Open() {
@@ -231,6 +240,14 @@ void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
   });
 }
 
+void ChannelPool::RenewLinks(int64_t within_ms) {
+  poller_->PostFn([this, within_ms] {
+    // Not all at once, so that they do not wait for each other's handshakes.
+    std::uniform_int_distribution<int64_t> pause_ms(0, within_ms);
+    for (PeerPaths* peer : peers_in_order_) peer->Renew(pause_ms(context_.random));
+  });
+}
+
 // ---- Serving ----
 
 void ChannelPool::OnHello(const Hello& hello, HelloDone done) {
@@ -245,12 +262,8 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         absl::InvalidArgumentError("the request to open a connection (hello) does not name the "
                                    "worker and incarnation that sent it"));
   }
-  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > kProtocolNewest) {
-    return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
-        hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
-        " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
-        ": run the same release on both, or two that follow each other")));
-  }
+  const absl::Status spoken = CheckProtocol(hello, options_.self);
+  if (absl::IsFailedPrecondition(spoken)) return std::move(done)(spoken);
   if (!HearLife(hello)) {
     TRYST_REACHED("rare: a hello of a process that has ended");
     return std::move(done)(absl::AbortedError(absl::StrCat(
@@ -260,9 +273,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   StartMaintenance();
   auto peer = peers_.find(hello.worker);
   if (peer != peers_.end()) peer->second->NoteIncarnation(hello.incarnation);
-  for (const auto& transport : context_.transports) {
-    transport->NotePeer(hello.worker, hello.incarnation);
-  }
+  consumers_->NotePeer(hello.worker, hello.incarnation);
   Transport* const transport = FindTransport(hello.path);
   if (transport != nullptr) return transport->OnHello(hello, std::move(done));
   std::string why = absl::StrCat("; there is: ", absl::StrJoin(transport_names(), ", "));
@@ -301,6 +312,7 @@ void ChannelPool::StartMaintenance() {
 }
 
 void ChannelPool::Maintain() {
+  consumers_->Maintain();
   for (const auto& transport : context_.transports) transport->Maintain();
   if (!closed_) poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
 }
@@ -313,6 +325,7 @@ void ChannelPool::Close(const absl::Status& why) {
     closed_ = true;
     close_status_ = why;
     for (PeerPaths* peer : peers_in_order_) peer->Close(why);
+    consumers_->Close(why);
     for (const auto& transport : context_.transports) transport->Close(why);
     poller_->CancelTimer(&maintenance_);
   });
@@ -322,6 +335,7 @@ bool ChannelPool::Drained() {
   return closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
          std::all_of(peers_in_order_.begin(), peers_in_order_.end(),
                      [](const PeerPaths* peer) { return peer->Drained(); }) &&
+         consumers_->Drained() &&
          std::all_of(context_.transports.begin(), context_.transports.end(),
                      [](const auto& transport) { return transport->Drained(); });
 }
@@ -358,12 +372,14 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
   for (const PeerPaths* known : peers_in_order_) {
     if (peer.empty() || known->worker() == peer) absl::StrAppend(&out, known->Explain(), "\n");
   }
+  consumers_->Explain(peer, &out);
   for (const auto& transport : context_.transports) transport->ExplainServing(peer, &out);
   return out;
 }
 
 void ChannelPool::ListOpsNow(LiveOps* ops) const {
   for (const PeerPaths* peer : peers_in_order_) peer->ListOps(ops);
+  consumers_->ListOps(ops);
   for (const auto& transport : context_.transports) transport->ListOps(ops);
 }
 
@@ -429,6 +445,7 @@ absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& 
     for (const PeerPaths* known : peers_in_order_) {
       if (peer.empty() || known->worker() == peer) known->View(&views);
     }
+    consumers_->View(peer, &views);
     for (const auto& transport : context_.transports) transport->View(peer, &views);
   });
   if (!asked.ok()) return asked;

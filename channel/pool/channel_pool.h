@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "channel/bootstrap.h"
+#include "channel/ops/consumers.h"
 #include "channel/poller/poller.h"
 #include "channel/pool/channel_pool_options.h"
 #include "channel/pool/peer_paths.h"
@@ -27,7 +28,8 @@
 namespace tryst {
 
 // Chooses a path to each peer (PeerPaths) and hands the hellos of peers to the transport that they
-// name, on one poller. It knows transports by their interface alone.
+// name, on one poller. It knows transports by their interface alone, and has the sessions of the
+// peers that fetch from us, whatever kind of link carries them.
 //
 // Thread-safe, but for construction, Open(), and destruction.
 class ChannelPool final : public TensorFetcher, public HelloHandler {
@@ -56,6 +58,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
   void OnHello(const Hello& hello, HelloDone done) override;
+  // What proves who we are has changed: every peer gets a new hello, at some time within
+  // `within_ms`, and is fetched from over the link that this one opens. Any thread.
+  void RenewLinks(int64_t within_ms);
 
   // ---- State. The poller thread must be running, or be the caller. ----
   // Which path leads to `peer`, which paths were refused, and why. For all peers if `peer` is
@@ -67,6 +72,10 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   absl::StatusOr<std::vector<PathView>> ViewPaths(const std::string& peer);
   // Adds the counters of all transports. kDeadlineExceeded as above.
   absl::Status AskCounters(Counters* counters);
+  // Until a turn has run what was posted before.
+  absl::Status AwaitTurn() {
+    return AskPoller([] {});
+  }
   // The names of the transports, in the order in which they are tried.
   std::vector<std::string> transport_names() const;
 
@@ -114,6 +123,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   Poller* const poller_;
   const ChannelPoolOptions options_;
   PathsContext context_;
+  std::unique_ptr<Consumers> consumers_;  // Destroyed before the transports.
   bool open_ = false;
 
   Mutex mu_;

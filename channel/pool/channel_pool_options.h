@@ -6,6 +6,7 @@
 #include <string>
 
 #include "channel/bootstrap.h"
+#include "channel/ops/session_options.h"
 #include "channel/trace/trace.h"
 
 namespace tryst {
@@ -17,6 +18,7 @@ struct ChannelPoolOptions {
   // How often a path that was left or turned down is tried again, from least to most.
   int64_t probe_ms = 1000;
   int64_t probe_ms_most = 30'000;
+  SessionOptions sessions;
   uint64_t seed = 1;
   size_t place = 0;        // TransportContext::place.
   Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.

@@ -60,6 +60,7 @@ class NotedChannel final : public Channel {
     asked_->words.push_back(absl::StrCat("close ", name_, " ", why.message()));
   }
   bool Drained() const override { return asked_->out.empty(); }
+  size_t fetches_out() const override { return asked_->out.size(); }
   std::string Explain() const override { return "channel to " + name_; }
   void ListOps(LiveOps* ops) const override { ops->Add(LiveOp()); }
   void Probe() override { asked_->words.push_back("probe " + name_); }
@@ -84,16 +85,13 @@ class NotedTransport final : public Transport {
   const std::string& name() const override { return of_.name; }
   absl::Status Open() override { return of_.opens; }
   bool is_optional() const override { return of_.optional; }
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override {
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, ChannelUser* user) override {
     users[peer] = user;
     return std::make_unique<NotedChannel>(asked_, peer);
   }
   void OnHello(const Hello& hello, HelloDone done) override {
     asked_->words.push_back(absl::StrCat(of_.name, " hears ", hello.worker));
     std::move(done)(Hello());
-  }
-  void NotePeer(const std::string& worker, uint64_t incarnation) override {
-    asked_->words.push_back(absl::StrCat(of_.name, " notes ", worker, " ", incarnation));
   }
   void Maintain() override { asked_->words.push_back(of_.name + " maintains"); }
   void Close(const absl::Status& why) override {
@@ -111,7 +109,7 @@ class NotedTransport final : public Transport {
   void ListOps(LiveOps* ops) const override { ops->Add(LiveOp()); }
   void AddCounters(Counters* counters) const override { counters->Count(of_.name, 1); }
 
-  std::map<std::string, PathUser*> users;
+  std::map<std::string, ChannelUser*> users;
 
  private:
   const TransportOf of_;
@@ -187,10 +185,7 @@ TEST_F(ChannelPoolTurnedTest, WhatThisSystemHasNotIsLeftOutAndSaid) {
   hello.path = "another";
   EXPECT_EQ(Hear(hello),
             absl::UnimplementedError("this worker has no path another; there is: first, second"));
-  EXPECT_THAT(Words(), ElementsAre(absl::StrCat("first notes ", Task(1), " 21"),
-                                   absl::StrCat("second notes ", Task(1), " 21"),
-                                   absl::StrCat("first notes ", Task(1), " 21"),
-                                   absl::StrCat("second notes ", Task(1), " 21")));
+  EXPECT_THAT(Words(), IsEmpty());
   hello.path = "second";
   EXPECT_TRUE(Hear(hello).ok());
   EXPECT_EQ(Words().back(), absl::StrCat("second hears ", Task(1)));
@@ -208,15 +203,14 @@ TEST_F(ChannelPoolTurnedTest, AHelloIsExaminedBeforeItsTransportHearsIt) {
   hello.worker = "";
   EXPECT_TRUE(absl::IsInvalidArgument(Hear(hello)));
   hello = From(1);
-  hello.protocol_newest = kProtocolOldest - 1;
-  EXPECT_TRUE(absl::IsFailedPrecondition(Hear(hello)));
   hello = From(1);
-  hello.protocol_oldest = hello.protocol_newest = 4;
+  hello.protocol_oldest = hello.protocol_newest = 5;
   EXPECT_EQ(Hear(hello),
             absl::FailedPreconditionError(absl::StrCat(
-                Task(1),
-                " speaks protocol 4 to 4 and this worker 3 to 3: run the same release on "
-                "both, or two that follow each other")));
+                Task(1), " speaks protocol 5 to 5 and ", options_.self,
+                " 4 to 4: run the same release on both, or two that follow each other")));
+  hello.protocol_oldest = hello.protocol_newest = 2;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Hear(hello)));
   EXPECT_THAT(Words(), IsEmpty());
   hello.protocol_oldest = 2;
   hello.protocol_newest = 5;

@@ -49,9 +49,12 @@ void ChannelPools::Close(const absl::Status& why) {
 }
 
 absl::Status ChannelPools::Stop(const absl::Status& why, absl::Duration timeout) {
-  Close(why);  // First all at once, so that none waits for the others to drain.
   const Clock& clock = pools_[0]->poller()->clock();
   const int64_t until_ns = clock.NowNs() + absl::ToInt64Nanoseconds(timeout);
+  // An answer that was posted before still goes: a turn sends what its tasks said, and only then
+  // begins the one that closes. A poller that stands still is not waited for.
+  for (const auto& pool : pools_) (void)pool->AwaitTurn();
+  Close(why);  // First all at once, so that none waits for the others to drain.
   absl::Status first;
   for (const auto& pool : pools_) {
     const absl::Duration left = absl::Nanoseconds(std::max<int64_t>(until_ns - clock.NowNs(), 0));
@@ -138,6 +141,10 @@ void ChannelPools::AbortStep(int64_t step_id, const absl::Status& status) {
 
 void ChannelPools::OnHello(const Hello& hello, HelloDone done) {
   pools_[PlaceOf(hello.worker, pools_.size())]->OnHello(hello, std::move(done));
+}
+
+void ChannelPools::RenewLinks(int64_t within_ms) {
+  for (const auto& pool : pools_) pool->RenewLinks(within_ms);
 }
 
 // ---- State ----

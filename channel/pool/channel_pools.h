@@ -47,6 +47,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
   void OnHello(const Hello& hello, HelloDone done) override;
+  void RenewLinks(int64_t within_ms);  // ChannelPool::RenewLinks() of all.
 
   // ---- State ----
   // Each adds what the pollers that answer have to say, and returns the first failure. A stuck

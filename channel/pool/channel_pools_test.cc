@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -33,11 +35,12 @@ struct Seen {
   Mutex mu;
   std::vector<std::pair<size_t, std::string>> fetches ABSL_GUARDED_BY(mu);  // Place and edge.
   std::vector<std::pair<size_t, std::string>> hellos ABSL_GUARDED_BY(mu);
-  std::vector<std::string> peers ABSL_GUARDED_BY(mu);  // Noted by a hello, with incarnation.
+  std::map<std::string, const void*> destinations ABSL_GUARDED_BY(mu);  // By edge.
   std::vector<size_t> aborts ABSL_GUARDED_BY(mu);
   int counted ABSL_GUARDED_BY(mu) = 0;  // How often counters were asked for.
   std::atomic<bool> takes_many{false};  // Whether the channels take FetchMany().
   bool wrong_thread ABSL_GUARDED_BY(mu) = false;
+  std::function<void(size_t)> on_close;  // The place. On its poller.
 };
 
 // Ends each fetch in the next turn with a dead tensor.
@@ -48,6 +51,7 @@ class EchoChannel final : public Channel {
     {
       MutexLock lock(&seen_->mu);
       seen_->fetches.emplace_back(context_.place, std::string(key.edge()));
+      seen_->destinations[std::string(key.edge())] = args.destination.data();
       seen_->wrong_thread |= !context_.poller->OnThread();
     }
     ++out_;
@@ -71,6 +75,7 @@ class EchoChannel final : public Channel {
   }
   void Close(absl::Status) override {}
   bool Drained() const override { return out_ == 0; }
+  size_t fetches_out() const override { return static_cast<size_t>(out_); }
   std::string Explain() const override { return absl::StrCat("echo ", context_.place); }
   void ListOps(LiveOps*) const override {}
 
@@ -84,7 +89,7 @@ class EchoTransport final : public Transport {
  public:
   EchoTransport(const TransportContext& context, Seen* seen) : context_(context), seen_(seen) {}
   const std::string& name() const override { return name_; }
-  std::unique_ptr<Channel> MakeChannel(const std::string&, PathUser*) override {
+  std::unique_ptr<Channel> MakeChannel(const std::string&, ChannelUser*) override {
     return std::make_unique<EchoChannel>(context_, seen_);
   }
   void OnHello(const Hello& hello, HelloDone done) override {
@@ -95,9 +100,8 @@ class EchoTransport final : public Transport {
     }
     std::move(done)(Hello());
   }
-  void NotePeer(const std::string& worker, uint64_t incarnation) override {
-    MutexLock lock(&seen_->mu);
-    seen_->peers.push_back(absl::StrCat(worker, " ", incarnation));
+  void Close(const absl::Status&) override {
+    if (seen_->on_close != nullptr) seen_->on_close(context_.place);
   }
   void AddCounters(Counters* counters) const override {
     {
@@ -142,14 +146,15 @@ class ChannelPoolsTest : public ::testing::Test {
   }
 
   // Fetches `keys` in one call, waits, and returns their statuses.
-  std::vector<absl::Status> FetchMany(const std::vector<TensorKey>& keys) {
+  std::vector<absl::Status> FetchMany(const std::vector<TensorKey>& keys,
+                                      const RecvArgs& args = RecvArgs()) {
     struct Ended {
       Mutex mu;
       CondVar cv;
       bool ended ABSL_GUARDED_BY(mu) = false;
       std::vector<absl::Status> results ABSL_GUARDED_BY(mu);
     } ended;
-    pools_->FetchMany(1, keys, RecvArgs(), [&ended](absl::Status, absl::Span<Received> received) {
+    pools_->FetchMany(1, keys, args, [&ended](absl::Status, absl::Span<Received> received) {
       MutexLock lock(&ended.mu);
       for (const Received& one : received) {
         ended.results.push_back(one.is_dead ? one.status : absl::InternalError("not ours"));
@@ -227,6 +232,33 @@ TEST_F(ChannelPoolsTest, AManyOfOnePeerIsOneOnItsPoller) {
   }
 }
 
+TEST_F(ChannelPoolsTest, AManyOfTwoPeersIsOneOnEachOfTheirPollers) {
+  EXPECT_EQ(FetchMany({Key(Task("ps", 1), "a"), Key(Task("ps", 2), "b")}).size(), 2u);
+  MutexLock lock(&seen_.mu);
+  EXPECT_EQ(std::set(seen_.fetches.begin(), seen_.fetches.end()),
+            (std::set<std::pair<size_t, std::string>>{
+                {ChannelPools::PlaceOf(Task("ps", 1), kPollers), "a"},
+                {ChannelPools::PlaceOf(Task("ps", 2), kPollers), "b"}}));
+}
+
+// A poller has some of the keys, and a tensor must not come into the memory of another one.
+TEST_F(ChannelPoolsTest, EachOfAManyOfSeveralPeersHasItsDestination) {
+  std::vector<TensorKey> keys;
+  std::vector<Tensor> into;
+  for (size_t task = 0; task < 3 * kPollers; ++task) {
+    keys.push_back(Key(Task("ps", task), absl::StrCat(task)));
+    into.push_back(task == 1 ? Tensor() : *Tensor::Allocate(DType::kInt64, {}));
+  }
+  RecvArgs args;
+  args.destinations = into;
+  EXPECT_EQ(FetchMany(keys, args).size(), keys.size());
+  MutexLock lock(&seen_.mu);
+  ASSERT_EQ(seen_.destinations.size(), keys.size());
+  for (size_t task = 0; task < keys.size(); ++task) {
+    EXPECT_EQ(seen_.destinations[absl::StrCat(task)], into[task].data()) << task;
+  }
+}
+
 TEST_F(ChannelPoolsTest, AManyOfNoKeysEnds) { EXPECT_TRUE(FetchMany({}).empty()); }
 
 TEST_F(ChannelPoolsTest, AnEndOfAStepWakesOnlyPollersThatHaveFetched) {
@@ -255,6 +287,33 @@ TEST_F(ChannelPoolsTest, OnePollerThatIsStuckHidesNoOther) {
   EXPECT_TRUE(pools_->AskCounters(&counters).ok());
   EXPECT_EQ(counters.all().at("echoes").value, static_cast<int64_t>(kPollers));
   EXPECT_EQ(counters.all().at("pollers").value, static_cast<int64_t>(kPollers));
+}
+
+// What a turn's tasks say goes when the turn ends. An answer whose tensor was there before the stop
+// must not be said in the turn that closes its connection.
+TEST_F(ChannelPoolsTest, WhatWasSaidBeforeAStopIsSent) {
+  struct Word final : PollerFlush {
+    void Flush() override { sent = true; }
+    bool sent = false;
+  } word;
+  Poller* const poller = pollers_[0].get();
+  std::atomic<bool> sent_first{false};
+  seen_.on_close = [&](size_t place) {
+    if (place == 0) sent_first = word.sent;
+  };
+  std::atomic<bool> go_on{false};
+  poller->PostFn([&] {
+    while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  poller->PostFn([&] { poller->FlushThisTurn(&word); });
+  std::thread stops(
+      [&] { EXPECT_TRUE(pools_->Stop(absl::CancelledError("over"), absl::Seconds(20)).ok()); });
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(20));  // So that it has posted what it will.
+  go_on = true;
+  stops.join();
+  EXPECT_TRUE(sent_first);
+  seen_.on_close = nullptr;
 }
 
 // One pool, turned by the test.
@@ -300,19 +359,6 @@ TEST_F(ChannelPoolTest, AManyOvertakesNothingThatIsPosted) {
   ASSERT_EQ(seen.fetches.size(), 3u);
   EXPECT_EQ(seen.fetches[0].second, "first");
   EXPECT_EQ(seen.fetches[1].second, "second");
-}
-
-TEST_F(ChannelPoolTest, TransportsHearOfEachPeerThatSaysHello) {
-  Hello hello;
-  hello.worker = Task("ps", 3);
-  hello.incarnation = 21;
-  hello.path = "no such path";
-  absl::Status answered;
-  pool.OnHello(hello, [&](absl::StatusOr<Hello> answer) { answered = answer.status(); });
-  poller.Turn();
-  EXPECT_TRUE(absl::IsUnimplemented(answered)) << answered;
-  MutexLock lock(&seen.mu);
-  EXPECT_EQ(seen.peers, std::vector<std::string>{Task("ps", 3) + " 21"});
 }
 
 // Who has given up waiting for a poller has given its memory up, too.

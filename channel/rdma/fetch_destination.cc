@@ -54,7 +54,17 @@ bool FetchDestinations::Give(RdmaAsk* ask, uint64_t bytes, LandingPool::For what
     }
   }
   ask->landing = landings_->Take(bytes, what, writer_);
-  if (!ask->landing) return false;
+  if (!ask->landing) {
+    // Others that are as large come and go; memory that the NIC cannot register does not.
+    if (what == LandingPool::For::kReady && bytes > landings_->cap_bytes() &&
+        !landings_->large_is_lent()) {
+      ops_->EndAsk(ask, absl::ResourceExhaustedError(absl::StrCat(
+                            "the NIC cannot register the ", bytes,
+                            " bytes of the tensor: raise the limit of locked memory, or receive "
+                            "the tensor into a destination of your own")));
+    }
+    return false;
+  }
   if (what == LandingPool::For::kWaiting) ask->waiting_bytes = ask->landing->bytes();
   return true;
 }
@@ -69,21 +79,6 @@ void FetchDestinations::Drop(RdmaAsk* ask) {
 }
 
 bool FetchDestinations::WaitForRoom(RdmaAsk* ask) {
-  if (IsTooLarge(ask->destination(), ask->meta.bytes)) {
-    const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
-        "the tensor has ", ask->meta.bytes, " bytes, and landing_bytes is ", landings_->cap_bytes(),
-        ": raise landing_bytes, or receive the tensor into a destination of your own"));
-    PathUser* const user = ops_->options().user;
-    if (user == nullptr || !user->HasForAnySize()) {
-      ops_->EndAsk(ask, too_large);
-      return true;
-    }
-    ops_->Advance(ask, FetchEvent::kEnd);
-    ask->meta.stripes = 0;
-    ask->moves = true;
-    ops_->StartLeaving(ask, too_large);
-    return true;
-  }
   TRYST_REACHED("sim: a tensor waits for room");
   ops_->Advance(ask, FetchEvent::kNoRoom);
   ask->Enter(WaitsFor::kLandingRoom, ops_->now_ns());
@@ -121,8 +116,7 @@ bool FetchDestinations::MayPass(const RdmaAsk& ask, const FetchOp& next) const {
   // need a landing for it.
   auto shape = TensorShape::Make(absl::MakeConstSpan(ask.meta.dims, ask.meta.rank));
   const DType dtype = static_cast<DType>(ask.meta.dtype);
-  return shape.ok() && FitsDestination(next.destination(), dtype, *shape).ok() &&
-         !IsTooLarge(next.destination(), ask.meta.bytes);
+  return shape.ok() && FitsDestination(next.destination(), dtype, *shape).ok();
 }
 
 }  // namespace tryst

@@ -51,11 +51,6 @@ class FetchDestinations {
   bool MayPass(const RdmaAsk& ask, const FetchOp& next) const;
 
  private:
-  // Whether a tensor of so many bytes would need a landing larger than all of them may be.
-  bool IsTooLarge(const Tensor& destination, uint64_t bytes) const {
-    const bool needs_landing = !destination.valid() || destination.dtype() == DType::kString;
-    return needs_landing && bytes > landings_->cap_bytes() && !landings_->lands_any_size();
-  }
   bool Give(RdmaAsk* ask, uint64_t bytes, LandingPool::For what);
 
   FetchOps* const ops_;

@@ -27,18 +27,17 @@ RdmaFetchLink::RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* 
       destinations_(session, landings, &options_),
       sender_(session, &destinations_, &habits_),
       standing_(session, &destinations_, &habits_, &options_),
-      receiver_(session, this, &sender_, &destinations_, &standing_, &habits_) {}
+      receiver_(session, &sender_, &destinations_, &standing_, &habits_) {}
 
-std::unique_ptr<FetchSession> RdmaFetchLink::MakeSession(QueueHub* hub, LandingPool* landings,
-                                                         Bootstrap* bootstrap, FetchOpsOptions ops,
-                                                         const RdmaOptions& options) {
-  ops.check_ms = options.heartbeat_ms;
-  auto session =
-      std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
-        return std::make_unique<RdmaFetchLink>(session, hub, landings, options);
-      });
-  session->UseSlots(options.link.slots);
-  return session;
+FetchKind RdmaFetchLink::Kind(const std::string& path, QueueHub* hub, LandingPool* landings,
+                              const RdmaOptions& options) {
+  FetchKind kind;
+  kind.path = path;
+  kind.check_ms = options.heartbeat_ms;
+  kind.make = [hub, landings, options](FetchSession* session) {
+    return std::make_unique<RdmaFetchLink>(session, hub, landings, options);
+  };
+  return kind;
 }
 
 // ---- A link, from its hello to its end ----
@@ -47,6 +46,11 @@ absl::Status RdmaFetchLink::Begin(Hello* hello) {
   sender_.epoch = session_->connector()->epoch();
   LinkOptions link_options = options_.link;
   link_options.dials = true;  // Our hello has reached the peer.
+  // A session that the peer knows has its slots, unless no link of it was ever open.
+  if (session_->session() == 0 || session_->slots().size() == 0) {
+    (void)session_->UseSlots(link_options.slots);
+  }
+  link_options.slots = static_cast<uint32_t>(session_->slots().size());
   if (asks_for_less_)
     link_options.message_bytes = std::min(kGrantedBytes, link_options.message_bytes);
   auto link = MessageLink::Create(hub_, link_options,
@@ -70,12 +74,8 @@ bool RdmaFetchLink::EndAttempt(const absl::Status& refusal) {
 }
 
 absl::Status RdmaFetchLink::UseAnswer(const Hello& answer) {
-  if (answer.protocol_newest < kProtocolOldest || answer.protocol_oldest > kProtocolNewest) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        session_->options().peer, " speaks protocol ", answer.protocol_oldest, " to ",
-        answer.protocol_newest, " and this worker ", kProtocolOldest, " to ", kProtocolNewest,
-        ": run the same release on both, or two that follow each other"));
-  }
+  const absl::Status spoken = CheckProtocol(answer, session_->options().self);
+  if (!spoken.ok()) return spoken;
   auto parameters = wire::DecodeParameters(answer.parameters);
   if (!parameters.ok()) return parameters.status();
   const absl::Status connected = sender_.link->Connect(answer);
@@ -155,8 +155,8 @@ absl::Status RdmaFetchLink::Overdue() {
 }
 
 void RdmaFetchLink::OnBroken(const absl::Status& why) {
-  // What was under way since the last word is lost.
-  if (session_->connector()->state() != FetchSession::State::kClosed) {
+  // What was under way since the last word is lost. A link that we have ended ourselves worked.
+  if (session_->connector()->state() != FetchSession::State::kClosed && !absl::IsCancelled(why)) {
     session_->connector()->NoteFailing(session_->LastHeardNs());
   }
   session_->OnLinkBroken(why);
@@ -183,21 +183,12 @@ bool RdmaFetchLink::Close(const absl::Status& why) {
   return sender_.link == nullptr;
 }
 
-// Those behind it go along: asked for here, the first of them would get the tensor that this one is
-// to get on the other path.
-void RdmaFetchLink::MoveAway(FetchAsk* ask) {
-  TRYST_REACHED("rare: a tensor is too large for the landing memory");
-  std::vector<WaitingFetch> taken;
-  session_->TakeOut(ask, &taken);
-  session_->options().user->OnTooLarge(std::move(taken));
-}
-
 // ---- Asks ----
 
 void RdmaFetchLink::OnWaits(FetchOp* op) {
   FetchAsk* const ask = op->ask;
   const bool is_first = ask->front == op && session_->live_asks() - standing_.count() == 1;
-  if (op->wants().recurring) habits_.NoteStep(*ask->of, op->step);
+  if (op->wants().recurring && op->run == nullptr) habits_.NoteStep(*ask->of, op->step);
   if (ask->state == FetchState::kAhead) receiver_.TakeAhead(RdmaAsk::Of(ask));
   if (session_->AwaitPeer(is_first)) sender_.link->FlushSoon();
 }
@@ -212,12 +203,13 @@ std::string RdmaFetchLink::WhyLate(const FetchOp& op) const {
   if (ask == nullptr || ask->front != &op || ask->state != FetchState::kWaitingRoom) {
     return "";
   }
-  return absl::StrCat(
-      ": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
-      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
-      destinations_.landings()->cap_bytes(), ", are in use: ",
-      destinations_.landings()->lands_any_size() ? "" : "let go of tensors that were received, or ",
-      "raise landing_bytes");
+  return absl::StrCat(": the tensor has ", RdmaAsk::Of(*ask).meta.bytes, " bytes, and ",
+                      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
+                      destinations_.landings()->cap_bytes(), ", are in use: ",
+                      destinations_.landings()->nic()->limits().pins_memory
+                          ? "let go of tensors that were received, or "
+                          : "",
+                      "raise landing_bytes");
 }
 
 uint64_t RdmaFetchLink::BytesOf(const FetchAsk& ask) const {
@@ -239,6 +231,8 @@ std::string RdmaFetchLink::Explain() const {
 
 void RdmaFetchLink::View(PathView* view) const {
   view->note = destinations_.landings()->ends_keys() ? "" : "keys of its landings last";
+  const std::string networks = sender_.link == nullptr ? "" : sender_.link->Networks();
+  absl::StrAppend(&view->note, view->note.empty() || networks.empty() ? "" : "; ", networks);
 }
 
 }  // namespace tryst

@@ -31,10 +31,9 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
  public:
   RdmaFetchLink(FetchSession* session, QueueHub* hub, LandingPool* landings,
                 const RdmaOptions& options);
-  // The session over such a link.
-  static std::unique_ptr<FetchSession> MakeSession(QueueHub* hub, LandingPool* landings,
-                                                   Bootstrap* bootstrap, FetchOpsOptions ops,
-                                                   const RdmaOptions& options);
+  // This kind of link over a NIC, whose path is `path`. The pointers outlive what it makes.
+  static FetchKind Kind(const std::string& path, QueueHub* hub, LandingPool* landings,
+                        const RdmaOptions& options);
 
   // Call it when landing room came back: the fetch that has waited longest takes some, or ends.
   // False: no fetch waits, or the room was not enough.
@@ -71,9 +70,6 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   }
   void OnWaits(FetchOp* op) override;
   void OnNoSlot() override { standing_.DropOne(); }
-  // When the path is no longer in use, standing receives go back to the producer, too: the fetches
-  // that they foresaw come by another path, and would wait for them.
-  void AskAhead(bool in_use) override { standing_.AskAhead(in_use); }
   size_t asked_ahead() const override { return standing_.count(); }
   void OnEndAhead(FetchAsk* ask) override;
   bool MayBeWritten(const FetchAsk& ask) const override {
@@ -88,7 +84,6 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   }
   void DropAhead(const absl::Status& why) override { standing_.DropAll(why); }
   void OnLinkOver(FetchAsk* ask) override;
-  void MoveAway(FetchAsk* ask) override;
   std::string WhyLate(const FetchOp& op) const override;
   uint64_t BytesOf(const FetchAsk& ask) const override;
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/types/optional.h"
+#include "base/crc32c.h"
 #include "base/reached.h"
-#include "channel/crc32c.h"
 #include "channel/ops/limits.h"
 #include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
@@ -114,7 +114,6 @@ void RdmaReceiver::LeaveIfOver(RdmaAsk* ask) {
     return;
   }
   destinations_->Drop(ask);
-  if (ask->moves) return link_->MoveAway(ask);
   session_->FinishLeaving(ask);
 }
 
@@ -300,6 +299,10 @@ absl::Status RdmaReceiver::OnNeedDestination(RdmaAsk* ask, const wire::Record& r
   if (!meta.ok()) return meta.status();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
+  if (ask->of->is_run()) {
+    return absl::DataLossError(
+        "the producer broke the protocol: the answer of a run does not lie in its message");
+  }
   if (ask->is_ahead()) {
     // Its shape is new, so it is dropped; the fetch will make an ordinary request.
     session_->EndAsk(

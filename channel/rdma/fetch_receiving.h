@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "channel/ops/fetch_link.h"
 #include "channel/ops/fetch_session.h"
 #include "channel/rdma/fetch_ask.h"
 #include "channel/rdma/fetch_destination.h"
@@ -21,10 +20,9 @@ namespace tryst {
 class RdmaReceiver {
  public:
   // All outlive it.
-  RdmaReceiver(FetchSession* session, FetchLink* link, RdmaSender* sender,
-               FetchDestinations* destinations, StandingReceives* standing, KeyHabits* habits)
+  RdmaReceiver(FetchSession* session, RdmaSender* sender, FetchDestinations* destinations,
+               StandingReceives* standing, KeyHabits* habits)
       : session_(session),
-        link_(link),
         sender_(sender),
         destinations_(destinations),
         standing_(standing),
@@ -60,7 +58,6 @@ class RdmaReceiver {
   int64_t now_ns() const { return session_->now_ns(); }
 
   FetchSession* const session_;
-  FetchLink* const link_;
   RdmaSender* const sender_;
   FetchDestinations* const destinations_;
   StandingReceives* const standing_;

@@ -133,7 +133,8 @@ bool RdmaSender::TellKey(FetchKey* key) {
   wire::Record record;
   record.type = wire::RecordType::kKey;
   record.number = key->id;
-  record.body = key->key.text();
+  record.body = key->told_text();
+  if (key->is_run()) record.flags |= wire::kRun;
   if (!link->Send(record)) return false;
   key->told = epoch;
   return true;

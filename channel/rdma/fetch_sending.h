@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_RDMA_FETCH_SENDING_H_
 #define TRYST_CHANNEL_RDMA_FETCH_SENDING_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -38,6 +39,9 @@ class RdmaSender final : public FetchWords {
   bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
   bool SendReplayed() override;
   bool SayOwn() override;
+  uint64_t most_run_bytes() const override {
+    return std::min<uint64_t>(kRunBytes, wire::EagerBytes(link->options().message_bytes));
+  }
   size_t most_tickets() const override { return wire::kMaxTickets; }
 
  private:

@@ -62,15 +62,10 @@ void StandingReceives::OnTimer() {
   }
 }
 
-void StandingReceives::AskAhead(bool in_use) {
-  asks_ahead_ = in_use;
-  if (!in_use) DropAll(absl::CancelledError("a standing receive ends: another path is in use"));
-}
-
 void StandingReceives::ArmNext(FetchKey* known) {
   const KeyHabits::Habit* entry = habits_->Of(*known);
   if (entry->regular < kRegular || (!waiting_.empty() && Of(*known) != nullptr)) return;
-  if (!asks_ahead_ || !ops_->open() || !ops_->lines().queued.empty()) return;
+  if (!ops_->open() || !ops_->lines().queued.empty()) return;
   if (count() >= options_.standing || 2 * ops_->slots().free() <= ops_->slots().size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);

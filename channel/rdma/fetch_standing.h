@@ -37,7 +37,6 @@ class StandingReceives {
   // Gives up one standing receive, because fetches need its slot or its memory.
   void DropOne();
   void DropAll(const absl::Status& why);
-  void AskAhead(bool in_use);
   size_t count() const { return waiting_.size(); }  // Standing receives that no fetch has claimed.
 
  private:
@@ -49,7 +48,6 @@ class StandingReceives {
   KeyHabits* const habits_;
   const RdmaOptions& options_;
   FetchCounters& counters_;
-  bool asks_ahead_ = true;
   // The oldest first. They wait neither for a slot nor for room, so the link is free.
   LinkedLine<FetchAsk> waiting_{&FetchAsk::wait_link};
   MemberTimer<StandingReceives> timer_{this, &StandingReceives::OnTimer};

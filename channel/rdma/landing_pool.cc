@@ -60,18 +60,25 @@ LandingPool::~LandingPool() {
 }
 
 StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
-  if (bytes > cap_bytes_ && (!lands_any_size() || bytes > kMostBytes)) return StorageRef();
+  if (bytes > kMostBytes) return StorageRef();
   const size_t size_class = ClassOf(bytes);
   const uint64_t charge = ChargeOf(size_class);
+  const bool beside = IsBeside(ClassBytes(size_class));
   std::vector<Landing*> evicted;
   bool make = false;
   Landing* landing = nullptr;
   {
     MutexLock lock(&mu_);
-    if (what == For::kWaiting && !MayLendAhead(charge)) {
+    if (what == For::kWaiting && (beside || !MayLendAhead(charge))) {
       TRYST_REACHED("sim: no landing for a tensor that is not sent");
       return StorageRef();
     }
+    if (beside && large_is_lent_) {
+      TRYST_REACHED("rare: no second landing that is larger than the cap");
+      refused_ = true;
+      return StorageRef();
+    }
+    if (beside) large_is_lent_ = true;
     std::vector<Landing*>& kept = kept_[size_class][writer];
     if (!kept.empty()) {
       landing = kept.back();
@@ -99,6 +106,7 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
     MutexLock lock(&mu_);
     pinned_bytes_ -= charge;
     if (what == For::kWaiting) waiting_bytes_ -= charge;
+    if (beside) large_is_lent_ = false;
     --lent_;
     refused_ = true;
   }
@@ -145,17 +153,23 @@ StorageRef LandingPool::Make(size_t size_class, uint64_t writer) {
 }
 
 void LandingPool::NoteDelivered(const StorageRef& storage) {
-  if (nic_->limits().pins_memory) return;
+  if (storage.get() == nullptr || (pins() && storage->bytes() <= cap_bytes_)) return;
   Landing* const landing = dynamic_cast<Landing*>(storage.get());
   if (landing == nullptr || landing->pool_ != this) return;
+  if (pins()) landing->region_.reset();
   bool tell = false;
   {
     MutexLock lock(&mu_);
     if (!std::exchange(landing->counts_, false)) return;
-    pinned_bytes_ -= ChargeOf(landing->size_class_);
+    EndCharge(*landing);
     tell = std::exchange(refused_, false);
   }
   if (tell) TellRoom();
+}
+
+void LandingPool::EndCharge(const Landing& landing) {
+  pinned_bytes_ -= ChargeOf(landing.size_class_);
+  if (IsBeside(landing.bytes())) large_is_lent_ = false;
 }
 
 void LandingPool::Give(Landing* landing) {
@@ -166,7 +180,7 @@ void LandingPool::Give(Landing* landing) {
     MutexLock lock(&mu_);
     --lent_;
     if (landing->counts_) {
-      if (!keep) pinned_bytes_ -= charge;
+      if (!keep) EndCharge(*landing);
       tell = std::exchange(refused_, false);
     } else {
       keep &= pinned_bytes_ + charge <= cap_bytes_;
@@ -230,6 +244,11 @@ uint64_t LandingPool::pinned_bytes() const {
 uint64_t LandingPool::in_use_bytes() const {
   MutexLock lock(&mu_);
   return pinned_bytes_ - kept_bytes_;
+}
+
+bool LandingPool::large_is_lent() const {
+  MutexLock lock(&mu_);
+  return large_is_lent_;
 }
 
 uint64_t LandingPool::waiting_bytes() const {

@@ -75,7 +75,9 @@ class Landing final : public Storage {
 // waits for room, nothing is lent for others: fetches that wait for a Send can never starve them.
 //
 // Where the NIC pins no memory, what was delivered is the program's own and does not count, and a
-// landing that is larger than the cap is made like such a destination: alone in flight.
+// landing that is larger than the cap is made like such a destination: alone in flight. Where it
+// pins, such a landing is beside the bound, one at a time, and is no longer pinned when it was
+// delivered.
 // Thread-safe. The pool and its NIC live as long as any of its tensors.
 class LandingPool : public std::enable_shared_from_this<LandingPool> {
  public:
@@ -113,7 +115,8 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
   void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
 
-  bool lands_any_size() const { return !nic_->limits().pins_memory; }
+  // Whether a landing that is larger than the cap is in flight, beside the bound.
+  bool large_is_lent() const;
   // Whether a landing's key can be revoked. If not, landings are kept for each producer.
   bool ends_keys() const { return nic_->limits().renews_keys; }
   uint64_t cap_bytes() const { return cap_bytes_; }
@@ -136,11 +139,15 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // Whether a tensor that its producer may not have yet may get `bytes`.
   bool MayLendAhead(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Landing* landing);
+  void EndCharge(const Landing& landing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StorageRef Make(size_t size_class, uint64_t writer);
+  bool pins() const { return nic_->limits().pins_memory; }
+  bool IsBeside(uint64_t bytes) const { return bytes > cap_bytes_ && pins(); }
   uint64_t ChargeOf(size_t size_class) const {
-    return std::min(ClassBytes(size_class), cap_bytes_);
+    const uint64_t bytes = ClassBytes(size_class);
+    return IsBeside(bytes) ? 0 : std::min(bytes, cap_bytes_);
   }
 
   const std::shared_ptr<Nic> nic_;
@@ -156,6 +163,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // The part of pinned_bytes_ that nothing uses.
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t lent_ ABSL_GUARDED_BY(mu_) = 0;
+  bool large_is_lent_ ABSL_GUARDED_BY(mu_) = false;
   bool refused_ ABSL_GUARDED_BY(mu_) = false;
   Mutex room_mu_;
   absl::AnyInvocable<void()> on_room_ ABSL_GUARDED_BY(room_mu_);

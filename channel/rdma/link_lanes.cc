@@ -140,12 +140,14 @@ absl::Status LinkLanes::PostSends(Lane* lane) {
     lane->unsignaled = 0;
     lane->has_payload = false;
   }
+  const int64_t now_ns = hub_->poller()->now_ns();
+  // Nothing is late that was not posted: a link may have been idle until the timer's last moment.
+  if (lane->done >= lane->last_signaled) progress_ns_ = now_ns;
   for (const SendWork& work : lane->works) {
     if (work.signaled) lane->last_signaled = work.id;
   }
   if (!stall_timer_.is_set()) {
-    progress_ns_ = hub_->poller()->now_ns();
-    hub_->poller()->SetTimer(&stall_timer_, progress_ns_ + options_.stall_ms * 1'000'000);
+    hub_->poller()->SetTimer(&stall_timer_, now_ns + options_.stall_ms * 1'000'000);
   }
   const absl::Status posted = lane->queue_pair->PostSend(lane->works);
   lane->works.clear();

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "gtest/gtest.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 namespace {

@@ -115,6 +115,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   const wire::ChannelParameters& peer() const { return peer_; }
   const LinkOptions& options() const { return options_; }
   size_t queue_pairs() const { return lanes_.size(); }
+  // As QueuePair::Networks().
+  std::string Networks() const {
+    return lanes_.size() == 0 ? std::string() : lanes_[0].queue_pair->Networks();
+  }
   // When the peer's NIC last acknowledged a work of ours that reports its completion.
   int64_t last_completed_ns() const { return lanes_.last_completed_ns(); }
   // The message being filled, or the next one, shall report when the peer's NIC has it.

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 #include "verbs/forwarding_nic.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
 
 namespace tryst {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "channel/ops/session_transport.h"
+#include "channel/ops/session_options.h"
 #include "channel/rdma/message_link.h"
 #include "verbs/nic.h"
 
@@ -21,13 +21,16 @@ struct NicPath {
   // True: a poller does not look at the NIC before it has a peer there. For one that few peers
   // need, and whose every look costs a system call.
   bool polled_once_used = false;
+  // True: one queue pair takes a large message over several flows by itself, better than a part for
+  // each of LinkOptions::queue_pairs is.
+  bool one_queue_pair = false;
   uint8_t ack_timeout = 0;       // In place of LinkOptions::ack_timeout, if it is longer.
   uint64_t landing_divisor = 1;  // It has this part of RdmaOptions::landing_bytes.
 };
 
 // The options of each NIC.
 struct RdmaOptions : SessionOptions {
-  LinkOptions link;  // Our sizes bound those that a consumer asks for.
+  LinkOptions link;  // Our sizes bound those that a consumer asks for; for slots see kUsedSlots.
   // Up to this size a tensor travels inside the message, if it fits.
   uint64_t eager_bytes = 8192;
   // Tensors from here on are spread over all queue pairs. A smaller part of a tensor takes less

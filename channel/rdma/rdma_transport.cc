@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "channel/rdma/fetch_link.h"
 #include "channel/rdma/serve_link.h"
 
 namespace tryst {
@@ -11,6 +12,7 @@ RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<Sh
                              RdmaOptions options)
     : SessionTransport(context, options), nic_(std::move(nic)), options_(options) {
   options_.link.digests &= nic_->path().digests;
+  if (nic_->path().one_queue_pair) options_.link.queue_pairs = 1;
   options_.link.ack_timeout = std::max(options_.link.ack_timeout, nic_->path().ack_timeout);
 }
 
@@ -31,13 +33,9 @@ absl::Status RdmaTransport::Open() {
   } else {
     hub_->Attach();
   }
+  SetKinds(RdmaFetchLink::Kind(name(), hub_.get(), nic_->landings(), options_),
+           RdmaServeLink::Kind(name(), hub_.get(), options_));
   return nic_->Add(this);
-}
-
-std::unique_ptr<FetchSession> RdmaTransport::MakeFetchSession(const std::string& peer,
-                                                              PathUser* user) {
-  return RdmaFetchLink::MakeSession(hub_.get(), nic_->landings(), context_.bootstrap,
-                                    FetchOptionsOf(peer, user), options_);
 }
 
 // ---- Room to land in ----
@@ -54,15 +52,17 @@ void RdmaTransport::RoomTask::RunOnPoller() {
 void RdmaTransport::OnRoom() {
   // Takes one tensor for each peer in turn, beginning where the last round ended, so that no peer
   // takes all the room and none is always last.
-  const size_t count = fetching_.size();
+  // No session comes or goes meanwhile.
+  const std::vector<FetchSession*>& all = fetching();
+  const size_t count = all.size();
   for (size_t idle = 0; idle < count;) {
-    const bool took = LinkOf(fetching_[room_first_ % count])->TakeRoom();
+    const bool took = LinkOf(all[room_first_ % count])->TakeRoom();
     idle = took ? 0 : idle + 1;
     room_first_ = (room_first_ + 1) % count;
   }
   // Real fetches outrank standing receives, of any peer.
-  if (std::none_of(fetching_.begin(), fetching_.end(),
-                   [](const Fetching& one) { return LinkOf(one)->waits_for_room(); })) {
+  if (std::none_of(all.begin(), all.end(),
+                   [](const FetchSession* session) { return LinkOf(session)->waits_for_room(); })) {
     return;
   }
   DropStanding();
@@ -70,7 +70,7 @@ void RdmaTransport::OnRoom() {
 }
 
 void RdmaTransport::DropStanding() {
-  for (const Fetching& one : fetching_) LinkOf(one)->DropOneStanding();
+  for (const FetchSession* session : fetching()) LinkOf(session)->DropOneStanding();
 }
 
 // ---- Events of the NIC ----
@@ -85,7 +85,7 @@ void RdmaTransport::OnNicEvent(const NicEvent& event) {
   if (event.kind != NicEvent::Kind::kPortUp && event.kind != NicEvent::Kind::kAddressChanged) {
     return;
   }
-  for (const Fetching& one : fetching_) one.user->OnNetworkChange();
+  if (context_.network_changed) context_.network_changed();
 }
 
 void RdmaTransport::Maintain() {
@@ -101,12 +101,6 @@ absl::StatusOr<absl::optional<std::string>> RdmaTransport::FarewellIn(const Hell
   return absl::optional<std::string>();
 }
 
-std::unique_ptr<ServeSession> RdmaTransport::MakeServeSession(const Hello& hello,
-                                                              uint64_t session) {
-  return RdmaServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_, hello,
-                                    session);
-}
-
 void RdmaTransport::Close(const absl::Status& why) {
   nic_->Remove(this);  // A task that it has posted runs before Drained() can become true.
   SessionTransport::Close(why);
@@ -118,6 +112,8 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   const FetchCounters fetched = fetch_counters();
   counters->Count("rdma_fetches", fetched.fetches);
   counters->Count("rdma_fetched_bytes", fetched.bytes);
+  counters->Count("rdma_runs", fetched.runs);
+  counters->Count("rdma_in_runs", fetched.in_runs);
   counters->Count("rdma_epochs", fetched.links);
   counters->Count("rdma_breaks", fetched.breaks);
   counters->Count("rdma_replays", fetched.replays);
@@ -132,7 +128,9 @@ void RdmaTransport::AddCounters(Counters* counters) const {
 }
 
 const LandingPool* RdmaTransport::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  for (const Fetching& one : fetching_) LinkOf(one)->AddLent(lent_bytes, waiting_bytes);
+  for (const FetchSession* session : fetching()) {
+    LinkOf(session)->AddLent(lent_bytes, waiting_bytes);
+  }
   return nic_->landings();
 }
 

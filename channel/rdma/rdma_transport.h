@@ -28,8 +28,6 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
 
   const std::string& name() const override { return nic_->path().path; }
   absl::Status Open() override;
-  bool brings_any_size() const override { return nic_->landings()->lands_any_size(); }
-  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   void Maintain() override;
   void Close(const absl::Status& why) override;
 
@@ -53,11 +51,10 @@ class RdmaTransport final : public SessionTransport, private SharedNic::User {
   void TellWanted() override { wanted_task_.Post(); }
   void TellEvent(const NicEvent& event) override;
   void OnRoom();
-  static RdmaFetchLink* LinkOf(const Fetching& one) {
-    return static_cast<RdmaFetchLink*>(one.session->link());
+  static RdmaFetchLink* LinkOf(const FetchSession* session) {
+    return static_cast<RdmaFetchLink*>(session->link());
   }
   absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
-  std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) override;
   void DropStanding();
   void OnNicEvent(const NicEvent& event);
 

@@ -8,26 +8,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 namespace {
 
-class CountingUser final : public PathUser {
- public:
-  bool HasAnother() const override { return true; }
-  bool HasForAnySize() const override { return true; }
-  void OnRefused() override {}
-  void OnLeft(std::vector<WaitingFetch>) override {}
-  void OnUsable() override {}
-  void OnTooLarge(std::vector<WaitingFetch>) override {}
-  void OnNetworkChange() override { ++changes; }
-  int changes = 0;
-};
-
 // What waits for its next attempt is tried at once.
-TEST(RdmaTransportTest, ChannelsHearThatTheNetworkIsBetter) {
+TEST(RdmaTransportTest, TellsThatTheNetworkIsBetter) {
   SimWorld world(1);
   Poller poller(&world.clock());
   poller.Turn();
@@ -35,17 +23,17 @@ TEST(RdmaTransportTest, ChannelsHearThatTheNetworkIsBetter) {
   context.poller = &poller;
   context.self = "/job:c/replica:0/task:0";
   context.incarnation = 1;
+  int changes = 0;
+  context.network_changed = [&] { ++changes; };
   const auto nic = std::make_shared<SharedNic>(NicPath{"rdma/sim", world.OpenNic(0)}, 1 << 20);
   RdmaTransport transport(context, nic, RdmaOptions());
   ASSERT_TRUE(transport.Open().ok());
-  CountingUser user;
-  const std::unique_ptr<Channel> channel = transport.MakeChannel("/job:p/replica:0/task:0", &user);
   const auto heard = [&] {
     world.RunFor(1'000'000);
     transport.Maintain();
     while (poller.Turn()) {
     }
-    return std::exchange(user.changes, 0);
+    return std::exchange(changes, 0);
   };
   world.SetPort(0, 1, false);
   EXPECT_EQ(heard(), 0);
@@ -53,10 +41,9 @@ TEST(RdmaTransportTest, ChannelsHearThatTheNetworkIsBetter) {
   EXPECT_EQ(heard(), 1);
   world.ChangeAddress(0);
   EXPECT_EQ(heard(), 1);
-  channel->Close(absl::CancelledError("over"));
   transport.Close(absl::CancelledError("over"));
-  for (int i = 0; i < 100 && !(channel->Drained() && transport.Drained()); ++i) (void)heard();
-  EXPECT_TRUE(channel->Drained() && transport.Drained());
+  for (int i = 0; i < 100 && !transport.Drained(); ++i) (void)heard();
+  EXPECT_TRUE(transport.Drained());
   world.ChangeAddress(0);
   nic->PollEvents();
   EXPECT_FALSE(poller.Turn()) << "it may be gone when this would tell it";
@@ -75,11 +62,11 @@ TEST(RdmaTransportTest, CountsAreThereFromTheStart) {
   transport.AddCounters(&counters);
   std::vector<std::string> names;
   for (const auto& [name, counter] : counters.all()) names.push_back(name);
-  EXPECT_THAT(names,
-              testing::ElementsAre("pinned_bytes", "pinned_bytes_most", "rdma_breaks",
-                                   "rdma_digests_wrong", "rdma_epochs", "rdma_fetched_bytes",
-                                   "rdma_fetches", "rdma_replays", "rdma_source_registrations",
-                                   "rdma_sources_found", "rdma_sources_kept_bytes"));
+  EXPECT_THAT(names, testing::ElementsAre("pinned_bytes", "pinned_bytes_most", "rdma_breaks",
+                                          "rdma_digests_wrong", "rdma_epochs", "rdma_fetched_bytes",
+                                          "rdma_fetches", "rdma_in_runs", "rdma_replays",
+                                          "rdma_runs", "rdma_source_registrations",
+                                          "rdma_sources_found", "rdma_sources_kept_bytes"));
   transport.Close(absl::CancelledError("over"));
   while (poller.Turn()) {
   }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "channel/ops/limits.h"
 #include "rendezvous/derived_status.h"
 

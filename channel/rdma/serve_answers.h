@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_RDMA_SERVE_ANSWERS_H_
 #define TRYST_CHANNEL_RDMA_SERVE_ANSWERS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -26,9 +27,14 @@ class RdmaAnswers {
       : hub_(hub), options_(*options), slots_(slots), counters_(counters) {}
 
   void Make(size_t slots) {
-    if (sending_.empty()) sending_.Make(slots);
+    if (sending_.empty()) sending_.Make(slots + 1);
   }
   ServeSending* Of(const ServeOp& op) { return &sending_[op.slot]; }
+  // Where a request on `slot` is read. The last place is for slots that do not exist, so that a
+  // request is read before it is looked at.
+  ServeSending* PlaceOf(uint16_t slot) {
+    return &sending_[std::min<size_t>(slot, sending_.size() - 1)];
+  }
   // Answers go over `link` from now on.
   void Use(MessageLink* link, bool digests) {
     link_ = link;

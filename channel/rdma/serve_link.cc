@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "channel/ops/limits.h"
 
 // The links of a RdmaServeLink, one after the other. serve_receiving.cc has what goes over them.
 namespace tryst {
@@ -14,34 +15,33 @@ RdmaServeLink::RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOpt
       hub_(hub),
       options_(options),
       leftovers_(hub->poller()),
-      answers_(hub, &options_, &slots_, session->counters()) {}
+      answers_(hub, &options_, &slots_, session->counters()) {
+  // Those that another kind of link has left us may end before we are open.
+  if (slots_.made()) answers_.Make(slots_.size());
+}
 
-std::unique_ptr<ServeSession> RdmaServeLink::MakeSession(QueueHub* hub, TensorSource* source,
-                                                         const ServeSessionOptions& serve,
-                                                         const RdmaOptions& options,
-                                                         const Hello& consumer, uint64_t session) {
-  ServeSlotsOptions slots;
-  slots.max_parked = options.max_waiting;
-  slots.tickets_a_word = wire::kMaxTickets;
-  return std::make_unique<ServeSession>(
-      hub->poller(), source, serve, slots, consumer, session,
-      [&](ServeSession* made) { return std::make_unique<RdmaServeLink>(made, hub, options); });
+ServeKind RdmaServeLink::Kind(const std::string& path, QueueHub* hub, const RdmaOptions& options) {
+  return {path, [hub, options](ServeSession* session) {
+            return std::make_unique<RdmaServeLink>(session, hub, options);
+          }};
 }
 
 absl::Status RdmaServeLink::Open(const Hello& hello, Hello* answer) {
   auto parameters = wire::DecodeParameters(hello.parameters);
   if (!parameters.ok()) return parameters.status();
+  // A session keeps the slots that its first link had; ours does not know it if we were restarted.
+  const size_t most_slots =
+      slots_.made() ? slots_.size() : std::max(options_.link.slots, limits::kUsedSlots);
   const bool fits = hello.queue_pairs.size() >= 1 && hello.queue_pairs.size() <= kMaxLanes &&
-                    parameters->slots <= options_.link.slots &&
+                    parameters->slots <= most_slots &&
                     parameters->message_bytes <= options_.link.message_bytes &&
                     (!slots_.made() || slots_.size() == parameters->slots);
   if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the consumer asks for a connection with ", parameters->slots,
-                     " slots, messages of ", parameters->message_bytes, " bytes and ",
-                     hello.queue_pairs.size(), " queue pairs; this worker allows at most ",
-                     options_.link.slots, ", ", options_.link.message_bytes, " and ", kMaxLanes,
-                     ": set queue_pairs alike on both, and run the same release"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the consumer asks for a connection with ", parameters->slots, " slots, messages of ",
+        parameters->message_bytes, " bytes and ", hello.queue_pairs.size(),
+        " queue pairs; this worker allows at most ", most_slots, ", ", options_.link.message_bytes,
+        " and ", kMaxLanes, ": set queue_pairs alike on both, and run the same release"));
   }
   LinkOptions link_options = options_.link;
   link_options.slots = parameters->slots;

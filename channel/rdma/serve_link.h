@@ -1,12 +1,14 @@
 #ifndef TRYST_CHANNEL_RDMA_SERVE_LINK_H_
 #define TRYST_CHANNEL_RDMA_SERVE_LINK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/types/span.h"
 #include "channel/bootstrap.h"
+#include "channel/ops/link_kind.h"
 #include "channel/ops/ring_line.h"
 #include "channel/ops/serve_session.h"
 #include "channel/rdma/message_link.h"
@@ -15,7 +17,6 @@
 #include "channel/rdma/serve_leftovers.h"
 #include "channel/rdma/serve_source.h"
 #include "channel/trace/path_view.h"
-#include "rendezvous/tensor_source.h"
 
 namespace tryst {
 
@@ -24,11 +25,8 @@ namespace tryst {
 class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
  public:
   RdmaServeLink(ServeSession* session, QueueHub* hub, const RdmaOptions& options);
-  // The session over such a link. `consumer` is the first hello.
-  static std::unique_ptr<ServeSession> MakeSession(QueueHub* hub, TensorSource* source,
-                                                   const ServeSessionOptions& serve,
-                                                   const RdmaOptions& options,
-                                                   const Hello& consumer, uint64_t session);
+  // This kind of link over a NIC, whose path is `path`. The hub outlives what it makes.
+  static ServeKind Kind(const std::string& path, QueueHub* hub, const RdmaOptions& options);
 
  private:
   // serve_link.cc
@@ -51,6 +49,8 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   void Forget(ServeOp* op) override;
   void Retire(Tensor* tensor) override;
   bool SaysGoneLater(const ServeOp& op) override;
+  uint64_t most_run_bytes() const override;
+  size_t tickets_a_word() const override { return wire::kMaxTickets; }
   bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override;
   bool SayHere(absl::Span<const uint64_t> tickets) override;
   void FlushSoon() override;

@@ -12,7 +12,7 @@ absl::Status RdmaServeLink::OnRecord(const wire::Record& record) {
   if (!may_hear.ok()) return may_hear;
   switch (record.type) {
     case wire::RecordType::kKey:
-      return slots_.OnKey(record.number, record.body);
+      return slots_.OnKey(record.number, record.body, (record.flags & wire::kRun) != 0);
     case wire::RecordType::kRequest:
       return OnRequest(record);
     case wire::RecordType::kCancel:
@@ -52,13 +52,9 @@ absl::Status RdmaServeLink::OnTensorPart(size_t, uint16_t, uint16_t) {
 }
 
 absl::Status RdmaServeLink::OnRequest(const wire::Record& record) {
-  if (record.slot >= slots_.size()) {
-    return absl::DataLossError(
-        "the consumer broke the protocol: it sent a request on a slot that does not exist");
-  }
   // In place, since every pull passes here. What is refused below ends the link, and a slot that
   // is held is not answered before it is requested again.
-  ServeSending* const sending = answers_.Of(*slots_.at(record.slot));
+  ServeSending* const sending = answers_.PlaceOf(record.slot);
   const wire::RequestBody& body = sending->body;
   const absl::Status decoded = wire::DecodeRequest(record, &sending->body);
   if (!decoded.ok()) return decoded;
@@ -104,6 +100,11 @@ void RdmaServeLink::Answer(ServeOp* op) {
     ready_line_.push_back(op);
   }
   link_->FlushSoon();
+}
+
+// It lies inside a message.
+uint64_t RdmaServeLink::most_run_bytes() const {
+  return std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
 }
 
 // The consumer no longer needs the tensor, but the NIC may.

@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/little_endian.h"
 #include "base/log.h"
-#include "channel/crc32c.h"
 #include "channel/ops/limits.h"
 
 namespace tryst {

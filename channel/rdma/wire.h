@@ -80,6 +80,7 @@ enum class RecordType : uint8_t {
 
 enum RecordFlags : uint8_t {
   kHasDestination = 1,  // kRequest.
+  kRun = 1,             // kKey: it stands for a run of keys, whose numbers are its body.
   kHasShape = 2,        // kRequest: dtype and shape are what the consumer expects.
   kReplay = 4,          // kRequest: may have been asked in an earlier epoch.
   kRetry = 8,           // kRequest: the digest of what landed was wrong.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "channel/ops/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

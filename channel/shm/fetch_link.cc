@@ -23,21 +23,19 @@ ShmFetchLink::ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions&
 
 ShmFetchLink::~ShmFetchLink() { sender_.hub->poller()->ForgetFlush(this); }
 
-std::unique_ptr<FetchSession> ShmFetchLink::MakeSession(ShmHub* hub, Bootstrap* bootstrap,
-                                                        FetchOpsOptions ops,
-                                                        const ShmOptions& options) {
-  ops.open_text = "connected (same host, proved by a memory that both see)";
-  ops.max_parked = std::min(ops.max_parked, shm_wire::kMaxParked);
-  ops.fetches_in_callbacks = true;
+FetchKind ShmFetchLink::Kind(ShmHub* hub, const ShmOptions& options) {
+  FetchKind kind;
+  kind.path = kShmPath;
+  kind.open_text = "connected (same host, proved by a memory that both see)";
+  kind.max_parked = shm_wire::kMaxParked;
+  kind.fetches_in_callbacks = true;
   // A tensor sent after the report of a cancel cannot go to the request that was given up.
-  ops.leave_ns = 1'000'000'000;
-  // Several times within what a check may find to be over.
-  ops.check_ms = ops.patience_ms / 8;
-  ops.ask_up_ms = ops.give_up_ms;
-  if (ops.ask_up_ms > 0) ops.check_ms = std::min(ops.check_ms, ops.ask_up_ms / 2);
-  return std::make_unique<FetchSession>(hub->poller(), bootstrap, ops, [&](FetchSession* session) {
+  kind.leave_ns = 1'000'000'000;
+  kind.loses_no_word = true;
+  kind.make = [hub, options](FetchSession* session) {
     return std::make_unique<ShmFetchLink>(session, hub, options);
-  });
+  };
+  return kind;
 }
 
 // ---- A link, from its hello to its end ----
@@ -78,7 +76,11 @@ absl::Status ShmFetchLink::UseAnswer(const Hello& answer) {
     return absl::UnavailableError(
         "the producer closed the local socket on which shared memory is opened");
   }
-  sender_.hub->Watch(sender_.socket->fd(), this);
+  const absl::Status watched = sender_.hub->Watch(sender_.socket->fd(), this);
+  if (!watched.ok()) {
+    sender_.socket.reset();
+    return watched;
+  }
   session_->connector()->SetState(FetchSession::State::kJoining);
   session_->connector()->WaitFor(sender_.options.join_timeout_ms);
   return absl::OkStatus();
@@ -158,7 +160,10 @@ absl::Status ShmFetchLink::OnPacket(const Packet& packet, OwnedFd fd) {
 absl::Status ShmFetchLink::OnWelcome(const Packet& packet, OwnedFd fd) {
   const absl::Status opened = sender_.Open(packet, std::move(fd));
   if (!opened.ok()) return opened;
-  if (sender_.producer_process.valid()) sender_.hub->Watch(sender_.producer_process.get(), this);
+  // Its socket also ends with its process.
+  if (sender_.producer_process.valid()) {
+    sender_.hub->Watch(sender_.producer_process.get(), this).IgnoreError();
+  }
 
   if (!session_->UseSlots(packet.sizes.slots)) {
     return absl::DataLossError(
@@ -168,11 +173,7 @@ absl::Status ShmFetchLink::OnWelcome(const Packet& packet, OwnedFd fd) {
   sender_.hub->AddLink(this);
   cells_seen_ = 0;
   session_->OnLinkOpen();
-  if (session_->is_probing()) {
-    AskForSign(/*again=*/false);
-  } else {
-    session_->NoteUsable();
-  }
+  if (session_->is_probing()) AskForSign(/*again=*/false);
   sender_.FlushSoon();
   return absl::OkStatus();
 }

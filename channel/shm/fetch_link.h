@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/fetch_session.h"
+#include "channel/ops/link_kind.h"
 #include "channel/ops/paged_blocks.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/fetch_ask.h"
@@ -37,9 +38,8 @@ class ShmFetchLink final : public FetchLink,
  public:
   ShmFetchLink(FetchSession* session, ShmHub* hub, const ShmOptions& options);
   ~ShmFetchLink() override;
-  // The session over such a link.
-  static std::unique_ptr<FetchSession> MakeSession(ShmHub* hub, Bootstrap* bootstrap,
-                                                   FetchOpsOptions ops, const ShmOptions& options);
+  // This kind of link. The hub outlives what it makes.
+  static FetchKind Kind(ShmHub* hub, const ShmOptions& options);
 
  private:
   static constexpr int kCellsPerTurn = 128;

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/mutex.h"
 #include "base/reached.h"
-#include "channel/crc32c.h"
 #include "channel/ops/limits.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/landing_memory.h"
@@ -216,10 +216,9 @@ absl::Status ShmReceiver::OnReference(ShmAsk* ask, const Placed& placed, Storage
       tensor = *std::move(made);
       ++link_->counters->by_reference;
       link_->counters->bytes += placed.bytes;
-      Complete(ask, absl::OkStatus(), std::move(tensor), false);
-    } else {
-      session_->EndAsk(ask, status);
+      return CompleteWhole(ask, std::move(tensor));
     }
+    session_->EndAsk(ask, status);
     return absl::OkStatus();
   }
   auto from =
@@ -389,8 +388,7 @@ absl::Status ShmReceiver::EndCopy(ShmAsk* ask, absl::Status status) {
     link_->SaySoon(*ask, CellType::kPulled, 0);
   }
   link_->counters->bytes += ask->bytes;
-  Complete(ask, absl::OkStatus(), std::move(tensor), false);
-  return absl::OkStatus();
+  return CompleteWhole(ask, std::move(tensor));
 }
 
 absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
@@ -400,6 +398,19 @@ absl::StatusOr<Tensor> ShmReceiver::Finish(ShmAsk* ask) {
 }
 
 // ---- Ending ----
+
+// The bytes of `tensor` are all here.
+absl::Status ShmReceiver::CompleteWhole(ShmAsk* ask, Tensor&& tensor) {
+  if (ask->of->is_run()) {
+    Tensor all_of_it;
+    const absl::string_view answer(static_cast<const char*>(tensor.data()), tensor.bytes());
+    const absl::Status taken = session_->TakeRun(ask, answer, &all_of_it);
+    if (!taken.ok() || !all_of_it.valid()) return taken;
+    tensor = std::move(all_of_it);
+  }
+  Complete(ask, absl::OkStatus(), std::move(tensor), false);
+  return absl::OkStatus();
+}
 
 // The producer's last word on the slot has come, and is accepted.
 void ShmReceiver::Complete(ShmAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead) {

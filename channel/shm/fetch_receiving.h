@@ -61,6 +61,7 @@ class ShmReceiver {
   absl::Status ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes);
   absl::Status EndCopy(ShmAsk* ask, absl::Status status);
   absl::StatusOr<Tensor> Finish(ShmAsk* ask);
+  absl::Status CompleteWhole(ShmAsk* ask, Tensor&& tensor);
   void Complete(ShmAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead);
   int64_t now_ns() const { return link_->hub->poller()->now_ns(); }
 

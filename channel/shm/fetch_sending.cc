@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/asleep_flag.h"
 
 namespace tryst {
@@ -21,7 +22,9 @@ absl::Status ShmSender::Open(const Packet& packet, OwnedFd fd) {
   const shm_wire::LinkSizes& sizes = packet.sizes;
   const absl::Status good = shm_wire::CheckSizes(sizes);
   if (!good.ok()) return good;
-  if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
+  // The slots are those of the session's first link, which may be of another kind.
+  const uint32_t most_slots = std::max(options.sizes.slots, limits::kUsedSlots);
+  if (sizes.cells > options.sizes.cells || sizes.slots > most_slots ||
       sizes.references > options.sizes.references) {
     return absl::DataLossError(
         "the producer broke the protocol: it made the shared memory larger than this worker had "
@@ -40,6 +43,10 @@ absl::Status ShmSender::Open(const Packet& packet, OwnedFd fd) {
   peer_memory =
       PeerMemory::Probe(options.allow_pull && packet.probe_address != 0 ? socket->peer_pid() : 0,
                         packet.probe_address, packet.probe, sizeof(packet.probe));
+  // Below these all is over, whatever link it came by: the producer may not know it yet.
+  for (uint16_t slot = 0; slot < sizes.slots && session->slots().size() == sizes.slots; ++slot) {
+    view.slots[slot].accepted.store(session->slots().generation(slot));
+  }
   Packet ready;
   ready.type = PacketType::kReady;
   ready.pulls = peer_memory->status().ok() ? 1 : 0;
@@ -74,7 +81,7 @@ uint8_t ShmSender::DestinationFlag(const FetchAsk& ask) {
 
 uint32_t ShmSender::KeyCells(const FetchKey& key) {
   constexpr size_t kRoom = sizeof(RequestCell::body);
-  return static_cast<uint32_t>((key.key.text().size() + kRoom - 1) / kRoom);
+  return static_cast<uint32_t>((key.told_text().size() + kRoom - 1) / kRoom);
 }
 
 // In a request, and of one that waits without a slot.
@@ -95,17 +102,18 @@ bool ShmSender::SendRequest(FetchAsk* ask, bool may_park) {
   Put({CellType::kRequest, flags, ask->slot, ask->generation}, key->id,
       [ask](RequestCell* cell) { WriteAsk(*ask, cell); });
   ask->trace_id =
-      TraceId(session->session(), uint64_t{ask->slot} << 32 | ask->generation, ask->step);
+      TraceId(session->session(), uint64_t{ask->slot} << 16 | ask->generation, ask->step);
   return true;
 }
 
 // REQUIRES: there is room for its cells.
 void ShmSender::TellKey(FetchKey* key) {
-  const absl::string_view text = key->key.text();
+  const absl::string_view text = key->told_text();
+  const uint8_t flags = key->is_run() ? shm_wire::kRun : 0;
   constexpr size_t kRoom = sizeof(RequestCell::body);
   const size_t cells = KeyCells(*key);
   for (size_t i = 0; i < cells; ++i) {
-    Put({i == 0 ? CellType::kKey : CellType::kMore, 0, static_cast<uint16_t>(text.size()), 0},
+    Put({i == 0 ? CellType::kKey : CellType::kMore, flags, static_cast<uint16_t>(text.size()), 0},
         key->id, [&](RequestCell* cell) {
           memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
         });

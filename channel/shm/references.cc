@@ -1,5 +1,6 @@
 #include "channel/shm/references.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -24,7 +25,8 @@ GivenReferences::GivenReferences(std::shared_ptr<LocalSocket> socket,
       memory_(std::move(memory)),
       sizes_(sizes),
       view_(memory_->data(), sizes),
-      entries_(sizes.references) {
+      nothing_(static_cast<uint16_t>(sizes.references)),
+      entries_(sizes.references + 1) {
   free_.reserve(sizes.references);
   for (uint32_t i = sizes.references; i-- > 0;) free_.push_back(static_cast<uint16_t>(i));
 }
@@ -62,10 +64,10 @@ absl::StatusOr<int> GivenReferences::TakeReturned() {
         view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_acquire);
     if (static_cast<uint32_t>(word >> 32) != next_return_ + 1) break;
     ++next_return_;
-    const uint16_t reference = static_cast<uint16_t>(word);
+    const uint16_t reference = std::min(static_cast<uint16_t>(word), nothing_);
     const uint16_t generation = static_cast<uint16_t>(word >> 16);
-    if (reference < entries_.size() && WasDropped(reference, generation)) continue;
-    if (reference >= entries_.size() || !given(reference, generation)) {
+    if (WasDropped(reference, generation)) continue;
+    if (!given(reference, generation)) {
       return absl::DataLossError(
           "the consumer broke the protocol: it returns a tensor that it does not hold");
     }

@@ -54,7 +54,7 @@ class GivenReferences {
   // The link is over, and nothing is given any more. What is read of its own memory now is of no
   // use, but it does no harm.
   void DropParts();
-  size_t held() const { return entries_.size() - free_.size(); }
+  size_t held() const { return sizes_.references - free_.size(); }
   uint64_t charged_bytes() const { return charged_bytes_; }
   // For Arena::KeepWhile(): whether nothing is held any more. Reads a few packets of the socket, to
   // see whether the consumer has gone.
@@ -78,7 +78,8 @@ class GivenReferences {
   const std::shared_ptr<SharedMemory> memory_;
   const shm_wire::LinkSizes sizes_;
   const shm_wire::LinkView view_;
-  std::vector<Entry> entries_;
+  const uint16_t nothing_;      // Stands for every reference that does not exist. Never given.
+  std::vector<Entry> entries_;  // Also of nothing_, which is the last.
   std::vector<uint16_t> free_;
   uint32_t next_return_ = 0;
   uint64_t charged_bytes_ = 0;

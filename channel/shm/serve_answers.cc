@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "channel/ops/limits.h"
 #include "channel/shm/stream_copy.h"
 #include "rendezvous/derived_status.h"
@@ -91,8 +91,12 @@ void ShmAnswers::Forget(ServeOp* op) {
 
 // The tensor was sent. It is kept until it cannot come back.
 void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
-  link_->counters.bytes += Of(*op)->sent_bytes = bytes;
+  Sending* const sending = Of(*op);
+  link_->counters.bytes += sending->sent_bytes = bytes;
   slots_->Said(op);
+  // Sent again, it keeps its place: a consumer may ask for it without end.
+  if (sending->in_sent_line == op->generation) return;
+  sending->in_sent_line = op->generation;
   if (!sent_line_.empty() && sent_line_.back().op == op) {
     sent_line_.back().generation = op->generation;  // What was sent before was accepted.
     accepted_by_request_ = true;
@@ -102,13 +106,26 @@ void ShmAnswers::OnSent(ServeOp* op, uint64_t bytes) {
   sent_line_.push_back({op, op->generation});
 }
 
+Tensor ShmAnswers::MakeRunTensor(uint64_t bytes) {
+  const TensorShape shape = {static_cast<int64_t>(bytes)};
+  if (bytes > shm_wire::InlineRoom(1)) {
+    auto made = link_->hub->arena()->AllocateTensor(DType::kUint8, shape);
+    if (made.ok()) return *std::move(made);
+  }
+  return *Tensor::Allocate(DType::kUint8, shape);
+}
+
 // While every turn finds requests, acceptances are not read, and slots may be used again many
 // times.
 void ShmAnswers::ForgetMovedOn() {
   for (size_t count = sent_line_.size(); count > 0; --count) {
     const Sent sent = sent_line_.front();
     sent_line_.pop_front();
-    if (!MovedOn(sent)) sent_line_.push_back(sent);
+    if (MovedOn(sent)) {
+      NoteOutOfLine(sent);
+    } else {
+      sent_line_.push_back(sent);
+    }
   }
 }
 
@@ -119,6 +136,7 @@ bool ShmAnswers::ReleaseAccepted() {
     const bool moved_on = MovedOn(sent);
     if (!moved_on && !link_->Accepted(*sent.op)) break;
     sent_line_.pop_front();
+    NoteOutOfLine(sent);
     if (!moved_on) slots_->OnAccepted(sent.op);
   }
   return any;
@@ -130,6 +148,7 @@ void ShmAnswers::OnLinkOver() {
       std::exchange(sending.gauge, nullptr)->End(sending.trip, 0, link_->now_ns());
     }
     sending.stage = StorageRef();
+    sending.in_sent_line = kNotInLine;
   }
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
   ready_line_.clear();

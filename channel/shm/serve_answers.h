@@ -25,7 +25,9 @@ class ShmAnswers {
   // Both outlive it. What it has measured holds for all links.
   ShmAnswers(ShmServeSender* link, ServeSlots* slots) : link_(link), slots_(slots) {}
 
-  void Make(size_t slots) { sending_.Make(slots); }
+  void Make(size_t slots) {
+    if (sending_.empty()) sending_.Make(slots);
+  }
   // Answers now, or when there is room. REQUIRES: the outcome is known (kReady).
   void Answer(ServeOp* op);
   // Sends waiting answers, as far as there is room, and copies a bounded amount.
@@ -41,18 +43,22 @@ class ShmAnswers {
   bool any_sent() const { return !sent_line_.empty(); }
   // Lets go of the first of them that were accepted. False: none was.
   bool ReleaseAccepted();
+  // In the arena, where there is room, so that the consumer sees it.
+  Tensor MakeRunTensor(uint64_t bytes);
   // The arena has given segments back to the system. They are really gone only when the consumer
   // unmaps them, too, so it is told.
   void TellGoneSegments();
 
  private:
+  static constexpr uint32_t kNotInLine = UINT32_MAX;
   // What shared memory needs of a slot, beside ServeOp.
   struct Sending {
     StorageRef stage;  // Where the bytes are copied to.
     uint64_t position = 0;
     uint64_t sent_bytes = 0;
     uint32_t digest = 0;
-    ReadGauge* gauge = nullptr;  // Measures its way; null: nobody does.
+    uint32_t in_sent_line = kNotInLine;  // Its generation there.
+    ReadGauge* gauge = nullptr;          // Measures its way; null: nobody does.
     ReadGauge::Trip trip;
   };
   struct Sent {
@@ -62,6 +68,10 @@ class ShmAnswers {
   Sending* Of(const ServeOp& op) { return &sending_[op.slot]; }
   static bool MovedOn(const Sent& sent) {
     return sent.op->state != ServeState::kSent || sent.op->generation != sent.generation;
+  }
+  void NoteOutOfLine(const Sent& sent) {
+    Sending* const sending = Of(*sent.op);
+    if (sending->in_sent_line == sent.generation) sending->in_sent_line = kNotInLine;
   }
   void OnSent(ServeOp* op, uint64_t bytes);
   void ForgetMovedOn();

@@ -35,26 +35,14 @@ ShmServeLink::ShmServeLink(ServeSession* session, ShmHub* hub, const ShmOptions&
       sender_(hub, options, this, session->counters()),
       answers_(&sender_, &slots_) {
   process_.link = this;
+  // Those that another kind of link has left us may end before we are open.
+  if (slots_.made()) answers_.Make(slots_.size());
 }
 
 ShmServeLink::~ShmServeLink() {
   poller_->CancelTimer(this);
   poller_->ForgetFlush(this);
   ForgetFormer();
-}
-
-std::unique_ptr<ServeSession> ShmServeLink::MakeSession(ShmHub* hub, TensorSource* source,
-                                                        const ServeSessionOptions& serve,
-                                                        const ShmOptions& options, Bounds bounds,
-                                                        const Hello& consumer, uint64_t session) {
-  ServeSlotsOptions slots;
-  slots.generation_bits = 32;
-  slots.max_parked = shm_wire::kMaxParked;
-  slots.tickets_a_word = shm_wire::kReplyTickets;
-  return std::make_unique<ServeSession>(
-      hub->poller(), source, serve, slots, consumer, session, [&](ServeSession* made) {
-        return std::make_unique<ShmServeLink>(made, hub, options, std::move(bounds));
-      });
 }
 
 // ---- A link, from its hello to its end ----
@@ -111,7 +99,8 @@ absl::Status ShmServeLink::Welcome() {
                              ? static_cast<uint64_t>(reinterpret_cast<uintptr_t>(proof_.data()))
                              : 0;
   memcpy(packet.probe, proof_.data(), sizeof(packet.probe));
-  sender_.hub->Watch(sender_.socket->fd(), this);
+  const absl::Status watched = sender_.hub->Watch(sender_.socket->fd(), this);
+  if (!watched.ok()) return watched;
   state_ = State::kWelcome;
   if (!sender_.socket->Send(packet, fd))
     return absl::UnavailableError(
@@ -159,16 +148,20 @@ absl::Status ShmServeLink::OnReady(const Packet& packet) {
         "the consumer broke the protocol: it has not mapped the memory that it was sent");
   }
   sender_.can_pull = packet.pulls != 0 && sender_.options.allow_pull;
-  if (!slots_.made()) {
-    slots_.Make(sender_.sizes.slots);
-    answers_.Make(sender_.sizes.slots);
-  }
-  // By now the consumer neither reads nor accepts anything of the former link.
+  slots_.Make(sender_.sizes.slots);
+  answers_.Make(sender_.sizes.slots);
+  // By now the consumer neither reads nor accepts anything of the former link, and has said what it
+  // had accepted by others.
   (void)EndFormer();
+  slots_.EndThose(ServeEvent::kAccepted, [this](const ServeOp& op) {
+    return op.state == ServeState::kSent && sender_.given != nullptr &&
+           shm_wire::WasAccepted(sender_.given->view(), op.slot, op.generation);
+  });
   if (state_ != State::kWelcome) return absl::OkStatus();  // Whoever got a tensor has ended it.
   ForgetFormer();
   process_.fd = sender_.socket->WatchPeer();
-  if (process_.fd.valid()) sender_.hub->Watch(process_.fd.get(), &process_);
+  // Without this its end shows by the end of the socket alone.
+  if (process_.fd.valid()) sender_.hub->Watch(process_.fd.get(), &process_).IgnoreError();
   key_bytes_ = 0;
   answers_.Begin();
   state_ = State::kOpen;

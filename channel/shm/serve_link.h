@@ -18,7 +18,6 @@
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
 #include "channel/trace/path_view.h"
-#include "rendezvous/tensor_source.h"
 
 namespace tryst {
 
@@ -41,11 +40,6 @@ class ShmServeLink final : public ServeLink,
   };
   ShmServeLink(ServeSession* session, ShmHub* hub, const ShmOptions& options, Bounds bounds);
   ~ShmServeLink() override;
-  // The session over such a link. `consumer` is the first hello.
-  static std::unique_ptr<ServeSession> MakeSession(ShmHub* hub, TensorSource* source,
-                                                   const ServeSessionOptions& serve,
-                                                   const ShmOptions& options, Bounds bounds,
-                                                   const Hello& consumer, uint64_t session);
 
   size_t references() const { return sender_.given == nullptr ? 0 : sender_.given->held(); }
   // Whether the consumer has joined and must not map memory that others read.
@@ -99,6 +93,8 @@ class ShmServeLink final : public ServeLink,
   // What it is told (serve_receiving.cc).
   void Answer(ServeOp* op) override { answers_.Answer(op); }
   void Forget(ServeOp* op) override { answers_.Forget(op); }
+  Tensor MakeRunTensor(uint64_t bytes) override { return answers_.MakeRunTensor(bytes); }
+  size_t tickets_a_word() const override { return shm_wire::kReplyTickets; }
   bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override;
   bool SayHere(absl::Span<const uint64_t> tickets) override;
   void FlushSoon() override { sender_.FlushSoon(); }
@@ -126,6 +122,7 @@ class ShmServeLink final : public ServeLink,
   std::string key_text_;     // More cells of it are to come.
   uint32_t key_id_ = 0;
   size_t key_bytes_ = 0;
+  bool key_is_run_ = false;
   int64_t accepted_checked_ns_ = 0;
   int64_t accepted_pause_ns_ = 0;
   ShmAnswers answers_;

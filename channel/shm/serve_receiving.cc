@@ -35,6 +35,7 @@ absl::Status ShmServeLink::OnCell(const shm_wire::RequestCell& cell) {
       }
       key_id_ = cell.head.number;
       key_bytes_ = cell.head.slot;
+      key_is_run_ = (cell.head.flags & shm_wire::kRun) != 0;
       key_text_.clear();
       return OnKeyText(cell.body, sizeof(cell.body));
     case CellType::kRequest:
@@ -83,13 +84,13 @@ absl::Status ShmServeLink::OnKeyText(const uint8_t* text, size_t bytes) {
   key_text_.append(reinterpret_cast<const char*>(text), taken);
   if (key_text_.size() < key_bytes_) return absl::OkStatus();
   key_bytes_ = 0;
-  return slots_.OnKey(key_id_, key_text_);
+  return slots_.OnKey(key_id_, key_text_, key_is_run_);
 }
 
 absl::Status ShmServeLink::OnRequest(const shm_wire::RequestCell& cell) {
   ServeRequest request;
   request.slot = cell.head.slot;
-  request.generation = cell.head.generation;
+  request.generation = static_cast<uint16_t>(cell.head.generation);
   request.key = cell.head.number;
   request.again = (cell.head.flags & shm_wire::kReplay) != 0;
   request.has_destination = (cell.head.flags & shm_wire::kHasDestination) != 0;

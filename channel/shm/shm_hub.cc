@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -41,7 +43,8 @@ absl::StatusOr<std::unique_ptr<ShmHub>> ShmHub::Create(Poller* poller, std::shar
   auto socket = LocalSocket::Listen(hub->name_);
   if (!socket.ok()) return socket.status();
   hub->door_socket_ = *std::move(socket);
-  hub->Watch(hub->door_socket_->fd(), &hub->door_);
+  const absl::Status watched = hub->Watch(hub->door_socket_->fd(), &hub->door_);
+  if (!watched.ok()) return watched;
   return hub;
 }
 
@@ -71,12 +74,17 @@ void ShmHub::Disinvite(Host* host) {
                  invited_.end());
 }
 
-void ShmHub::Watch(int fd, Watcher* watcher) {
+absl::Status ShmHub::Watch(int fd, Watcher* watcher) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  TRYST_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "the kernel watches no further local socket for shared memory: ", strerror(errno),
+        " (raise fs.epoll.max_user_watches)"));
+  }
   watchers_[fd] = watcher;
+  return absl::OkStatus();
 }
 
 void ShmHub::Unwatch(int fd) {
@@ -174,7 +182,8 @@ void ShmHub::PauseDoor() {
 }
 
 void ShmHub::OpenDoor() {
-  if (std::exchange(door_opens_ns_, 0) != 0) Watch(door_socket_->fd(), &door_);
+  if (std::exchange(door_opens_ns_, 0) == 0) return;
+  if (!Watch(door_socket_->fd(), &door_).ok()) PauseDoor();
 }
 
 void ShmHub::OnDoor() {
@@ -191,7 +200,7 @@ void ShmHub::OnDoor() {
     auto knocking = std::make_unique<Knocking>();
     knocking->hub = this;
     knocking->socket = std::move(socket);
-    Watch(knocking->socket->fd(), knocking.get());
+    if (!Watch(knocking->socket->fd(), knocking.get()).ok()) continue;
     knocking_.push_back(std::move(knocking));
   }
   if (accepted < kAcceptsPerLook) {

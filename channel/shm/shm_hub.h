@@ -64,7 +64,8 @@ class ShmHub final : private PollerSource, private PollerTimer {
   absl::StatusOr<shm_wire::Invitation> Invite(Host* host);
   void Disinvite(Host* host);
 
-  void Watch(int fd, Watcher* watcher);
+  // kUnavailable: the kernel watches no more for this user.
+  absl::Status Watch(int fd, Watcher* watcher);
   void Unwatch(int fd);
   void AddLink(Link* link);
   void RemoveLink(Link* link);

@@ -71,7 +71,7 @@ class ShmHubTest : public testing::TestWithParam<bool> {
     ArenaOptions arena;
     arena.cap_bytes = 1 << 20;
     hub_ = *ShmHub::Create(poller_.get(), Arena::Make(arena), std::make_shared<Crew>(0));
-    hub_->Watch(news_.fd(), &news_);
+    EXPECT_TRUE(hub_->Watch(news_.fd(), &news_).ok());
     link_.says_it_woke = GetParam();
     hub_->AddLink(&link_);
     hub_->Attach();
@@ -119,7 +119,7 @@ TEST_P(ShmHubTest, WhoFindsWorkWhileItFallsAsleepIsAwake) {
   }
   poller_->RunAndWait([this] {
     EXPECT_EQ(link_.finds_work, 0);
-    EXPECT_EQ(link_.fell_asleep_twice, 0);
+    EXPECT_LE(link_.fell_asleep_twice, 2) << "as these two tasks may come meanwhile";
   });
 }
 

@@ -6,10 +6,12 @@
 #include <memory>
 
 #include "base/crew.h"
-#include "channel/ops/session_transport.h"
+#include "channel/ops/session_options.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
+
+inline constexpr char kShmPath[] = "shm";  // As in Hello.
 
 // What holds for the links of shared memory, at either end.
 struct ShmOptions : SessionOptions {

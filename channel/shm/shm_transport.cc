@@ -18,6 +18,18 @@ absl::Status ShmTransport::Open() {
   if (!hub.ok()) return hub.status();
   hub_ = *std::move(hub);
   hub_->Attach();
+  ServeKind serve;
+  serve.path = name_;
+  serve.make = [this](ServeSession* session) {
+    ShmServeLink::Bounds bounds;
+    bounds.may_open = [this, consumer = session->consumer()] { return MayOpen(consumer); };
+    bounds.on_kept = [this, consumer = session->consumer()](
+                         const std::shared_ptr<const GivenReferences>& given) {
+      kept_.push_back({consumer, given});
+    };
+    return std::make_unique<ShmServeLink>(session, hub_.get(), options_, std::move(bounds));
+  };
+  SetKinds(ShmFetchLink::Kind(hub_.get(), options_), std::move(serve));
   return absl::OkStatus();
 }
 
@@ -25,12 +37,6 @@ ShmTransport::~ShmTransport() {
   DropSessions();
   arena_->Trim();  // Frees what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
-}
-
-std::unique_ptr<FetchSession> ShmTransport::MakeFetchSession(const std::string& peer,
-                                                             PathUser* user) {
-  return ShmFetchLink::MakeSession(hub_.get(), context_.bootstrap, FetchOptionsOf(peer, user),
-                                   options_);
 }
 
 absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello& hello) const {
@@ -43,17 +49,6 @@ absl::StatusOr<absl::optional<std::string>> ShmTransport::FarewellIn(const Hello
   const absl::Status same = CheckSameHost(hub_->host(), theirs);
   if (!same.ok()) return same;
   return absl::optional<std::string>();
-}
-
-std::unique_ptr<ServeSession> ShmTransport::MakeServeSession(const Hello& hello, uint64_t session) {
-  ShmServeLink::Bounds bounds;
-  bounds.may_open = [this, consumer = hello.worker] { return MayOpen(consumer); };
-  bounds.on_kept = [this,
-                    consumer = hello.worker](const std::shared_ptr<const GivenReferences>& given) {
-    kept_.push_back({consumer, given});
-  };
-  return ShmServeLink::MakeSession(hub_.get(), context_.source, ServeOptions(), options_,
-                                   std::move(bounds), hello, session);
 }
 
 absl::Status ShmTransport::MayOpen(const std::string& consumer) {
@@ -90,6 +85,8 @@ void ShmTransport::AddCounters(Counters* counters) const {
   const FetchCounters fetched = fetch_counters();
   counters->Count("shm_fetches", fetched.fetches);
   counters->Count("shm_fetched_bytes", fetched.bytes);
+  counters->Count("shm_runs", fetched.runs);
+  counters->Count("shm_in_runs", fetched.in_runs);
   counters->Count("shm_by_reference", fetched.by_reference);
   counters->Count("shm_in_cells", fetched.in_message);
   counters->Count("shm_copied", fetched.copied);

@@ -28,7 +28,6 @@ class ShmTransport final : public SessionTransport {
   // kUnavailable: this system has no shared memory for us.
   absl::Status Open() override;
   bool is_optional() const override { return true; }
-  std::unique_ptr<FetchSession> MakeFetchSession(const std::string& peer, PathUser* user) override;
   // Drops consumers that have gone, and unused memory.
   void Maintain() override;
 
@@ -44,14 +43,13 @@ class ShmTransport final : public SessionTransport {
  private:
   // kUnimplemented: it is not the same host.
   absl::StatusOr<absl::optional<std::string>> FarewellIn(const Hello& hello) const override;
-  std::unique_ptr<ServeSession> MakeServeSession(const Hello& hello, uint64_t session) override;
   absl::Status MayOpen(const std::string& consumer);
   // How many links of this consumer are over and kept, because it has not returned all that they
   // brought.
   size_t KeptFor(const std::string& consumer);
 
   // Constant after construction.
-  const std::string name_ = "shm";
+  const std::string name_ = kShmPath;
   const std::shared_ptr<Arena> arena_;
   const ShmOptions options_;
   std::unique_ptr<ShmHub> hub_;  // Null until Open().

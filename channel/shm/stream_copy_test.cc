@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace tryst {

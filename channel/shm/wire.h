@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "channel/ops/limits.h"
 #include "channel/shm/ring.h"
 #include "rendezvous/tensor.h"
 
@@ -24,7 +25,7 @@ namespace shm_wire {
 inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMinCells = 256;  // A key must fit into a ring.
 inline constexpr uint32_t kMaxCells = 1u << 16;
-inline constexpr uint32_t kMaxReferences = 1u << 16;
+inline constexpr uint32_t kMaxReferences = 1u << 15;  // 16 bits also name one that does not exist.
 inline constexpr uint32_t kMaxSegments = 1u << 14;
 inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // One producer's.
 inline constexpr uint32_t kMaxParked = 1u << 20;                // One consumer's, at one producer.
@@ -64,6 +65,7 @@ enum CellFlags : uint8_t {
   // kReference, kPull, kChunk: the digest is set (in kChunk, that of the part).
   kHasDigest = 32,
   kMayPark = 64,  // kRequest: park it unless the tensor is here.
+  kRun = 128,     // kKey: it stands for a run of keys, whose numbers are its text.
 };
 
 struct CellHead {
@@ -140,9 +142,9 @@ absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets);
 // ---- The shared memory of a link ---- No field that the peer can change is trusted; the sizes
 // come from the handshake.
 struct LinkSizes {
-  uint32_t cells = 512;        // Each ring has so many; a power of two.
-  uint32_t slots = 256;        // How many fetches can be out.
-  uint32_t references = 4096;  // How many tensors the consumer may hold by reference.
+  uint32_t cells = 512;                 // Each ring has so many; a power of two.
+  uint32_t slots = limits::kUsedSlots;  // How many fetches can be out.
+  uint32_t references = 4096;           // How many tensors the consumer may hold by reference.
 };
 // kDataLoss: one is out of its bounds.
 absl::Status CheckSizes(const LinkSizes& sizes);
@@ -216,8 +218,13 @@ struct LinkView {
 };
 
 // Whether the consumer has accepted what it was answered on `slot` under this generation.
-inline bool Accepted(const LinkView& view, uint16_t slot, uint32_t generation) {
-  return view.slots[slot].accepted.load(std::memory_order_acquire) == generation + 1;
+inline bool Accepted(const LinkView& view, uint16_t slot, uint16_t generation) {
+  return view.slots[slot].accepted.load(std::memory_order_acquire) == generation + 1u;
+}
+// Whether it says so when the link begins: it may have used the slot again since.
+inline bool WasAccepted(const LinkView& view, uint16_t slot, uint16_t generation) {
+  const uint32_t accepted = view.slots[slot].accepted.load(std::memory_order_acquire);
+  return static_cast<int16_t>(static_cast<uint16_t>(accepted) - generation) > 0;
 }
 
 // ---- Hello ----

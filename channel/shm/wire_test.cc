@@ -213,13 +213,20 @@ TEST(ShmWireTest, WhatWasAcceptedIsToldForEachSlotByItself) {
   std::vector<uint64_t> memory(LinkBytes(sizes) / 8 + 1);
   memory.back() = 4711;
   LinkView view(reinterpret_cast<uint8_t*>(memory.data()), sizes);
-  for (const uint32_t generation : {0u, 7u, UINT32_MAX}) {
+  for (const uint16_t generation : {0, 7, UINT16_MAX}) {
+    const auto next = static_cast<uint16_t>(generation + 1);
     for (uint16_t slot = 0; slot < 5; ++slot) {
       view.slots[slot].accepted.store(generation);
       EXPECT_FALSE(Accepted(view, slot, generation));
-      view.slots[slot].accepted.store(generation + 1);
+      EXPECT_FALSE(WasAccepted(view, slot, generation));
+      view.slots[slot].accepted.store(generation + 1u);
       EXPECT_TRUE(Accepted(view, slot, generation));
-      EXPECT_FALSE(Accepted(view, slot, generation + 1)) << "which may be out already";
+      EXPECT_FALSE(Accepted(view, slot, next)) << "which may be out already";
+      // As a link begins with it.
+      for (const uint16_t over : {next, static_cast<uint16_t>(next + 5)}) {
+        view.slots[slot].accepted.store(over);
+        EXPECT_TRUE(WasAccepted(view, slot, generation));
+      }
     }
   }
   EXPECT_EQ(memory.back(), 4711u) << "behind the link";

@@ -170,6 +170,31 @@ TEST_F(CallerTest, WhatWasSaidBeforeTheStartIsNotTaken) {
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
 }
 
+// A worker numbers its calls to all others alike, so here some numbers never come.
+TEST_F(CallerTest, CallsOvertakeEachOtherSoFarAndNoneIsTakenTwice) {
+  constexpr size_t kWindow = 4096;
+  constexpr size_t kNewest = 5000;
+  CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken, Now());
+  std::vector<std::string> calls = {""};  // By number, the first of which is 1.
+  for (size_t i = 0; i < kNewest + kWindow + 10; ++i) {
+    calls.push_back(signer.Sign(kSelf, "Method", "request"));
+  }
+  const auto is_taken = [&](size_t number) {
+    return verifier.Verify(calls[number], "Method", "request").ok();
+  };
+  EXPECT_TRUE(is_taken(1));
+  EXPECT_TRUE(is_taken(kNewest));
+  EXPECT_FALSE(is_taken(1)) << "somebody plays back what he has recorded";
+  EXPECT_TRUE(is_taken(kNewest - kWindow + 1)) << "it was overtaken";
+  EXPECT_FALSE(is_taken(kNewest - kWindow + 1));
+  EXPECT_FALSE(is_taken(kNewest - kWindow)) << "nobody knows whether it came";
+  for (size_t number = kNewest + 1; number < calls.size(); ++number) {
+    ASSERT_TRUE(is_taken(number)) << number;
+  }
+  EXPECT_FALSE(is_taken(kNewest));
+}
+
 TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
   CallVerifier verifier("lab", kSelf, 1, kToken, Now());
   int known = 0;

@@ -162,21 +162,29 @@ void Trace::End(const TraceSpan& span, TraceTrack* track, int64_t step, const Te
   written_.store(number + 1, std::memory_order_release);
 }
 
-void Trace::PutText(const TensorKey& key, Slot* slot) {
-  constexpr size_t kBytes = kTextWords * sizeof(uint64_t);
-  char bytes[kBytes + sizeof(uint64_t)];
-  const absl::string_view whole = key.text();
-  size_t size = whole.size();
-  if (size <= kBytes) {
-    if (size > 0) memcpy(bytes, whole.data(), size);
-  } else {
-    // The devices are at the beginning, the edge's own part and the loop at the end.
-    constexpr size_t kHalf = kBytes / 2;
-    memcpy(bytes, whole.data(), kHalf);
-    memcpy(bytes + kHalf, whole.data() + size - kHalf, kHalf);
-    memcpy(bytes + kHalf - 3, "...", 3);
-    size = kBytes;
+// `bytes`: of kTextBytes. Returns how many it takes.
+size_t Trace::CutKey(absl::string_view whole, char* bytes) {
+  if (whole.size() <= kTextBytes) {
+    if (!whole.empty()) memcpy(bytes, whole.data(), whole.size());
+    return whole.size();
   }
+  // The devices are at the beginning, the edge's own part and the loop at the end.
+  constexpr size_t kHalf = kTextBytes / 2;
+  memcpy(bytes, whole.data(), kHalf);
+  memcpy(bytes + kHalf, whole.data() + whole.size() - kHalf, kHalf);
+  memcpy(bytes + kHalf - 3, "...", 3);
+  return kTextBytes;
+}
+
+std::string Trace::CutKey(absl::string_view whole) {
+  char bytes[kTextBytes];
+  const size_t size = CutKey(whole, bytes);
+  return std::string(bytes, size);
+}
+
+void Trace::PutText(const TensorKey& key, Slot* slot) {
+  char bytes[kTextBytes + sizeof(uint64_t)];
+  const size_t size = CutKey(key.text(), bytes);
   memset(bytes + size, 0, sizeof(uint64_t));
   slot->words[kHeadWords - 1].store(size, std::memory_order_release);
   for (size_t i = 0; i * sizeof(uint64_t) < size; ++i) {

@@ -128,6 +128,8 @@ class Trace {
   };
   Counts counts() const;
   const TraceOptions& options() const { return options_; }
+  // As a record has it: a long one is cut in its middle.
+  static std::string CutKey(absl::string_view key);
 
   // ---- One thread at a time: the poller's, or the one that holds the lock of its owner ----
   void End(const TraceSpan& span, TraceTrack* track, int64_t step, const TensorKey& key,
@@ -136,6 +138,7 @@ class Trace {
  private:
   static constexpr size_t kHeadWords = 16;
   static constexpr size_t kTextWords = 32;  // For the key.
+  static constexpr size_t kTextBytes = kTextWords * sizeof(uint64_t);
   // Not initialised, so that memory is taken from the system only when it is used.
   struct alignas(64) Slot {
     std::array<std::atomic<uint64_t>, kHeadWords + kTextWords> words;
@@ -143,6 +146,7 @@ class Trace {
 
   void Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl::StatusCode code,
              int64_t now_ns);
+  static size_t CutKey(absl::string_view whole, char* bytes);
   static void PutText(const TensorKey& key, Slot* slot);
   static TraceRecord Parse(const uint64_t* words);
 

@@ -50,7 +50,7 @@ void AddLiveOps(const std::vector<LiveOp>& ops, const TraceFilter& filter, Trace
     record.id = op.span.id;
     record.step = op.step;
     record.key_hash = op.key.hash();
-    record.key = std::string(op.key.text());
+    record.key = Trace::CutKey(op.key.text());  // As its peer may have it, which has ended it.
     record.track = TrackOf({op.role, op.peer, op.path}, dump);
     record.bytes = op.bytes;
     record.span = op.span;

@@ -32,7 +32,8 @@ namespace {
 constexpr absl::Duration kStartPatience = absl::Seconds(30);
 constexpr absl::Duration kReportEvery = absl::Seconds(1);
 // The table of paths does not wait longer for tasks that have not reached each other.
-constexpr absl::Duration kTablePatience = absl::Seconds(3);
+constexpr absl::Duration kTablePatience = absl::Seconds(8);
+constexpr double kGrace = 30;  // Seconds more, for one that was started again.
 constexpr int kMaxStarts = 4;  // The most starts of one task, including ours.
 
 struct Task {
@@ -82,6 +83,7 @@ class Launcher {
   void Note(const std::string& event);
   void PrintPathsOnce();
   void KillWhenDue(Task* task, double at);
+  bool AnyMissing();
   absl::Status RestartEnded();
   void Report();
   absl::Status StopAll();
@@ -293,10 +295,19 @@ void Launcher::OnLine(Task* task, const std::string& line) {
 
 void Launcher::KillWhenDue(Task* task, double at) {
   if (at <= 0 || Seconds() < at || task->starts > 1) return;
-  if (task->killed) return;
+  // All have met, and whoever was killed before is back: a busy machine takes its time.
+  if (task->killed || !paths_printed_ || AnyMissing()) return;
   task->killed = true;
   Note(absl::StrCat("we kill ", task->name(), " (kill -9)"));
   task->process->Kill();
+}
+
+// Whether one that was started again has not yet met all its peers.
+bool Launcher::AnyMissing() {
+  MutexLock lock(&mu_);
+  return std::any_of(tasks_.begin(), tasks_.end(), [](const auto& task) {
+    return task->killed || task->ended || !task->missing.empty();
+  });
 }
 
 absl::Status Launcher::RestartEnded() {
@@ -363,7 +374,15 @@ absl::Status Launcher::Run() {
   training_ = true;
   Task* const worker = tasks_[static_cast<size_t>(options_.servers + options_.workers / 2)].get();
   Task* const server = tasks_[static_cast<size_t>(options_.servers - 1)].get();
-  while (Seconds() < options_.seconds) {
+  // All that is to be killed is, and is back before the end.
+  const auto is_owed = [this](const Task* task, double at) {
+    return at > 0 && at < options_.seconds && task->starts == 1;
+  };
+  const auto goes_on = [&] {
+    return AnyMissing() || is_owed(worker, options_.kill_worker) ||
+           is_owed(server, options_.kill_ps);
+  };
+  while (Seconds() < options_.seconds || (goes_on() && Seconds() < options_.seconds + kGrace)) {
     KillWhenDue(worker, options_.kill_worker);
     KillWhenDue(server, options_.kill_ps);
     status = RestartEnded();

@@ -45,8 +45,9 @@ class Engine:
         self.versions = {number: dict(tensors), **dict(list(self.versions.items())[:1])}
         report("switched", number=number)
 
-    def generate(self, step, number, lines):
-        """Lines of letters, and how likely the model found those that it has added."""
+    def generate(self, step, number, tensors, lines):
+        """Lines of letters, and how likely the model found those that it has added. `tensors`: of this version, which
+        several others may have followed before the last letter."""
         sums = 0
         likely = []
 
@@ -63,7 +64,7 @@ class Engine:
 
         for _ in range(LETTERS):
             letters = lines if self.library is numpy else self.library.from_numpy(lines)
-            scores = numpy.asarray(model.logits(self.library, self.versions[number], letters, reduce)[:, -1])
+            scores = numpy.asarray(model.logits(self.library, tensors, letters, reduce)[:, -1])
             likely.append(scores.max(-1))
             lines = numpy.concatenate([lines, scores.argmax(-1)[:, None]], 1)
         return lines, numpy.mean(likely)
@@ -86,11 +87,15 @@ class Engine:
             prompt = model.batch(chance, LINES)[0][:, :PROMPT]
             try:
                 with self.member.serving() as number:
+                    tensors = self.versions.get(number)
+                    if tensors is None:  # Two versions have followed since.
+                        turn -= 1
+                        continue
                     step.send("ask", numpy.append(prompt, number), to=self.other)
                     agreed = step.recv("agreed", frm=self.other, timeout=60).numpy()[0]
                     self.went_on(step)
                     if agreed:
-                        text, likely = self.generate(step, number, prompt)
+                        text, likely = self.generate(step, number, tensors, prompt)
                         report("answer", version=number, begun=begun, likely=float(likely), letters=text.tolist())
             except tryst.FailedPrecondition:  # The permit ended meanwhile, before anything was asked.
                 turn -= 1
@@ -106,10 +111,10 @@ class Engine:
                 return
             try:
                 with self.member.serving() as mine:
-                    agreed = mine == number
-                    step.send("agreed", numpy.array([agreed]), to=self.other)
-                    if agreed:
-                        self.generate(step, number, asked[:-1].reshape(LINES, PROMPT))
+                    tensors = self.versions.get(number) if mine == number else None
+                    step.send("agreed", numpy.array([tensors is not None]), to=self.other)
+                    if tensors is not None:
+                        self.generate(step, number, tensors, asked[:-1].reshape(LINES, PROMPT))
             except tryst.FailedPrecondition:
                 step.send("agreed", numpy.array([False]), to=self.other)
 

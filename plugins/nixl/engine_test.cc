@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -200,6 +201,50 @@ TEST(PluginTest, SaysWhatItIs) {
   EXPECT_EQ(side.engine->EstimateCost(abi::kRead, none, none, "self", nullptr, time, margin, method,
                                       nullptr),
             abi::kNotSupported);
+}
+
+// By the ABI of GCC and Clang a pointer to a virtual function is its offset in the table, and one.
+template <typename Function>
+size_t SlotOf(Function function) {
+  uintptr_t words[2];
+  static_assert(sizeof(function) == sizeof(words));
+  memcpy(words, &function, sizeof(words));
+  return (words[0] - 1) / sizeof(void*);
+}
+
+// An agent calls by the place alone. NIXL's package has them so (tests/frameworks/nixl/vtable.py).
+TEST(PluginTest, VirtualFunctionsStandWhereAgentsCallThem) {
+#ifndef __x86_64__
+  GTEST_SKIP() << "needs x86-64, where NIXL's interface was read";
+#endif
+  using E = abi::Engine;
+  const size_t slots[] = {SlotOf(&E::SupportsRemote),
+                          SlotOf(&E::SupportsLocal),
+                          SlotOf(&E::SupportsNotifications),
+                          SlotOf(&E::SupportedMemories),
+                          SlotOf(&E::Register),
+                          SlotOf(&E::Deregister),
+                          SlotOf(&E::Connect),
+                          SlotOf(&E::Disconnect),
+                          SlotOf(&E::Unload),
+                          SlotOf(&E::Prepare),
+                          SlotOf(&E::Post),
+                          SlotOf(&E::Check),
+                          SlotOf(&E::Release),
+                          SlotOf(&E::PrepareRemoteView),
+                          SlotOf(&E::PrepareView),
+                          SlotOf(&E::ReleaseView),
+                          SlotOf(&E::PublicData),
+                          SlotOf(&E::ConnectionInfo),
+                          SlotOf(&E::LoadConnectionInfo),
+                          SlotOf(&E::LoadRemote),
+                          SlotOf(&E::LoadOwn),
+                          SlotOf(&E::TakeNotifications),
+                          SlotOf(&E::Notify),
+                          SlotOf(&E::Query),
+                          SlotOf(&E::EstimateCost)};
+  constexpr size_t kOfTheDestructor = 2;
+  for (size_t i = 0; i < std::size(slots); ++i) EXPECT_EQ(slots[i], kOfTheDestructor + i);
 }
 
 TEST(PluginTest, AnEngineThatCannotStartSaysSo) {
@@ -530,6 +575,32 @@ TEST(ProcessTest, APeerThatIsKilledEndsWhatIsUnderWay) {
     a.Release(request);
     a.Release(later);
   }
+}
+
+// Little is copied in the post, under a grant that the first READ asks for; so it needs no target.
+TEST(ProcessTest, ASmallReadEndsInItsPost) {
+  Side a("a", 16 << 20);
+  Child b;
+  a.Load("b", b.metadata);
+  abi::RequestHandle* request = nullptr;
+  ASSERT_EQ(a.Prepare(abi::kRead, "b", Blocks(16, 4096, 1), &request), abi::kSuccess);
+  abi::Status posted = abi::kInProgress;
+  for (int times = 0; times < 100 && posted != abi::kSuccess; ++times) {
+    std::fill(a.memory.begin(), a.memory.end(), 0x5a);
+    b.Signal(SIGSTOP);
+    posted = a.Post(request);
+    b.Signal(SIGCONT);
+    if (posted == abi::kInProgress) {
+      ASSERT_EQ(a.Await(request), abi::kSuccess);
+    }
+  }
+  EXPECT_EQ(posted, abi::kSuccess);
+  EXPECT_EQ(std::count(a.memory.begin(), a.memory.end(), 0x5a),
+            static_cast<long>(a.memory.size() - 16 * 4096));
+  a.Release(request);
+  // And when the target is gone, it is told.
+  b.Kill();
+  EXPECT_EQ(a.Move(abi::kRead, "b", Blocks(16, 4096, 2)), abi::kRemoteGone);
 }
 
 TEST(ProcessTest, AReleaseDoesNotWaitForAReadsPeerThatStandsStill) {

@@ -109,6 +109,21 @@ PyObject* Results(PyObject* self, PyObject*) {
   return list.release();
 }
 
+// The numbers of a gather's spans that failed, and all spans' digests: uint32 in two bytes objects.
+PyObject* Spans(PyObject* self, PyObject*) {
+  const tryst_op* const op = AsOperation(self)->op;
+  const auto numbers = [op](size_t (*get)(const tryst_op*, uint32_t*, size_t)) {
+    const size_t count = get(op, nullptr, 0);
+    PyObject* const bytes =
+        PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(count * sizeof(uint32_t)));
+    if (bytes != nullptr) get(op, reinterpret_cast<uint32_t*>(PyBytes_AsString(bytes)), count);
+    return bytes;
+  };
+  const Ref failed(numbers(tryst_op_failed_spans)), digests(numbers(tryst_op_span_digests));
+  if (!failed || !digests) return nullptr;
+  return PyTuple_Pack(2, failed.get(), digests.get());
+}
+
 PyObject* GetOwner(PyObject* self, void*) {
   PyObject* const owner = AsOperation(self)->owner;
   return Py_NewRef(owner == nullptr ? Py_None : owner);
@@ -127,6 +142,7 @@ PyMethodDef kOperationMethods[] = {
     {"cancel", Cancel, METH_NOARGS, "Ends the operation with Cancelled if it is still under way."},
     {"result", Result, METH_O, nullptr},
     {"results", Results, METH_NOARGS, nullptr},
+    {"spans", Spans, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef kOperationFields[] = {

@@ -42,6 +42,17 @@ class ReadSelection {
     if (!PyArg_ParseTuple(selection, "iKO", &selection_.kind, &unit, &items)) return false;
     if (PyObject_GetBuffer(items, &view_, PyBUF_SIMPLE) != 0) return false;
     has_view_ = true;
+    if (selection_.kind == TRYST_SELECT_BOXES) {  // Its two numbers, its extent, its strides.
+      const auto* const numbers = static_cast<const uint64_t*>(view_.buf);
+      box_.rank = (static_cast<size_t>(view_.len) / sizeof(uint64_t) - 2) / 2;
+      box_.offset = numbers[0];
+      box_.element_bytes = numbers[1];
+      box_.extent = numbers + 2;
+      box_.strides = box_.extent + box_.rank;
+      selection_.items = &box_;
+      selection_.count = 1;
+      return true;
+    }
     const size_t each = selection_.kind == TRYST_SELECT_INDICES ? sizeof(uint32_t)
                         : selection_.kind == TRYST_SELECT_RUNS  ? sizeof(tryst_run)
                                                                 : sizeof(tryst_span);
@@ -54,6 +65,7 @@ class ReadSelection {
 
  private:
   tryst_selection selection_ = {};
+  tryst_box box_ = {};
   Py_buffer view_ = {};
   bool has_view_ = false;
 };
@@ -163,7 +175,12 @@ PyObject* CloseRegion(PyObject* self, PyObject* timeout) {
   return closed < 0 ? nullptr : PyBool_FromLong(closed);
 }
 
+PyObject* BytesSent(PyObject* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(tryst_region_bytes_sent(RegionOf(self)));
+}
+
 PyMethodDef kRegionMethods[] = {
+    {"bytes_sent", BytesSent, METH_NOARGS, nullptr},
     {"close", CloseRegion, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -191,16 +208,20 @@ PyObject* SendSelected(tryst_server* handle, PyObject* args) {
   long long step;
   const char* key;
   PyObject *source, *selection;
-  if (!PyArg_ParseTuple(args, "LsOO", &step, &key, &source, &selection)) return nullptr;
+  tryst_options options = {};
+  if (!PyArg_ParseTuple(args, "LsOOI", &step, &key, &source, &selection, &options.flags)) {
+    return nullptr;
+  }
   const GivesBack gives_back;
   Sources sources;
   ReadSelection selected;
   const tryst_tensor* const tensor = sources.Add(source);
   if (tensor == nullptr || !selected.Read(selection)) return nullptr;
+  Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
   tryst_status* status;
   {
     const WithoutGil without;  // It copies.
-    status = tryst_send_selected(handle, step, key, tensor, selected.get(), nullptr);
+    status = tryst_send_selected(handle, step, key, tensor, selected.get(), &options);
   }
   if (Raised(status)) return nullptr;
   Py_RETURN_NONE;
@@ -210,8 +231,9 @@ PyObject* StartGather(PyObject* server, tryst_server* handle, PyObject* args) {
   long long step;
   const char* key;
   PyObject *wanted, *into, *landing, *timeout, *group, *queue;
-  if (!PyArg_ParseTuple(args, "LsOOOOOO", &step, &key, &wanted, &into, &landing, &timeout, &group,
-                        &queue)) {
+  tryst_options options = {};
+  if (!PyArg_ParseTuple(args, "LsOOOOOOI", &step, &key, &wanted, &into, &landing, &timeout, &group,
+                        &queue, &options.flags)) {
     return nullptr;
   }
   const GivesBack gives_back;
@@ -221,9 +243,10 @@ PyObject* StartGather(PyObject* server, tryst_server* handle, PyObject* args) {
   if (PyErr_Occurred()) return nullptr;
   const tryst_tensor* const tensor = sources.Add(into);
   if (tensor == nullptr || !comes.Read(wanted) || !lands.Read(landing)) return nullptr;
+  Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
   tryst_group* const of = group == Py_None ? nullptr : GroupOf(group);
   return StartOperation(server, 1, queue, [&](tryst_queue* finished, void* tag, tryst_op** op) {
-    return tryst_gather_start(handle, step, key, comes.get(), tensor, lands.get(), nullptr,
+    return tryst_gather_start(handle, step, key, comes.get(), tensor, lands.get(), &options,
                               timeout_ms, of, finished, tag, op);
   });
 }

@@ -125,15 +125,17 @@ class ReadLayout {
   std::vector<tryst_weights_box> boxes_;
 };
 
-// An item of (name, begin, extent, tensor, offset, strides), and of a fetch also what it has.
+// An item of (name, begin, extent, tensor, offset, strides, what it has of a fetch, the number of
+// its GPU or -1, the address of its stream).
 class ReadItem {
  public:
   bool Read(PyObject* tuple) {
     PyObject *begin, *extent, *tensor, *strides;
     long long offset;
-    unsigned long long has = 0;
-    if (!PyArg_ParseTuple(tuple, "sOOOLO|K", &item.name, &begin, &extent, &tensor, &offset,
-                          &strides, &has) ||
+    unsigned long long has, stream;
+    int gpu;
+    if (!PyArg_ParseTuple(tuple, "sOOOLOKiK", &item.name, &begin, &extent, &tensor, &offset,
+                          &strides, &has, &gpu, &stream) ||
         !ReadNumbers(begin, &begin_) || !ReadNumbers(extent, &extent_) ||
         !ReadNumbers(strides, &strides_)) {
       return false;
@@ -155,12 +157,18 @@ class ReadItem {
     item.offset = offset;
     item.strides = strides_.data();
     item.has = has;
+    if (gpu >= 0) {
+      const Stream follows = {gpu, reinterpret_cast<void*>(stream)};
+      Follow(&follows, &options_);
+      item.options = &options_;
+    }
     return true;
   }
 
   tryst_weights_item item = {};
 
  private:
+  tryst_options options_ = {};
   std::vector<int64_t> begin_, extent_, strides_;
 };
 

@@ -15,11 +15,11 @@ from tryst.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineE
                           FailedPrecondition, Internal, InvalidArgument, NotFound, OutOfRange,
                           PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable,
                           Unimplemented)
-from tryst.selections import Blocks, Group, Region, Runs, Spans
-from tryst.server import Plan, Receive, Server, Step
+from tryst.selections import Blocks, Box, Group, Region, Runs, Spans
+from tryst.server import Gather, Plan, Receive, Server, Step
 
 __version__ = "0.2.0"
-__all__ = ["Aborted", "AlreadyExists", "Blocks", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
-           "FailedPrecondition", "Group", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
+__all__ = ["Aborted", "AlreadyExists", "Blocks", "Box", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
+           "FailedPrecondition", "Gather", "Group", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
            "PermissionDenied", "Plan", "Receive", "Region", "ResourceExhausted", "Runs", "Server", "Spans", "Step",
            "Tensor", "Unauthenticated", "Unavailable", "Unimplemented", "errors", "tensor"]

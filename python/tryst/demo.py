@@ -60,14 +60,18 @@ class Model:
         self.bar(len(self.losses), self.losses[-1])
 
 
-async def serve(server, model, worker, turns):
-    """One worker's side of the parameter server."""
+async def serve(server, model, worker, turns, kill=None):
+    """One worker's side of the parameter server. Where kill() is given, half of the turns come before it."""
     peer = f"/job:worker/task:{worker}"
     for turn in range(turns):
+        if kill and turn == turns // 2:
+            kill()  # Here, not by a clock: a worker that started before the others might be done by then.
         step = server.step(step_of(worker, turn))
         step.send("weights", model.weights, to=peer)
         try:
-            gradient = await step.arecv("gradient", frm=peer, timeout=10)
+            # Before the kill a worker may still be starting.
+            patience = 60 if turn < turns // 2 else 10
+            gradient = await step.arecv("gradient", frm=peer, timeout=patience)
         except tryst.Error as error:
             model.lost.append((worker, len(model.losses), error))
             return
@@ -129,12 +133,9 @@ def main(words):
             worker.start()
 
         async def everybody():
-            serving = [asyncio.ensure_future(serve(server, model, i, options.turns))
-                       for i in range(options.workers)]
-            while len(model.losses) < options.workers * options.turns // 4:
-                await asyncio.sleep(0.005)
-            workers[-1].kill()
-            await asyncio.gather(*serving)
+            last = options.workers - 1
+            await asyncio.gather(*(serve(server, model, i, options.turns, workers[i].kill if i == last else None)
+                                   for i in range(options.workers)))
 
         asyncio.run(everybody())
         for worker in workers:

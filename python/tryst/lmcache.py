@@ -124,8 +124,10 @@ class TrystClient(TransferChannelClient):
             receive.result()
         except tryst.Error as error:
             _log.warning("a read of %s failed: %s", self._peer, error)
-            return TransferChannelReadResult(finished=True, succeeded_mask=[False] * count)
-        return TransferChannelReadResult(finished=True, succeeded_mask=[True] * count)
+        succeeded = [True] * count
+        for address in range(count) if receive.failed is None else receive.failed:
+            succeeded[address] = False
+        return TransferChannelReadResult(finished=True, succeeded_mask=succeeded)
 
     def close(self):
         """Nothing lands any more when it returns."""

@@ -39,7 +39,7 @@ def register(data_type, name="tryst", devices=("cpu", "cuda"), **settings):
     """Makes `name` a tensor transport of Ray's for `data_type`: torch.Tensor, or numpy.ndarray.
 
     `settings` are of every actor's server. If they do not say otherwise, it listens at the node's address, for who knows a
-    token that is made for each cluster of Ray's; what it sends is not encrypted (docs/SECURITY.md).
+    token that is made for each cluster of Ray's, and so encrypts what leaves the host (docs/SECURITY.md).
     """
     transport = type("Transport", (Transport,), {"settings": settings, "name": name.upper()})
     register_tensor_transport(name, list(devices), transport, data_type)

@@ -4,7 +4,7 @@ import array
 
 from tryst import _tryst
 
-_INDICES, _RUNS, _SPANS = 1, 2, 3
+_INDICES, _RUNS, _SPANS, _BOXES = 1, 2, 3, 4
 REGIONS_STEP = -(2**63) + 46  # Fetches from regions that belong to no step of the program's.
 
 
@@ -79,11 +79,44 @@ class Runs(_Rows):
         super().__init__(_RUNS, runs, 4)
 
 
+class Box(_Selection):
+    """The elements of `part`, a view of the array `of` that is sent or filled, in row-major order.
+
+    Both are numpy's or torch's. Box.at() takes numbers: where the first element is, its bytes, how many there are in each
+    dimension, and the bytes from one to the next there.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, part, of):
+        at, extent, strides, element_bytes = _view(part)
+        self._pack(at - _view(of)[0], element_bytes, extent, strides)
+
+    @classmethod
+    def at(cls, offset, element_bytes, extent, strides):
+        box = cls.__new__(cls)
+        box._pack(offset, element_bytes, extent, strides)
+        return box
+
+    def _pack(self, offset, element_bytes, extent, strides):
+        if len(extent) != len(strides):
+            raise ValueError(f"a box of {len(extent)} dimensions has {len(strides)} strides")
+        self.packed = (_BOXES, 0, _numbers([offset, element_bytes, *extent, *strides], "Q"))
+
+
+def _view(array):
+    """Its address, extent, strides in bytes, and the bytes of an element."""
+    if hasattr(array, "data_ptr"):
+        size = array.element_size()
+        return array.data_ptr(), tuple(array.shape), [stride * size for stride in array.stride()], size
+    return array.ctypes.data, array.shape, array.strides, array.itemsize
+
+
 def packed(selection):
     if selection is None:
         return None
     if not isinstance(selection, _Selection):
-        raise TypeError(f"a selection is Blocks, Runs or Spans, and not {type(selection).__name__}")
+        raise TypeError(f"a selection is Blocks, Runs, Spans or a Box, and not {type(selection).__name__}")
     return selection.packed
 
 
@@ -154,8 +187,14 @@ class Region:
     def __init__(self, handle, name):
         self._handle, self.name = handle, name
 
+    @property
+    def bytes_sent(self):
+        """That peers were answered with so far, without what they copied by themselves (grants); whoever wants digests asks."""
+        return self._handle.bytes_sent()
+
     def close(self, timeout=None):
-        """Nobody is answered any more. Waits until nothing reads the memory, which no peer can delay: whether it is so."""
+        """Nobody is answered any more. Waits until nothing reads the memory, or what is read counts for nothing, which no peer can delay:
+        whether it is so."""
         return self._handle.close(timeout)
 
     def __enter__(self):

@@ -1,5 +1,6 @@
 """A worker of a cluster, its steps, and receives under way."""
 
+import array
 import atexit
 import contextlib
 import functools
@@ -11,7 +12,8 @@ import weakref
 from tryst import _tryst, errors, selections
 
 _BY_REFERENCE, _RECURRING = 1, 2
-_COPY = 1
+_COPY, _SEND_DIGESTS = 1, 2
+_RECV_DIGESTS, _PARTIAL = 4, 8
 _DEVICE = "/device:CPU:0"
 _FIRST_ASK_S, _LONGEST_ASK_S = 0.1, 1.0
 _AT_ONCE = 256  # How many operations one turn of an event loop ends at most.
@@ -47,7 +49,8 @@ class Server:
     """A worker that sends tensors to others of its cluster and receives theirs.
 
     `cluster` maps each job to the addresses of its tasks. Every setting of docs/CONFIG.md is a
-    keyword; True and False switch. Serves within a `with`, or between start() and stop().
+    keyword; True and False switch. Where the cluster has a name, which certificates say, `cluster`
+    is the name and `cluster_spec` the map. Serves within a `with`, or between start() and stop().
 
     >>> import tryst
     >>> with tryst.Server(job="self", listen="127.0.0.1:0", insecure=True, open_cluster=True) as server:
@@ -60,12 +63,13 @@ class Server:
     def __init__(self, job, task=0, cluster=None, **settings):
         settings = {"job": job, "task": task, **settings}
         if cluster is not None:
-            settings["cluster_spec"] = ";".join(
-                f"{name}={','.join(addresses)}" for name, addresses in cluster.items())
+            settings["cluster" if isinstance(cluster, str) else "cluster_spec"] = cluster
         words = []
         for name, value in settings.items():
             if value is None:
                 continue
+            if name == "cluster_spec" and not isinstance(value, str):
+                value = ";".join(f"{job}={','.join(addresses)}" for job, addresses in value.items())
             words.append(("--" if value else "--no") + name if isinstance(value, bool) else f"--{name}={value}")
         self._server = _tryst.Server(words)
         self._incarnations = {self.worker: self._server.incarnation}
@@ -256,11 +260,11 @@ class Server:
         """One end of a set of weights (tryst.weights): of the role "owner", "member" or "observer".
 
         `owners` are workers' names, by rank, or how many tasks of this worker's job there are; the first one keeps the
-        set's log. Each keeps that many sealed versions. With fewer than `min_members` the first owner drops an
-        activation. All have the same `permit`: for how many seconds a member may serve without hearing of the leader;
-        "keep" `on_headless` has it go on then, knowing that nobody confirms it. With `decider` "etcd" the first owner
-        keeps the log in the etcd that names the members, where its next life finds it. A member has up to `hold_bytes`
-        of what it fetches for other members, in memory of its own.
+        set's log. Each keeps that many sealed versions. With fewer than `min_members` the leader drops an activation.
+        All have the same `permit`: for how many seconds a member may serve without hearing of the leader; "keep"
+        `on_headless` has it go on then, knowing that nobody confirms it. With `decider` "etcd" the log is kept in the
+        etcd that names the members, and another one of the first three owners leads when the one that did is gone. A
+        member has up to `hold_bytes` of what it fetches for other members, in memory of its own.
         """
         from tryst import weights
 
@@ -290,23 +294,25 @@ class Server:
         """
         return selections.Region(self._server.region(name, memory, [_full(reader) for reader in readers]), name)
 
-    def fetch_region(self, name, frm, wanted, into, select=None, timeout=None, group=None):
+    def fetch_region(self, name, frm, wanted, into, select=None, timeout=None, group=None, digests=False, partial=False):
         """Fetches the bytes `wanted` (Blocks, Runs or Spans) of the peer's region into `into`, or into those that
-        `select` says: a Receive. One that fails may have filled some of them.
+        `select` says: a Gather. One that fails may have filled some of them, which it says. With `digests` the owner
+        digests what it sends; what comes wrong is asked for once more.
         """
         return self._gather(selections.REGIONS_STEP, f"|region|{name}", frm, into, select, timeout, group,
-                            selections.packed(wanted))
+                            digests, partial, selections.packed(wanted))
 
-    def _gather(self, number, name, frm, into, select, timeout, group, wanted=None):
+    def _gather(self, number, name, frm, into, select, timeout, group, digests, partial, wanted=None):
+        flags = (_RECV_DIGESTS if digests else 0) | (_PARTIAL if partial else 0)
         peer, worker = _full(frm), self.worker
         landing = selections.packed(select)
         handle = None if group is None else group.handle
 
         def begin(incarnation, queue, left):
             key = f"{peer}{_DEVICE};{incarnation:016x};{worker}{_DEVICE};{name};0:0"
-            return self._server.gather(number, key, wanted, into, landing, left, handle, queue)
+            return self._server.gather(number, key, wanted, into, landing, left, handle, queue, flags)
 
-        return Receive(self, peer, timeout, begin)
+        return Gather(self, peer, timeout, begin)
 
     def _prepared(self, source, incarnation, sink, names):
         return self._server.plan(source + _DEVICE, incarnation, sink + _DEVICE, names)
@@ -362,17 +368,18 @@ class Step:
     def __exit__(self, *_):
         self.cleanup()
 
-    def send(self, name, source, to, copy=False, select=None):
+    def send(self, name, source, to, copy=False, select=None, digests=False):
         """Sends a tensor: anything with a buffer or with `__dlpack__`, strings, None for a dead one.
 
         Never waits and makes no copy: the tensor must not change until it is received, unless
-        `copy` is true. With `select` (Blocks, Runs or Spans) those bytes are sent, and copied.
+        `copy` is true. With `select` (Blocks, Runs or Spans) those bytes are sent, and copied; for a gather with
+        `digests`, and no other receive, with digests.
         """
-        if select is None:
+        if select is None and not digests:
             return self.send_many({name: source}, to, copy)
         server = self._server
         key = f"{server.worker}{_DEVICE};{server.incarnation:016x};{_full(to)}{_DEVICE};{name};0:0"
-        server._server.send_selected(self.number, key, source, selections.packed(select))
+        server._server.send_selected(self.number, key, source, selections.packed(select), _SEND_DIGESTS if digests else 0)
 
     def send_many(self, tensors, to, copy=False):
         """The same of a dictionary of tensors, in one call; in one for each where they are of several streams."""
@@ -400,9 +407,11 @@ class Step:
             server._forget(_full(frm))  # The peer may have restarted.
             raise
 
-    def gather(self, name, frm, into, select=None, timeout=None, group=None):
+    def gather(self, name, frm, into, select=None, timeout=None, group=None, digests=False, partial=False):
         """A receive whose bytes fill those of `into` that `select` says (Blocks, Runs or Spans; without it all), and
-        leave the rest as it is: a Receive, of one tensor, which is `into`. Wait with result() or `await`.
+        leave the rest as it is: a Gather, of one tensor, which is `into`. Wait with result() or `await`. With
+        `digests`, which the send has then, too, spans are checked: one that is wrong makes it fail with DataLoss, or
+        with `partial` is only told.
 
         >>> import tryst
         >>> pool, mine = bytearray(b"aabbccdd"), bytearray(8)
@@ -414,7 +423,7 @@ class Step:
         >>> bytes(mine)
         b'dd\\x00\\x00bb\\x00\\x00'
         """
-        return self._server._gather(self.number, name, frm, into, select, timeout, group)
+        return self._server._gather(self.number, name, frm, into, select, timeout, group, digests, partial)
 
     def recv_many(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Many tensors at once: `a, b = step.recv_many(...)` waits for them, and
@@ -616,6 +625,29 @@ class Receive:
             yield from future
         finally:
             self._waiting.remove(future)
+
+
+class Gather(Receive):
+    """A receive into spans of an array. Once it has ended, also by an error, it knows of each by its number.
+
+    `failed`: a list of those that are not there as a whole, or came with a wrong digest. `digests`: the CRC-32C of
+    each, if they were asked for; 0 of one that failed. A run's spans have a number each; without gaps it is one span.
+    """
+
+    __slots__ = ("failed", "digests")
+
+    def __init__(self, *args):
+        self.failed, self.digests = None, None
+        super().__init__(*args)
+
+    def _results(self):
+        operation = self._operation
+        try:
+            return super()._results()
+        finally:
+            if operation is not None:
+                self.failed, self.digests = (array.array("I", numbers) for numbers in operation.spans())
+                self.failed = self.failed.tolist()
 
 
 def _wanted_of(receive):

@@ -25,12 +25,13 @@ import json
 import sys
 import threading
 
-from tryst import _tryst, errors
+from tryst import _tryst, arrays, errors
 
 _MODES = {"rolling": 0, "barrier": 1}
 _RELEASES = {"wait": 0, "copy": 1, "drop": 2}
 _NUMBER, _NEWER, _ACTIVE = range(3)
 _KINDS = ("sealed", "prepare", "hold", "active", "dropped", "headless")
+_CUDA = 2  # What DLPack calls it.
 _STAGED, _NOT_STAGED, _HELD, _SWITCHED = range(4)
 
 Event = collections.namedtuple("Event", "kind number")
@@ -149,14 +150,20 @@ def _lies(source):
     return tensor, 0, _dense(tensor.shape)
 
 
-def _item(name, begin, extent, source):
+def _stream(source, tensor):
+    """The GPU in whose memory the tensor lies, and the address of the stream on which its library works; -1, 0 for the host's."""
+    kind, gpu = tensor.__dlpack_device__()
+    return (gpu, arrays._stream(source, gpu)) if kind == _CUDA else (-1, 0)
+
+
+def _item(name, begin, extent, source, has=0):
     shape = tuple(getattr(source, "shape", ()))
     tensor, offset, strides = _lies(source)
     if not shape:
         shape = tuple(tensor.shape)
     if shape != tuple(extent):
         raise ValueError(f"the array has shape {shape}, and the box of tensor {name!r} has shape {tuple(extent)}")
-    return name, begin, extent, tensor, offset, strides
+    return name, begin, extent, tensor, offset, strides, has, *_stream(source, tensor)
 
 
 class _Call:
@@ -434,7 +441,7 @@ class Member(_End):
             raise TypeError(f"holding({has}, ...) needs an array for {tensor['name']!r}: pass the one that has that version")
         if into is None:
             into = self._server.empty(extent, _DTYPES.get(tensor["dtype"], tensor["dtype"]))
-        made.append((*_item(tensor["name"], begin, extent, into), has))
+        made.append(_item(tensor["name"], begin, extent, into, has))
         return into
 
     def _prepared(self, wanted, items, timeout, cancellation):

@@ -39,8 +39,10 @@ bool WaitFor(tryst::Mutex* mu, tryst::CondVar* changed, absl::Duration timeout, 
   return true;
 }
 
-absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint32_t known,
-                        std::shared_ptr<tryst::DeviceContext>* context) {
+}  // namespace
+
+absl::Status tryst::c::AddOptions(tryst_server* server, const tryst_options* options,
+                                  uint32_t known, std::shared_ptr<DeviceContext>* context) {
   if (options == nullptr) return absl::OkStatus();
   if ((options->flags & ~known) != 0 || options->reserved != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -59,8 +61,6 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
   *context = *std::move(made);
   return absl::OkStatus();
 }
-
-}  // namespace
 
 size_t tryst_server_release_gpu_memory(tryst_server* server) {
   constexpr int kMostGpus = 64;  // A machine has no more.
@@ -265,7 +265,7 @@ tryst_status* tryst::c::StartReceives(tryst_server* server, int64_t step, size_t
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   tryst::RecvArgs args;
-  const absl::Status added = AddOptions(
+  const absl::Status added = tryst::c::AddOptions(
       server, options, TRYST_RECV_BY_REFERENCE | TRYST_RECV_RECURRING, &args.device_context);
   if (!added.ok()) return Give(added);
   const uint32_t flags = options == nullptr ? 0 : options->flags;
@@ -343,7 +343,8 @@ tryst_status* tryst::c::SendAll(tryst_server* server, int64_t step, absl::Span<S
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   tryst::SendArgs args;
-  const absl::Status added = AddOptions(server, options, TRYST_SEND_COPY, &args.device_context);
+  const absl::Status added =
+      tryst::c::AddOptions(server, options, TRYST_SEND_COPY, &args.device_context);
   if (!added.ok()) return Give(added);
   args.copy_on_send = options != nullptr && (options->flags & TRYST_SEND_COPY) != 0;
   if (sends.size() == 1) {

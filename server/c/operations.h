@@ -64,6 +64,7 @@ struct tryst_op {
   void* const tag;
   std::vector<Item> items;
   bool by_reference = false;
+  std::unique_ptr<tryst::GatherResult> gathered;  // A gather writes it before it ends.
   tryst::Cancellation cancellation;
   tryst::Waiter end;
 
@@ -85,6 +86,9 @@ struct tryst_op {
 namespace tryst {
 namespace c {
 
+// Makes the context of the options' stream. kInvalidArgument: flags that the call does not know.
+absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint32_t known,
+                        std::shared_ptr<DeviceContext>* context);
 // What tryst_recv_start() does, with the i-th receive of `make`.
 tryst_status* StartReceives(tryst_server* server, int64_t step, size_t count,
                             absl::FunctionRef<absl::StatusOr<Receive>(size_t)> make,

@@ -1,4 +1,5 @@
 // Version 1 of the C interface: selections, groups and regions.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -10,8 +11,11 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/trace/json_text.h"
+#include "rendezvous/byte_box.h"
 #include "rendezvous/fetch_group.h"
+#include "rendezvous/selected_landing.h"
 #include "rendezvous/selection.h"
+#include "rendezvous/span_digests.h"
 #include "server/c/handles.h"
 #include "server/c/operations.h"
 #include "server/c/tryst_v1.h"
@@ -64,8 +68,21 @@ absl::Span<const T> ItemsOf(const tryst_selection& selection) {
   return {static_cast<const T*>(selection.items), selection.count};
 }
 
-absl::StatusOr<tryst::Selection> SelectionOf(const tryst_selection* selection) {
-  if (selection == nullptr) return tryst::Selection();
+// A selection of the caller's lists, or of the runs of his boxes.
+class ReadSelection {
+ public:
+  absl::Status Read(const tryst_selection* selection);
+  const tryst::Selection& get() const { return selection_; }
+
+ private:
+  absl::Status ReadBoxes(absl::Span<const tryst_box> boxes);
+
+  std::vector<tryst::ByteRun> runs_;
+  tryst::Selection selection_;
+};
+
+absl::Status ReadSelection::Read(const tryst_selection* selection) {
+  if (selection == nullptr) return absl::OkStatus();
   if (selection->reserved != 0) {
     return absl::InvalidArgumentError("a selection's field `reserved` must be 0");
   }
@@ -74,24 +91,47 @@ absl::StatusOr<tryst::Selection> SelectionOf(const tryst_selection* selection) {
   }
   switch (selection->kind) {
     case TRYST_SELECT_WHOLE:
-      return tryst::Selection();
+      return absl::OkStatus();
     case TRYST_SELECT_INDICES:
-      return tryst::Selection::Indices(ItemsOf<uint32_t>(*selection), selection->unit);
+      selection_ = tryst::Selection::Indices(ItemsOf<uint32_t>(*selection), selection->unit);
+      return absl::OkStatus();
     case TRYST_SELECT_RUNS:
-      return tryst::Selection::Runs(ItemsOf<tryst::ByteRun>(*selection));
+      selection_ = tryst::Selection::Runs(ItemsOf<tryst::ByteRun>(*selection));
+      return absl::OkStatus();
     case TRYST_SELECT_SPANS:
-      return tryst::Selection::Spans(ItemsOf<tryst::ByteSpan>(*selection));
+      selection_ = tryst::Selection::Spans(ItemsOf<tryst::ByteSpan>(*selection));
+      return absl::OkStatus();
+    case TRYST_SELECT_BOXES:
+      return ReadBoxes(ItemsOf<tryst_box>(*selection));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("there is no kind ", selection->kind, " of selection (TRYST_SELECT_...)"));
 }
 
-absl::Status CheckOptions(const tryst_options* options) {
-  if (options == nullptr ||
-      (options->flags == 0 && options->has_stream == 0 && options->reserved == 0)) {
-    return absl::OkStatus();
+absl::Status ReadSelection::ReadBoxes(absl::Span<const tryst_box> boxes) {
+  for (const tryst_box& box : boxes) {
+    if (box.rank > 0 && (box.extent == nullptr || box.strides == nullptr)) {
+      return absl::InvalidArgumentError("a box has dimensions and no extent or strides");
+    }
+    const auto runs = tryst::RunsOfBox(
+        {box.offset, box.element_bytes, {box.extent, box.rank}, {box.strides, box.rank}});
+    if (!runs.ok()) return runs.status();
+    if (runs->size() + runs_.size() > tryst::Selection::kMaxSpans) {
+      return absl::InvalidArgumentError("the boxes have too many runs: select in several calls");
+    }
+    runs_.insert(runs_.end(), runs->begin(), runs->end());
   }
-  return absl::InvalidArgumentError("a call with a selection knows no options so far: give null");
+  selection_ = tryst::Selection::Runs(runs_);
+  return absl::OkStatus();
+}
+
+// What an operation that has finished knows of its spans.
+size_t CopyNumbers(const tryst_op* op, const std::vector<uint32_t> tryst::GatherResult::*which,
+                   uint32_t* numbers, size_t max) {
+  if (op == nullptr || op->gathered == nullptr || !op->Usable().ok() || !op->end.ended()) return 0;
+  const std::vector<uint32_t>& all = (*op->gathered).*which;
+  if (numbers != nullptr) std::copy_n(all.begin(), std::min(max, all.size()), numbers);
+  return all.size();
 }
 
 // The key of a region ends with '|', which the caller need not write.
@@ -106,15 +146,19 @@ tryst_status* tryst_send_selected(tryst_server* server, int64_t step, const char
                                   const tryst_tensor* tensor, const tryst_selection* selection,
                                   const tryst_options* options) {
   if (tryst_status* const refused = RefuseNull(server, tensor)) return refused;
-  absl::Status known = CheckOptions(options);
-  if (!known.ok()) return Give(known);
-  const auto selected = SelectionOf(selection);
-  if (!selected.ok()) return Give(selected.status());
+  ReadSelection selected;
+  absl::Status read = selected.Read(selection);
+  if (!read.ok()) return Give(read);
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
-  return Give((*rendezvous)->SendSelected(*parsed, {}, tensor->tensor, *selected));
+  tryst::SendArgs args;
+  const absl::Status added =
+      tryst::c::AddOptions(server, options, TRYST_SEND_DIGESTS, &args.device_context);
+  if (!added.ok()) return Give(added);
+  args.digests = options != nullptr && (options->flags & TRYST_SEND_DIGESTS) != 0;
+  return Give((*rendezvous)->SendSelected(*parsed, args, tensor->tensor, selected.get()));
 }
 
 tryst_status* tryst_gather_start(tryst_server* server, int64_t step, const char* key,
@@ -124,38 +168,60 @@ tryst_status* tryst_gather_start(tryst_server* server, int64_t step, const char*
                                  void* tag, tryst_op** op) {
   if (tryst_status* const refused = RefuseNull(server, into, op)) return refused;
   *op = nullptr;
-  absl::Status known = CheckOptions(options);
-  if (!known.ok()) return Give(known);
-  const auto lands = SelectionOf(landing), comes = SelectionOf(wanted);
-  if (!lands.ok()) return Give(lands.status());
-  if (!comes.ok()) return Give(comes.status());
+  ReadSelection lands, comes;
+  absl::Status read = lands.Read(landing);
+  if (read.ok()) read = comes.Read(wanted);
+  if (!read.ok()) return Give(read);
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
+  tryst::RecvArgs args;
+  const absl::Status added = tryst::c::AddOptions(
+      server, options, TRYST_RECV_DIGESTS | TRYST_RECV_PARTIAL, &args.device_context);
+  if (!added.ok()) return Give(added);
+  const uint32_t flags = options == nullptr ? 0 : options->flags;
   auto receive = tryst::c::Receive::Make(server->server.get(), step, key, into);
   if (!receive.ok()) return Give(receive.status());
   auto full = wanted == nullptr ? receive->key : RegionKey(receive->key);
   if (!full.ok()) return Give(full.status());
-  tryst::RecvArgs args;
   args.destination = into->tensor;
   if (timeout_ms >= 0) {
     args.deadline = tryst::Deadline::After(tryst::SteadyClock(), Timeout(timeout_ms));
   }
-  const uint64_t bytes =
-      CheckSelection(*lands, args.destination.bytes(), tryst::SelectionUse::kRead).value_or(0);
-  if (bytes > kMostOnPoller) args.executor = server->server->executor();
+  const auto checked =
+      CheckSelection(lands.get(), args.destination.bytes(), tryst::SelectionUse::kRead);
+  const uint64_t bytes = checked.value_or(0);
+  // A fetch from a region copies there by itself, and a cancel ends it where that is called.
+  if (wanted == nullptr && bytes > kMostOnPoller && args.destination.on_host()) {
+    args.executor = server->server->executor();
+  }
   *op = new tryst_op(queue, tag, (*rendezvous)->TurnsFor(*full));
   (*op)->items = std::vector<tryst_op::Item>(1);
+  (*op)->gathered = std::make_unique<tryst::GatherResult>();
+  tryst::SelectedLanding into_spans(lands.get());
+  into_spans.digests = (flags & TRYST_RECV_DIGESTS) != 0;
+  into_spans.partial = (flags & TRYST_RECV_PARTIAL) != 0;
+  into_spans.result = (*op)->gathered.get();
+  if (checked.ok()) tryst::NoneIsThere(into_spans);
   const auto start = [&](const tryst::RecvArgs& own, tryst::DoneFn done) {
     if (wanted == nullptr) {
-      return (*rendezvous)->RecvSelectedAsync(*full, own, *lands, std::move(done));
+      return (*rendezvous)->RecvSelectedAsync(*full, own, into_spans, std::move(done));
     }
-    tryst::FetchRegion(server->server.get(), step, *full, *comes, own, *lands, std::move(done));
+    tryst::FetchRegion(server->server.get(), step, *full, comes.get(), own, into_spans,
+                       std::move(done));
   };
   (*op)->StartOne(std::move(args), [&](const tryst::RecvArgs& own, tryst::DoneFn done) {
     if (group == nullptr) return start(own, std::move(done));
     group->group.Start(full->src().worker, bytes, own, std::move(done), start);
   });
   return nullptr;
+}
+
+size_t tryst_op_failed_spans(const tryst_op* op, uint32_t* spans, size_t max) {
+  return CopyNumbers(op, &tryst::GatherResult::failed, spans, max);
+}
+
+size_t tryst_op_span_digests(const tryst_op* op, uint32_t* digests, size_t max) {
+  return CopyNumbers(op, &tryst::GatherResult::digests, digests, max);
 }
 
 tryst_status* tryst_group_create(tryst_group** group) {
@@ -228,6 +294,10 @@ int tryst_region_close(tryst_region* region, int64_t timeout_ms) {
   if (region == nullptr || !tryst::c::InTheProcessOf(region->forks).ok()) return 1;
   region->region->Close(nullptr);
   return region->region->AwaitClosed(Timeout(timeout_ms)) ? 1 : 0;
+}
+
+uint64_t tryst_region_bytes_sent(const tryst_region* region) {
+  return region == nullptr ? 0 : region->region->bytes_sent();
 }
 
 void tryst_region_free(tryst_region* region) {

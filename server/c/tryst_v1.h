@@ -83,12 +83,18 @@ typedef struct {
 } tryst_options;
 
 enum {
-  TRYST_SEND_COPY = 1, /* Of a copy, made before the call returns. */
+  TRYST_SEND_COPY = 1,    /* Of a copy, made before the call returns. */
+  TRYST_SEND_DIGESTS = 2, /* tryst_send_selected: for a gather with TRYST_RECV_DIGESTS. */
 
   /* May come as a view of the producer's memory, to be read only. An `into` is filled all the
    * same. */
   TRYST_RECV_BY_REFERENCE = 1,
-  TRYST_RECV_RECURRING = 2 /* The same keys are wanted in step after step: ask ahead. */
+  TRYST_RECV_RECURRING = 2, /* The same keys are wanted in step after step: ask ahead. */
+
+  /* Of a gather. Spans have digests, and are checked: those that come right land, and others make
+   * it fail with TRYST_DATA_LOSS, or with TRYST_RECV_PARTIAL are told by tryst_op_failed_spans. */
+  TRYST_RECV_DIGESTS = 4,
+  TRYST_RECV_PARTIAL = 8
 };
 
 typedef struct {
@@ -193,7 +199,8 @@ enum {
   TRYST_SELECT_WHOLE = 0,
   TRYST_SELECT_INDICES = 1, /* uint32_t i: the bytes [i * unit, (i + 1) * unit). */
   TRYST_SELECT_RUNS = 2,    /* tryst_run */
-  TRYST_SELECT_SPANS = 3    /* tryst_span */
+  TRYST_SELECT_SPANS = 3,   /* tryst_span */
+  TRYST_SELECT_BOXES = 4    /* tryst_box */
 };
 typedef struct {
   uint64_t offset;
@@ -205,9 +212,18 @@ typedef struct { /* `count` spans of `bytes`, each `stride` bytes behind the one
   uint64_t stride;
   uint64_t count;
 } tryst_run;
+typedef struct {   /* Elements of a tensor whose dimensions have strides, in row-major order. */
+  uint64_t offset; /* Of the first one. Bytes, as all of these but the extent. */
+  uint64_t element_bytes;
+  const uint64_t* extent; /* How many there are in each dimension, the outermost first. */
+  const uint64_t* strides;
+  size_t rank;
+} tryst_box;
 
 /* Sends the selected bytes, copied: `tensor` is the caller's again when it returns. Who receives
- * without a selection gets a row of bytes. Memory of the host alone. `options` may be null. */
+ * without a selection gets a row of bytes. Of a GPU's memory `options` has the stream: what is
+ * queued there from now on may write the memory; and not TRYST_SEND_DIGESTS, which the gather then
+ * must have, too. `options` may be null. */
 tryst_status* tryst_send_selected(tryst_server* server, int64_t step, const char* key,
                                   const tryst_tensor* tensor, const tryst_selection* selection,
                                   const tryst_options* options);
@@ -228,15 +244,22 @@ void tryst_group_free(tryst_group* group);
 
 /* Starts a receive whose bytes fill `landing` of `into`; the rest of it stays as it is. With
  * `wanted` the key's edge is "|region|NAME", and those bytes of that region are fetched, which
- * nobody sends. One that fails has written nothing but, of a region, perhaps a part of `landing`;
- * when it has finished nothing is written any more. The lists are the caller's when it returns.
- * TRYST_INVALID_ARGUMENT: a list does not fit, `landing` has bytes twice, or the two ends' bytes
- * differ. `group`, `landing`, `options` (without flags) and `queue` may be null. */
+ * nobody sends. One that fails has written nothing but, of a region or with digests, perhaps a part
+ * of `landing`; when it has finished nothing is written any more. The lists are the caller's when
+ * it returns. TRYST_INVALID_ARGUMENT: a list does not fit, `landing` has bytes twice, or the two
+ * ends' bytes differ, or one alone has digests. Into a GPU's memory `options` has the stream, and
+ * no digests, and `wanted` is null. `group`, `landing`, `options` and `queue` may be null. */
 tryst_status* tryst_gather_start(tryst_server* server, int64_t step, const char* key,
                                  const tryst_selection* wanted, const tryst_tensor* into,
                                  const tryst_selection* landing, const tryst_options* options,
                                  int64_t timeout_ms, tryst_group* group, tryst_queue* queue,
                                  void* tag, tryst_op** op);
+/* Of a gather that has finished: how many spans of `landing` are not there as a whole, or have a
+ * wrong digest, and the numbers of the first `max` of them, ascending. They count the spans of the
+ * list from 0, each of a run or a box for itself; what lies without a gap there is one. */
+size_t tryst_op_failed_spans(const tryst_op* op, uint32_t* spans, size_t max);
+/* How many CRC-32C there are, one for each span, and the first `max`; 0 of one that failed. */
+size_t tryst_op_span_digests(const tryst_op* op, uint32_t* digests, size_t max);
 
 /* Memory that peers may fetch of, any number of times, until it is closed. It may be written
  * meanwhile; what is fetched then may be torn. `readers` are workers' names, or their beginnings up
@@ -245,9 +268,12 @@ typedef struct tryst_region tryst_region;
 tryst_status* tryst_region_open(tryst_server* server, const char* name, const tryst_tensor* memory,
                                 const char* const* readers, size_t reader_count,
                                 tryst_region** region);
-/* Nobody is answered any more (TRYST_UNAVAILABLE). 1: nothing reads the memory. Waits up to
- * `timeout_ms` for that, which no peer can delay. */
+/* Nobody is answered any more (TRYST_UNAVAILABLE). 1: nothing reads the memory, or what is read
+ * counts for nothing. Waits up to `timeout_ms` for that, which no peer can delay. */
 int tryst_region_close(tryst_region* region, int64_t timeout_ms);
+/* That peers were answered with; who copies by himself (grants, docs/SECURITY.md) does not count,
+ * and who wants digests always asks. */
+uint64_t tryst_region_bytes_sent(const tryst_region* region);
 /* As tryst_region_close() without a limit. No call uses it any more. */
 void tryst_region_free(tryst_region* region);
 
@@ -292,7 +318,8 @@ typedef struct tryst_weights_version tryst_weights_version; /* Constant. */
 
 /* `owners` are workers' names, by rank. Settings are "role=owner", "member" or "observer"; of an
  * owner "rank=", "keep=" (versions, 2), and of the first one "min_members=" (1) and
- * "decider=worker" or "etcd" (who keeps the log); of a member "on_headless=stop" or "keep" and
+ * "decider=worker" or "etcd" (who keeps the log; with "etcd" both are also of the second and third
+ * one, which may lead, too); of a member "on_headless=stop" or "keep" and
  * "hold_bytes=" (0: so much of what it fetches it has for other members, in memory of its own); and
  * "permit_ms=" (1000), the same for all. The server serves, and outlives it. */
 tryst_status* tryst_weights_open(tryst_server* server, const char* set, const char* const* owners,
@@ -343,6 +370,8 @@ typedef struct {
   const int64_t* strides;
   uint64_t has; /* Fetching: the same box of this version lies there already, so that only what has
                    changed need come; 0: of none. A wrong word costs time, and no byte is wrong. */
+  const tryst_options* options; /* Of a GPU's memory: the stream; it is read or written once the
+                                   stream is where it is now. Else it may be null. */
 } tryst_weights_item;
 
 /* Copies it; a cast where its type is another one of floats. */

@@ -48,13 +48,14 @@ class WeightsInC : public testing::Test {
     tryst_server_free(member_server_);
     tryst_server_free(owner_server_);
   }
-  tryst_weights* Open(tryst_server* server, const char* role) {
+  tryst_weights* Open(tryst_server* server, const char* role,
+                      const char* headless = "on_headless=stop") {
     const char* owners[] = {tryst_server_worker(owner_server_)};
-    const char* settings[] = {role, "permit_ms=600"};
+    const char* settings[] = {role, "permit_ms=600", headless};
     tryst_weights* weights = nullptr;
     std::string message;
     EXPECT_EQ(
-        Code(tryst_weights_open(server, "policy", owners, 1, settings, 2, &weights), &message),
+        Code(tryst_weights_open(server, "policy", owners, 1, settings, 3, &weights), &message),
         TRYST_OK)
         << message;
     return weights;
@@ -142,6 +143,49 @@ TEST_F(WeightsInC, AVersionIsPublishedActivatedAndServed) {
   EXPECT_TRUE(absl::StrContains(Taken(tryst_weights_explain(owner_)), "version 5 is active"));
   tryst_tensor_free(from);
   tryst_tensor_free(into);
+}
+
+TEST_F(WeightsInC, WhoKeepsItGoesOnServingWithoutALeader) {
+  tryst_weights_free(member_);
+  tryst_weights_free(owner_);
+  owner_ = Open(owner_server_, "role=owner");
+  member_ = Open(member_server_, "role=member", "on_headless=keep");
+  ASSERT_EQ(Code(tryst_weights_declare(owner_, &layout_, 1)), TRYST_OK);
+  tryst_tensor* from = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_allocate(TRYST_FLOAT, kDims, 2, &from)), TRYST_OK);
+  const tryst_weights_item publishes = Whole(from, 0, kDense);
+  ASSERT_EQ(Code(tryst_weights_publish(owner_, 5, &publishes)), TRYST_OK);
+  ASSERT_EQ(Code(tryst_weights_seal(owner_, 5, "", kLongMs, nullptr)), TRYST_OK);
+  tryst_code activated = TRYST_UNKNOWN;
+  std::thread activates([&] {
+    activated = Code(tryst_weights_activate(owner_, 5, TRYST_WEIGHTS_ROLLING, kLongMs, nullptr));
+  });
+  uint64_t number = 0;
+  const auto answer = [&](int32_t to, int32_t what) {
+    int32_t kind = -1;
+    while (kind != to) {
+      const tryst_code heard =
+          Code(tryst_weights_next_event(member_, kLongMs, nullptr, &kind, &number));
+      if (heard != TRYST_OK) return heard;
+    }
+    return Code(tryst_weights_answer(member_, 5, what));
+  };
+  EXPECT_EQ(answer(TRYST_WEIGHTS_PREPARE, TRYST_WEIGHTS_STAGED), TRYST_OK);
+  EXPECT_EQ(answer(TRYST_WEIGHTS_ACTIVATED, TRYST_WEIGHTS_SWITCHED), TRYST_OK);
+  activates.join();
+  EXPECT_EQ(activated, TRYST_OK);
+  for (int i = 0; i < 1000 && tryst_weights_serve(member_, &number) != 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(tryst_weights_serve(member_, &number), 1);
+  tryst_weights_free(owner_);
+  owner_ = nullptr;
+  for (int i = 0; i < 1000 && tryst_weights_serve(member_, &number) == 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(tryst_weights_serve(member_, &number), 2) << Taken(tryst_weights_explain(member_));
+  EXPECT_EQ(number, 5u);
+  tryst_tensor_free(from);
 }
 
 TEST_F(WeightsInC, BoxesAreThoseOfTheLayout) {

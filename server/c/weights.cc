@@ -9,8 +9,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "channel/device/device_engine.h"
 #include "channel/trace/json_text.h"
 #include "server/c/handles.h"
+#include "server/c/operations.h"
 #include "server/c/tryst_v1.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
@@ -31,6 +33,7 @@ struct tryst_cancellation {
 struct tryst_weights {
   std::unique_ptr<tryst::WeightOwner> owner;
   std::unique_ptr<tryst::WeightMember> member;
+  tryst_server* server = nullptr;  // The caller's.
   const int forks = tryst::ForkCount();
 };
 
@@ -148,7 +151,8 @@ absl::StatusOr<tryst::TensorLayout> LayoutOf(const tryst_weights_layout& from) {
   return layout;
 }
 
-absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights_item& from) {
+absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights* weights,
+                                                 const tryst_weights_item& from) {
   const bool complete = from.name != nullptr && from.tensor != nullptr &&
                         (from.rank == 0 || (from.begin != nullptr && from.extent != nullptr &&
                                             from.strides != nullptr));
@@ -163,14 +167,19 @@ absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights_item& from)
   item.into = from.tensor->tensor;
   item.places = {from.offset, Numbers(from.strides, from.rank)};
   item.has = from.has;
+  std::shared_ptr<tryst::DeviceContext> context;
+  const absl::Status added = tryst::c::AddOptions(weights->server, from.options, 0, &context);
+  if (!added.ok()) return added;
+  item.context = std::dynamic_pointer_cast<tryst::GpuContext>(context);
   return item;
 }
 
-absl::StatusOr<std::vector<tryst::WeightMember::Item>> ItemsOf(const tryst_weights_item* items,
+absl::StatusOr<std::vector<tryst::WeightMember::Item>> ItemsOf(const tryst_weights* weights,
+                                                               const tryst_weights_item* items,
                                                                size_t count) {
   std::vector<tryst::WeightMember::Item> all;
   for (size_t i = 0; i < count; ++i) {
-    auto item = ItemOf(items[i]);
+    auto item = ItemOf(weights, items[i]);
     if (!item.ok()) return item.status();
     if (items[i].tensor->shared) {
       return absl::InvalidArgumentError(
@@ -243,6 +252,7 @@ tryst_status* tryst_weights_open(tryst_server* server, const char* set, const ch
         absl::InvalidArgumentError("the settings do not say which role this worker has in the set "
                                    "of weights: add role=owner, role=member or role=observer"));
   }
+  made->server = server;
   *weights = made.release();
   return nullptr;
 }
@@ -298,30 +308,29 @@ tryst_status* tryst_weights_declare(tryst_weights* weights, const tryst_weights_
 
 namespace {
 
-tryst_status* PublishBy(absl::Status (tryst::WeightOwner::*publish)(uint64_t, absl::string_view,
-                                                                    const tryst::Box&,
-                                                                    const tryst::Tensor&,
-                                                                    const tryst::Strides&),
-                        tryst_weights* weights, uint64_t number, const tryst_weights_item* item) {
+tryst_status* PublishOrBorrow(tryst_weights* weights, uint64_t number,
+                              const tryst_weights_item* item, bool borrow) {
   if (tryst_status* const refused = RefuseNull(weights, item)) return refused;
   tryst::WeightOwner* owner = nullptr;
   const absl::Status is_owner = OwnerOf(weights, &owner);
   if (!is_owner.ok()) return Give(is_owner);
-  const auto read = ItemOf(*item);
+  const auto read = ItemOf(weights, *item);
   if (!read.ok()) return Give(read.status());
-  return Give((owner->*publish)(number, read->tensor, read->box, read->into, read->places));
+  if (borrow) return Give(owner->Borrow(number, read->tensor, read->box, read->into, read->places));
+  return Give(
+      owner->Publish(number, read->tensor, read->box, read->into, read->places, read->context));
 }
 
 }  // namespace
 
 tryst_status* tryst_weights_publish(tryst_weights* weights, uint64_t number,
                                     const tryst_weights_item* item) {
-  return PublishBy(&tryst::WeightOwner::Publish, weights, number, item);
+  return PublishOrBorrow(weights, number, item, /*borrow=*/false);
 }
 
 tryst_status* tryst_weights_borrow(tryst_weights* weights, uint64_t number,
                                    const tryst_weights_item* item) {
-  return PublishBy(&tryst::WeightOwner::Borrow, weights, number, item);
+  return PublishOrBorrow(weights, number, item, /*borrow=*/true);
 }
 
 tryst_status* tryst_weights_release(tryst_weights* weights, uint64_t number, int32_t how,
@@ -430,7 +439,7 @@ tryst_status* tryst_weights_fetch(tryst_weights* weights, const tryst_weights_ve
   tryst::WeightMember* member = nullptr;
   const absl::Status is_member = MemberOf(weights, &member);
   if (!is_member.ok()) return Give(is_member);
-  const auto read = ItemsOf(items, count);
+  const auto read = ItemsOf(weights, items, count);
   if (!read.ok()) return Give(read.status());
   return Give(member->Fetch(version->version, *read, PatienceOf(timeout_ms, cancellation)));
 }
@@ -442,7 +451,7 @@ tryst_status* tryst_weights_stage(tryst_weights* weights, uint64_t number,
   tryst::WeightMember* member = nullptr;
   const absl::Status is_member = MemberOf(weights, &member);
   if (!is_member.ok()) return Give(is_member);
-  const auto read = ItemsOf(items, count);
+  const auto read = ItemsOf(weights, items, count);
   if (!read.ok()) return Give(read.status());
   return Give(member->Stage(number, *read, PatienceOf(timeout_ms, cancellation)));
 }

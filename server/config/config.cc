@@ -315,8 +315,9 @@ const ConfigRow kRows[] = {
     {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
      "How much memory the best NIC sets aside for tensors for which the receiver gave no "
      "destination; others, for peers that it does not reach, have an eighth of that. "
-     "Set it to what can arrive at once and, over RDMA, is still held, and there at least to the "
-     "largest tensor: larger ones travel over the soft NIC."},
+     "Set it to what can arrive at once and, over RDMA, is still held. A tensor that is larger "
+     "comes "
+     "alone, beside it."},
     {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
      "The most that the limits above, shm_bytes and the message rings may add up to. This worker "
      "does not start when their sum is larger, and prints the sum. 0: not checked; set it to what "
@@ -333,7 +334,8 @@ const ConfigRow kRows[] = {
      "longer than this before they kill the worker."},
     {"Data plane", "shm", K::kText, &C::shm,
      "Whether tensors travel through shared memory between workers of one host. auto: yes, unless "
-     "nic names a NIC. on: yes. off: no, for example where workers of one user must not read each "
+     "nic names a NIC. on: yes. no_grants: as auto, but nobody copies of regions by itself "
+     "(docs/SECURITY.md). off: no, for example where workers of one user must not read each "
      "other's memory. It has no effect with protocol=grpc."},
     {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
      "The most shared memory that this worker takes, for tensors that are made in it and for "
@@ -348,10 +350,15 @@ const ConfigRow kRows[] = {
      "each fetch, as in 0.2.0; until the next release."},
     {"Data plane", "nic_listen", K::kText, &C::nic_listen,
      "The host:port on which the soft NIC takes connections; set it when a firewall lets only "
-     "known ports pass. Empty: a free port of the host that gRPC listens on."},
+     "known ports pass. Several with commas between them, each on a network of its own: large "
+     "tensors go over all of these, and without those that are down; name the networks in the same "
+     "order on all workers. Empty: a free port of the host that gRPC listens on."},
     {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs,
-     "How many connections (queue pairs) to open to each peer in each direction. Raise it where "
-     "one connection does not fill the network; large tensors are spread over all of them."},
+     "How many connections carry large tensors from each peer, 1 to 8: raise it where one does not "
+     "fill the network, as in clouds, which hold each to a part of the link: 10 Gbit/s at 5 for "
+     "each takes two. Queue pairs of an RDMA device, each with its part of a tensor; TCP "
+     "connections to each address of a soft NIC, of which a slow one is given less. Set it alike "
+     "on all workers."},
     {"Data plane", "pollers", K::kText, &C::pollers,
      "How many threads move tensors; each serves some of the peers. auto: half of the processors "
      "that the process may use, 1 to 8. A number: that many threads, but never more than those "
@@ -390,8 +397,11 @@ const ConfigRow kRows[] = {
 
 bool UsesShm(const ServerConfig& config) {
   if (config.protocol == "grpc") return false;
-  return config.shm == "on" || (config.shm == "auto" && config.nic == "auto");
+  const bool is_auto = config.shm == "auto" || config.shm == "no_grants";
+  return config.shm == "on" || (is_auto && config.nic == "auto");
 }
+
+bool UsesGrants(const ServerConfig& config) { return UsesShm(config) && config.shm != "no_grants"; }
 
 bool UsesStreams(const ServerConfig& config) { return config.nic != "calls"; }
 
@@ -545,7 +555,7 @@ absl::Status CheckLimits(const ServerConfig& config) {
     return absl::InvalidArgumentError("cluster must be a name without '/', and not empty");
   }
   for (const absl::Status& checked :
-       {CheckChoice("shm", config.shm, {"auto", "on", "off"}),
+       {CheckChoice("shm", config.shm, {"auto", "on", "no_grants", "off"}),
         CheckChoice("encrypt", config.encrypt, {"auto", "on", "trusted_nic", "off"}),
         CheckChoice("log_format", config.log_format, {"text", "json"}),
         CheckRange("task", config.task, 0, INT32_MAX),

@@ -119,6 +119,8 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
 
 // Whether the server tries shared memory with workers of its host.
 bool UsesShm(const ServerConfig& config);
+// Whether it copies of regions of its host by itself, and lets others do so unless `allow` is set.
+bool UsesGrants(const ServerConfig& config);
 // A NIC that is not the best one, for peers that nothing better reaches, has an eighth of
 // landing_bytes.
 inline constexpr uint64_t kLandingPartOfOthers = 8;

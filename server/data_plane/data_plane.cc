@@ -183,7 +183,13 @@ bool DataPlane::SealsCalls() const {
 // Call it before anything uses the NICs: it replaces those that can reach devices.
 absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
   const ServerParts& server = *parts_.server;
-  if (!ServerDevices::Wanted(server.config, server.gpus)) return absl::OkStatus();
+  if (!ServerDevices::Wanted(server.config, server.gpus)) {
+    DeviceSourceOptions options = server.inner.devices.source;
+    options.seed = parts_.incarnation;
+    source_without_gpus_ = std::make_unique<DeviceSource>(parts_.pollers[0], parts_.source,
+                                                          std::vector<DeviceEngine*>(), options);
+    return absl::OkStatus();
+  }
   ServerDevices::Parts parts;
   parts.config = &server.config;
   parts.gpus = server.gpus;
@@ -199,7 +205,7 @@ absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
 }
 
 TensorSource* DataPlane::source() {
-  return devices_ == nullptr ? static_cast<TensorSource*>(&host_source_)
+  return devices_ == nullptr ? static_cast<TensorSource*>(source_without_gpus_.get())
                              : devices_->proxy()->source();
 }
 
@@ -255,7 +261,7 @@ void DataPlane::AddDeviceStats(std::map<std::string, int64_t>* stats) const {
 size_t DataPlane::EndLending() { return devices_ == nullptr ? 0 : devices_->proxy()->EndLending(); }
 
 size_t DataPlane::copying() const {
-  return devices_ == nullptr ? host_source_.copying() + host_fetcher_->copying()
+  return devices_ == nullptr ? source_without_gpus_->copying() + host_fetcher_->copying()
                              : devices_->proxy()->copying();
 }
 
@@ -274,6 +280,9 @@ absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
   absl::Status drained = pools_->Stop(absl::UnavailableError("this worker has stopped"), left());
   AwaitCopies(until);  // What had come meanwhile is copied, too.
   if (drained.ok() && devices_ != nullptr) drained = devices_->proxy()->Stop(left());
+  if (drained.ok() && devices_ == nullptr) {
+    parts_.pollers[0]->RunAndWait([this] { source_without_gpus_->Close(); });
+  }
   if (drained.ok() && copying() > 0) {
     drained = absl::DeadlineExceededError("a GPU still copies tensors of or for other workers");
   }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/compat/fetch_server.h"
+#include "channel/device/device_source.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_pipes.h"
 #include "channel/pool/channel_pools.h"
@@ -18,7 +19,6 @@
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
 #include "rendezvous/host_fetcher.h"
-#include "rendezvous/host_source.h"
 #include "server/data_plane/server_devices.h"
 #include "server/members/membership.h"
 #include "server/security/allow_list.h"
@@ -65,7 +65,7 @@ class DataPlane {
   // The streams of gRPC that carry tensors. Null: there are none.
   GrpcPipes* pipes() { return pipes_.get(); }
   // Tensors in this memory reach workers of this host without a copy. Null: there is none.
-  Allocator* allocator() const { return arena_.get(); }
+  Arena* allocator() const { return arena_.get(); }
   bool has_devices() const { return devices_ != nullptr; }
   std::vector<int> device_ordinals() const;
   DeviceEngine* gpu(int ordinal) const;  // Null: not one of this server's GPUs.
@@ -94,10 +94,10 @@ class DataPlane {
   absl::Status OpenStreams(std::vector<NicPath>* nics);
 
   const Parts parts_;
-  HostSource host_source_{parts_.source};              // A server with GPUs does not use it,
   std::vector<std::unique_ptr<Trace>> poller_traces_;  // One for each poller.
   std::unique_ptr<Trace> calls_trace_;
   std::shared_ptr<Arena> arena_;
+  std::unique_ptr<DeviceSource> source_without_gpus_;  // A server with GPUs does not have it,
   std::unique_ptr<FetchServer> calls_;
   std::shared_ptr<GrpcPipes> pipes_;
   std::unique_ptr<ChannelPools> pools_;

@@ -57,9 +57,12 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& pla
     if (!host.ok()) return host.status();
     options.listen_address = absl::StrCat(*host, ":0");
   }
-  absl::StatusOr<std::string> reach = NumericHost(place.reach_host);
-  if (!reach.ok()) return reach.status();
-  options.advertised_host = *reach;
+  if (!absl::StrContains(options.listen_address, ',')) {
+    absl::StatusOr<std::string> reach = NumericHost(place.reach_host);
+    if (!reach.ok()) return reach.status();
+    options.advertised_host = *reach;
+  }
+  options.flows = static_cast<int>(config.queue_pairs);
   options.tls = Encrypts(config);
   if (options.tls) options.secret = place.secret;
   // TCP's checksums are too weak for what leaves the host, and TLS has better ones.
@@ -67,7 +70,9 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& pla
   const char* const path = options.tls ? "rdma/soft-tls" : "rdma/soft";
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
   if (!nic.ok()) return nic.status();
-  return NicPath{path, std::shared_ptr<Nic>(*std::move(nic)), digests};
+  NicPath opened{path, std::shared_ptr<Nic>(*std::move(nic)), digests};
+  opened.one_queue_pair = true;
+  return opened;
 }
 
 absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {

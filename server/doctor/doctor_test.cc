@@ -10,8 +10,8 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "server/doctor/checks.h"
-#include "server/doctor/seeded_host.h"
-#include "server/security/test_certificates.h"
+#include "tests/doubles/server/seeded_host.h"
+#include "tests/doubles/server/test_certificates.h"
 
 namespace tryst {
 namespace {
@@ -286,6 +286,10 @@ std::vector<Seed> MachineSeeds() {
       {"sealed-memory", W::kWarning, "EPERM of the test",
        [](SeededHost* h) {
          h->calls.seal_memory = [] { return absl::UnavailableError("EPERM of the test"); };
+       }},
+      {"region-grants", W::kNote, "EPERM of the test",
+       [](SeededHost* h) {
+         h->calls.be_read = [] { return absl::UnavailableError("EPERM of the test"); };
        }},
   };
 }

@@ -34,6 +34,8 @@ struct HostCalls {
   std::function<absl::StatusOr<std::vector<DirectPair>>()> prove_direct;
   // Makes and seals an anonymous file of shared memory.
   std::function<absl::Status()> seal_memory;
+  // Has another process of this user read our memory with process_vm_readv.
+  std::function<absl::Status()> be_read;
   // Binds and listens on "host:port", then closes the socket.
   std::function<absl::Status(const std::string& address)> try_listen;
   // The worker of our cluster that answers at "host:port"; empty: none does. May be null.

@@ -20,8 +20,9 @@ int PortOf(const std::string& address) {
 }
 
 void ListenTaken(const Host& host, Report* report) {
-  for (const std::string& address : {host.config().listen, host.config().nic_listen}) {
-    if (address.empty()) continue;
+  const std::string all = absl::StrCat(host.config().listen, ",", host.config().nic_listen);
+  for (const absl::string_view part : absl::StrSplit(all, ',', absl::SkipEmpty())) {
+    const std::string address(part);
     const absl::Status listened = host.calls().try_listen(address);
     if (listened.ok()) continue;
     const std::string self =

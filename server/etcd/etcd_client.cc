@@ -172,11 +172,10 @@ absl::Status EtcdClient::Watch(
   request.mutable_create_request()->set_start_revision(revision);
   etcdserverpb::WatchResponse response;
   bool cancelled = false;
-  if (stream->Write(request)) {
-    while (!cancelled && stream->Read(&response)) {
-      cancelled = response.canceled();
-      if (!cancelled) on_events(response);
-    }
+  (void)stream->Write(request);  // Where that fails, there is nothing to read.
+  while (!cancelled && stream->Read(&response)) {
+    cancelled = response.canceled();
+    if (!cancelled) on_events(response);
   }
   watching_.TryCancel();
   const absl::Status status = FromEtcd(stream->Finish());

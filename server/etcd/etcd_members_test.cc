@@ -1,8 +1,12 @@
 // A worker's entry in etcd, against a server that speaks etcd's protocol and lets leases expire.
 #include "server/etcd/etcd_members.h"
 
+#include <sys/stat.h>
+
 #include <chrono>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,7 +16,8 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "server/etcd/member_record.h"
-#include "server/etcd/pretended_etcd.h"
+#include "tests/doubles/server/pretended_etcd.h"
+#include "tests/doubles/server/test_certificates.h"
 
 namespace tryst {
 namespace {
@@ -27,12 +32,17 @@ class EtcdMembersTest : public testing::Test {
 
   std::unique_ptr<EtcdMembers> Register(absl::Duration lease, std::vector<std::string> endpoints,
                                         const std::string& password = "") {
-    EtcdMembers::Options options;
-    options.access.endpoints = std::move(endpoints);
+    EtcdAccess access;
+    access.endpoints = std::move(endpoints);
     if (!password.empty()) {
-      options.access.user = "tryst";
-      options.access.password = password;
+      access.user = "tryst";
+      access.password = password;
     }
+    return Register(lease, access);
+  }
+  std::unique_ptr<EtcdMembers> Register(absl::Duration lease, const EtcdAccess& access) {
+    EtcdMembers::Options options;
+    options.access = access;
     options.cluster = "train";
     options.self = self_;
     options.lease = lease;
@@ -137,6 +147,30 @@ TEST_F(EtcdMembersTest, WithAPasswordEtcdTellsEverything) {
   })) << wrong->Text();
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// Both ends show a certificate, and look at the other's.
+TEST_F(EtcdMembersTest, OverTlsEtcdTellsEverything) {
+  const std::string folder = testing::TempDir() + "/etcd_members_test";
+  mkdir(folder.c_str(), 0755);
+  TestAuthority().Write(folder, "tryst:etcd,IP:127.0.0.1");
+  EtcdAccess access;
+  access.ca = TextOf(folder + "/ca.pem");
+  access.certificate = TextOf(folder + "/cert.pem");
+  access.key = TextOf(folder + "/key.pem");
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = access.ca;
+  options.pem_key_cert_pairs = {{access.key, access.certificate}};
+  PretendedEtcd etcd(grpc::SslServerCredentials(options));
+  access.endpoints = {etcd.address()};
+  auto worker = Register(absl::Seconds(60), access);
+  EXPECT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();
+}
+
 // It has lost its lease, and in between another process has taken its name.
 TEST_F(EtcdMembersTest, AnEarlierIncarnationTakesNoNameBack) {
   auto worker = Register(absl::Seconds(60), {etcd_.address()});
@@ -149,6 +183,25 @@ TEST_F(EtcdMembersTest, AnEarlierIncarnationTakesNoNameBack) {
   EXPECT_EQ(etcd_.Get(key_), newer);
   worker.reset();
   EXPECT_EQ(etcd_.Get(key_), newer) << "nor does it take it along";
+}
+
+// Another process had taken its name, and has left.
+TEST_F(EtcdMembersTest, WhoseKeyIsGoneRegistersAnewUnderTheSameLease) {
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();
+  const int64_t lease = etcd_.LeaseOf(key_);
+  Membership others(false, [](const std::string&, const std::string&) { return nullptr; });
+  EtcdMembers::Options options;
+  options.access.endpoints = {etcd_.address()};
+  options.cluster = "train";
+  options.self = {kSelf, "node2:2222", 0x123};
+  options.lease = absl::Seconds(2);
+  auto other = std::make_unique<EtcdMembers>(options, &others, &clock_);
+  ASSERT_TRUE(Await([&] { return etcd_.Get(key_) == MemberValue(options.self); }));
+  other.reset();
+  EXPECT_TRUE(Await([&] { return etcd_.Get(key_) == MemberValue(self_); })) << worker->Text();
+  EXPECT_EQ(etcd_.LeaseOf(key_), lease);
+  EXPECT_TRUE(Await([&] { return !worker->Look().superseded; })) << worker->Text();
 }
 
 TEST_F(EtcdMembersTest, OthersAreMembersForAsLongAsTheirKeysAreThere) {

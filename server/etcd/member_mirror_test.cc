@@ -91,6 +91,17 @@ TEST_F(MirrorTest, WhoComesMovesAndGoes) {
   EXPECT_EQ(Known(kPs).worker, "");
 }
 
+// Its lease had lapsed, and it has registered again.
+TEST_F(MirrorTest, WhoComesBackInTimeStays) {
+  Put({kPs, "node1:1", 11});
+  Delete(kPs);
+  Put({kPs, "node1:1", 11});
+  now_ns_ += MemberMirror::kForgetNs;
+  Put({"/job:ps/replica:0/task:1", "node3:1", 13});
+  EXPECT_EQ(Known(kPs).address, "node1:1");
+  EXPECT_EQ(Known(kPs).incarnation, 11U);
+}
+
 TEST_F(MirrorTest, WhatIsNoMembersKeyTakesNobodyAway) {
   Put({kPs, "node1:1", 11});
   etcdserverpb::Event event;

@@ -245,7 +245,9 @@ TEST_F(ListenerTest, KeepsNoDescriptorOfWhoHasGoneBeforeItWasDelivered) {
 }
 
 TEST_F(ListenerTest, ComesBackAfterDescriptorsRanOut) {
-  Start(ConnectionLimits());
+  ConnectionLimits limits;
+  limits.stranger_ns = 3'600'000'000'000;  // Nothing else wakes it.
+  Start(limits);
   const OwnedFd before = Dial(listener_->port());
   ASSERT_TRUE(Soon([&] { return listener_->counts().open == 1; }));
   rlimit files = {};

@@ -92,6 +92,24 @@ TEST_F(AnnouncerTest, SaysGoodbyeToWhoIsUpAlone) {
   EXPECT_EQ(calls_.made.size(), 1u) << "it has left";
 }
 
+// Nobody else tells it who is there: all others joined by it.
+TEST_F(AnnouncerTest, WhoRestartsIsGreetedEachTime) {
+  const std::string seed = "/job:seed/replica:0/task:0";
+  ASSERT_TRUE(members_.Announce({seed, "127.0.0.1:3", 5}).ok());
+  for (uint64_t life = 6; life < 9; ++life) {
+    members_.NoteIncarnation(seed, life);
+    ASSERT_EQ(calls_.out.size(), 1u) << life;
+    EXPECT_EQ(calls_.out[0].worker, seed);
+    EXPECT_TRUE(calls_.out[0].word == HeartbeatWord::kStillHere);
+    Heard heard;
+    heard.self = {seed, "127.0.0.1:3", life};
+    HeardFn done = std::move(calls_.out[0].done);
+    calls_.out.clear();
+    std::move(done)(std::move(heard));
+  }
+  calls_.answers_at_once = true;
+}
+
 TEST_F(AnnouncerTest, CallsThatEndAtOnceEndOneAfterTheOther) {
   calls_.answers_at_once = true;
   announcer_.Start();

@@ -218,6 +218,12 @@ void Membership::NoteNoAnswer(absl::string_view peer) {
   dropped = std::exchange(state.channel, nullptr);
 }
 
+void Membership::RenewChannels() {
+  std::vector<std::shared_ptr<grpc::Channel>> dropped;  // Destroyed after the lock is released.
+  MutexLock lock(&mu_);
+  for (auto& [worker, state] : members_) dropped.push_back(std::move(state.channel));
+}
+
 void Membership::DropIdleChannels() {
   // They are destroyed after the lock is released.
   std::vector<std::shared_ptr<grpc::Channel>> dropped;

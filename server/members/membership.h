@@ -63,6 +63,9 @@ class Membership final : public PeerDirectory {
   // bytes that were changed or lost in a connection's middle can leave one end waiting for the rest
   // of a frame for ever, and whatever comes then counts as a sign of life to gRPC.
   void NoteNoAnswer(absl::string_view peer) override;
+  // The next ChannelTo() each member makes another: our certificates have changed. What goes on
+  // over the former ones goes on.
+  void RenewChannels();
   // Drops the channels that nobody has asked for since the last call and nobody uses now. Do not
   // call it on a gRPC thread.
   void DropIdleChannels();

@@ -5,12 +5,13 @@
 #include <grpcpp/support/async_unary_call.h>
 
 #include <algorithm>
+#include <chrono>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/grpc/calls_under_way.h"
@@ -110,10 +111,27 @@ void PeerCalls::Heartbeat::OnEvent(bool) {
   heartbeats->Over(this);
 }
 
-// The contexts of the calls that threads wait for.
+// The calls that threads wait for, and the contexts of their attempts.
 class PeerCalls::UnderWay {
  public:
-  // False: Close() was called, so the call must not be made.
+  // A call is under way as long as this lives.
+  class Scope {
+   public:
+    explicit Scope(UnderWay* all) : all_(all), begun_(all->Begin()) {}
+    ~Scope() {
+      if (begun_) all_->End();
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    // False: Close() was called, so the call must not be made.
+    bool begun() const { return begun_; }
+
+   private:
+    UnderWay* const all_;
+    const bool begun_;
+  };
+
+  // False: Close() was called meanwhile.
   bool Add(grpc::ClientContext* context) {
     MutexLock lock(&mu_);
     if (!closing_) contexts_.insert(context);
@@ -122,19 +140,39 @@ class PeerCalls::UnderWay {
   void Remove(grpc::ClientContext* context) {
     MutexLock lock(&mu_);
     contexts_.erase(context);
-    if (contexts_.empty()) empty_.NotifyAll();
+  }
+  // False: Close() was called meanwhile, and ended the pause.
+  bool Pause(absl::Duration pause) {
+    MutexLock lock(&mu_);
+    const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
+    while (!closing_ && !changed_.WaitUntil(&mu_, until)) {
+    }
+    return !closing_;
   }
   void CancelAndWait() {
     MutexLock lock(&mu_);
     closing_ = true;
     for (grpc::ClientContext* context : contexts_) context->TryCancel();
-    while (!contexts_.empty()) empty_.Wait(&mu_);
+    changed_.NotifyAll();
+    while (calls_ > 0) changed_.Wait(&mu_);
   }
 
  private:
+  bool Begin() {
+    MutexLock lock(&mu_);
+    calls_ += !closing_;
+    return !closing_;
+  }
+  void End() {
+    MutexLock lock(&mu_);
+    --calls_;
+    changed_.NotifyAll();
+  }
+
   Mutex mu_;
-  CondVar empty_;
+  CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  size_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   std::unordered_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -179,13 +217,17 @@ void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& 
 template <typename Method, typename Request, typename Response>
 absl::Status PeerCalls::Call(const std::string& peer, const char* name, Method method,
                              const Request& request, absl::Duration timeout, Response* response) {
-  const absl::Time until = absl::Now() + timeout;
+  const SteadyClock clock;
+  const Deadline until = Deadline::After(clock, timeout);
+  const auto left = [&] { return absl::Nanoseconds(until.at_ns() - clock.NowNs()); };
+  const UnderWay::Scope scope(under_way_.get());
+  if (!scope.begun()) return Stopped(peer);
   for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    absl::Status status = directory_->Explain(
-        peer, Attempt(peer, name, method, request, until - absl::Now(), response));
+    absl::Status status =
+        directory_->Explain(peer, Attempt(peer, name, method, request, left(), response));
     // The peer may come up at another address, so the directory is asked again.
-    if (!absl::IsUnavailable(status) || absl::Now() + pause >= until) return status;
-    absl::SleepFor(pause);
+    if (!absl::IsUnavailable(status) || left() <= pause) return status;
+    if (!under_way_->Pause(pause)) return Stopped(peer);
   }
 }
 
@@ -200,14 +242,16 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   const std::string statement = signer_->Sign(peer, MethodName(name), request.SerializeAsString());
   context.AddMetadata(kCallerMetadata, statement);
   auto stub = rpc::TransportService::NewStub(*channel);
-  if (!under_way_->Add(&context)) {
-    return absl::CancelledError(
-        absl::StrCat(signer_->self().worker, " has stopped, and so does not call ", peer));
-  }
+  if (!under_way_->Add(&context)) return Stopped(peer);
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   under_way_->Remove(&context);
   if (!status.ok()) return signer_->Heed(peer, statement, FromGrpc(status));
   return CheckProof(signer_->token(), peer, MethodName(name), statement, *response);
+}
+
+absl::Status PeerCalls::Stopped(const std::string& peer) const {
+  return absl::CancelledError(
+      absl::StrCat(signer_->self().worker, " has stopped, and so does not call ", peer));
 }
 
 absl::StatusOr<PeerCalls::Heard> PeerCalls::Ping(const std::string& peer, absl::Duration timeout) {

@@ -92,6 +92,7 @@ class PeerCalls {
   template <typename Method, typename Request, typename Response>
   absl::Status Attempt(const std::string& peer, const char* name, Method method,
                        const Request& request, absl::Duration timeout, Response* response);
+  absl::Status Stopped(const std::string& peer) const;
 
   PeerDirectory* const directory_;
   CallSigner* const signer_;

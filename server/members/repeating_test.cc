@@ -1,5 +1,7 @@
 #include "server/members/repeating.h"
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,7 +25,7 @@ class KeptAlarms final : public Alarms {
   const Clock& clock() const override { return clock_; }
 
   std::vector<Callback> callbacks;
-  int cancelled = 0;
+  std::atomic<int> cancelled{0};
   bool in_time = false;
   int64_t last_ns = 0;
 
@@ -52,6 +54,20 @@ TEST(RepeatingTest, WhatIsAboutToRunWhenItEndsDoesNothing) {
   std::move(alarms.callbacks.back())();
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(alarms.callbacks.size(), 1U);  // It has not set another alarm either.
+}
+
+TEST(RepeatingTest, ACallDuringWhichItEndsIsTheLast) {
+  KeptAlarms alarms;
+  std::atomic<bool> called{false};
+  auto repeating = std::make_unique<Repeating>(absl::Seconds(1), &alarms, [&] {
+    called = true;
+    while (alarms.cancelled == 0) std::this_thread::yield();
+  });
+  std::thread caller(std::move(alarms.callbacks.back()));
+  while (!called) std::this_thread::yield();
+  repeating.reset();
+  caller.join();
+  EXPECT_EQ(alarms.callbacks.size(), 1U);
 }
 
 TEST(RepeatingTest, TheNextCallMayComeSooner) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "rendezvous/selected.h"
 #include "rendezvous/selection.h"
 #include "server/regions/region_asks.h"
+#include "server/regions/region_grants.h"
 #include "server/security/allow_list.h"
 #include "server/weights/part_line.h"
 
@@ -55,6 +57,7 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
         prefix_(RegionEdge(name)),
         name_(name),
         readers_(std::move(readers)),
+        grant_(server->grants()->given.Open(memory.data(), memory.bytes())),
         memory_(std::move(memory)) {}
 
   void SetLine(const RegionOptions& options) {
@@ -77,13 +80,14 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
     ask.args = args;
     ask.done = std::move(done);
     const absl::string_view list = key.edge().substr(prefix_.size());
+    if (list == kGrantList && MayRead(ask.peer)) return EndAsk(std::move(ask), GrantText());
     absl::StatusOr<Reading> reading = Read(list);
     if (!MayRead(ask.peer)) reading = NoReader(ask.peer);
     if (!reading.ok()) return EndAsk(std::move(ask), reading.status());
-    if (reading->wanted.bytes <= kAtOnceBytes && *at_once_ < kMostAtOnceBytes) {
+    if (reading->wanted.answer_bytes() <= kAtOnceBytes && *at_once_ < kMostAtOnceBytes) {
       return EndAsk(std::move(ask), Counted(Copy(*reading)));
     }
-    ask.bytes = reading->wanted.bytes;
+    ask.bytes = reading->wanted.answer_bytes();
     ask.text = std::string(list);
     reading = absl::UnknownError("");  // What waits in line does not read.
     line_->Enter(std::move(ask));
@@ -91,6 +95,7 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
 
   // What reads the memory has a reference to it.
   void Close() {
+    if (grant_.ok()) (*grant_)->End();
     Tensor memory;  // It goes without the lock.
     {
       MutexLock lock(&mu_);
@@ -118,6 +123,13 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
                                                     server_->worker(), ", does not let ", peer,
                                                     " read it: name it in the region's readers"));
   }
+  absl::StatusOr<Tensor> GrantText() const {
+    if (!grant_.ok()) return grant_.status();
+    const std::string& text = (*grant_)->text();
+    auto tensor = Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(text.size())});
+    if (tensor.ok()) memcpy(tensor->mutable_data(), text.data(), text.size());
+    return tensor;
+  }
   absl::StatusOr<Reading> Read(absl::string_view list) const {
     Reading reading;
     {
@@ -133,7 +145,7 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
   absl::StatusOr<Tensor> Copy(const Reading& reading) {
     bytes_sent_.fetch_add(reading.wanted.bytes, std::memory_order_relaxed);
     return GatherChecked(reading.memory, Selection::Spans(reading.wanted.spans),
-                         reading.wanted.bytes, server_->allocator());
+                         reading.wanted.bytes, reading.wanted.granule, server_->allocator());
   }
   // An answer that is counted until it is freed.
   absl::StatusOr<Tensor> Counted(absl::StatusOr<Tensor> made) {
@@ -159,6 +171,7 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
   const std::string prefix_;
   const std::string name_;
   const ControlList readers_;
+  const absl::StatusOr<std::unique_ptr<GrantBook::Opening>> grant_;
   std::shared_ptr<PartLine> line_;
   std::atomic<uint64_t> bytes_sent_{0};
   // What small answers hold that were not given back; they may outlive this.

@@ -25,8 +25,9 @@ struct RegionOptions {
 
 // Memory that its owner has opened under a name: peers fetch selections of it (region_fetch.h), any
 // number of times, and nothing is sent. Each answer is a copy that this worker makes when it is
-// asked, so no peer ever reads the memory itself, and one that is slow holds a copy. What is
-// written there meanwhile may be torn. Thread-safe. The server outlives it.
+// asked, so one that is slow holds a copy. A process of this host and user may copy by itself,
+// under a grant (grant_book.h). What is written there meanwhile may be torn. Thread-safe. The
+// server outlives it.
 class Region {
  public:
   // kInvalidArgument: the name (region_asks.h), a reader's name; memory that is not the host's, or
@@ -40,13 +41,14 @@ class Region {
 
   // Answers nobody any more (kUnavailable). `closed` runs once, when no answer reads the memory;
   // perhaps in here, and at the latest after the copy of kMaxAskBytes that is being made. No peer
-  // can delay it.
+  // can delay it. What a peer copies by itself from now on does not count, and it asks.
   void Close(absl::AnyInvocable<void() &&> closed);
   // True: Close() was called and nothing reads the memory. Waits up to `timeout` for that.
   bool AwaitClosed(absl::Duration timeout);
 
   const std::string& name() const { return name_; }
-  uint64_t bytes_sent() const;  // That answers had.
+  // That answers had. What peers copy under grants does not count; who wants digests always asks.
+  uint64_t bytes_sent() const;
 
  private:
   class Answers;

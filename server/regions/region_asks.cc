@@ -7,12 +7,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "rendezvous/span_digests.h"
 
 namespace tryst {
 namespace {
 
 // Five bits of a number, the lowest first; the sixth says that there are more.
 constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+constexpr char kWantsDigests = '.';  // No digit.
 constexpr int kDigitBits = 5;
 constexpr size_t kMostDigits = 13;  // A number of 64 bits has so many.
 constexpr int kMostShift = 16;      // kMaxAskBytes is a multiple of 1 << it.
@@ -80,13 +82,18 @@ absl::string_view RegionNameOf(absl::string_view edge) {
   return edge.substr(0, edge.find('|'));
 }
 
-ListWriter::ListWriter(const Selection& selection, size_t most_text)
+ListWriter::ListWriter(const Selection& selection, uint64_t granule, size_t most_text)
     : selection_(selection),
+      granule_(granule),
       most_text_(std::min(most_text, kMaxListText)),
       shift_(std::min(CommonBits(selection), kMostShift)) {}
 
 std::string ListWriter::Next(uint64_t left, uint64_t* bytes) {
   std::string list;
+  if (granule_ > 0) {
+    list.push_back(kWantsDigests);
+    AppendNumber(granule_, &list);
+  }
   AppendNumber(static_cast<uint64_t>(shift_), &list);
   uint64_t most = std::min(left, kMaxAskBytes);
   uint64_t behind = 0;
@@ -103,8 +110,17 @@ std::string ListWriter::Next(uint64_t left, uint64_t* bytes) {
   return list;
 }
 
+uint64_t WantedSpans::answer_bytes() const {
+  return granule == 0 ? bytes : bytes + TrailerBytes(bytes, granule);
+}
+
 absl::StatusOr<WantedSpans> ParseList(absl::string_view list, uint64_t region_bytes) {
   WantedSpans wanted;
+  if (absl::ConsumePrefix(&list, absl::string_view(&kWantsDigests, 1)) &&
+      (!ConsumeNumber(&list, &wanted.granule) || wanted.granule < kMinGranule ||
+       wanted.granule > kMaxGranule)) {
+    return NoList("it wants digests of no size");
+  }
   uint64_t shift = 0;
   if (!ConsumeNumber(&list, &shift) || shift > kMostShift) return NoList("it begins wrongly");
   uint64_t behind = 0;  // In units, as all of these; they may wrap around, and are checked then.

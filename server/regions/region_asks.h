@@ -14,8 +14,10 @@
 namespace tryst {
 
 // How the key of an ask says what is wanted of a region: "|region|NAME|LIST". A list has as many
-// spans as fit into a key, and a longer selection is several asks.
+// spans as fit into a key, and a longer selection is several asks. One that begins with a '.' and a
+// number wants digests, too, of so many bytes each (rendezvous/span_digests.h).
 
+inline constexpr char kGrantList[] = "?";  // In place of a list: it asks for a grant.
 inline constexpr char kRegionPrefix[] = "|region|";
 inline constexpr size_t kMaxRegionName = 200;
 // The most that one ask may want, and the text of its list.
@@ -34,12 +36,14 @@ absl::string_view RegionNameOf(absl::string_view edge);
 class ListWriter {
  public:
   // The selection's list outlives this. `most_text`, from kMinListText on, bounds each text.
-  ListWriter(const Selection& selection, size_t most_text);
+  // `granule` 0: without digests.
+  ListWriter(const Selection& selection, uint64_t granule, size_t most_text);
   // The next list and the bytes that it wants: at most kMaxAskBytes, and `left`, which are left.
   std::string Next(uint64_t left, uint64_t* bytes);
 
  private:
   const Selection selection_;
+  const uint64_t granule_;
   const size_t most_text_;
   const int shift_;  // All offsets and sizes are multiples of 1 << shift_.
   SelectionPlace place_;
@@ -48,6 +52,8 @@ class ListWriter {
 struct WantedSpans {
   std::vector<ByteSpan> spans;
   uint64_t bytes = 0;
+  uint64_t granule = 0;  // Each digest is of so many bytes. 0: it wants none.
+  uint64_t answer_bytes() const;
 };
 // kInvalidArgument: it is no list, wants more than kMaxAskBytes, or what is not in a region of
 // `region_bytes`.

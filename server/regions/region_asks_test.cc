@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/span_digests.h"
 
 namespace tryst {
 namespace {
 
 // All spans of `selection`, after they went through lists; joined where they touch.
 std::vector<ByteSpan> ThroughLists(const Selection& selection, uint64_t bytes, size_t most_text,
-                                   size_t* lists) {
-  ListWriter writer(selection, most_text);
+                                   size_t* lists, uint64_t granule = 0) {
+  ListWriter writer(selection, granule, most_text);
   std::vector<ByteSpan> all;
   while (bytes > 0) {
     uint64_t wanted = 0;
@@ -27,6 +28,7 @@ std::vector<ByteSpan> ThroughLists(const Selection& selection, uint64_t bytes, s
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     if (!parsed.ok() || wanted == 0) return all;
     EXPECT_EQ(parsed->bytes, wanted);
+    EXPECT_EQ(parsed->granule, granule);
     for (const ByteSpan& span : parsed->spans) {
       if (!all.empty() && all.back().offset + all.back().bytes == span.offset) {
         all.back().bytes += span.bytes;
@@ -61,7 +63,8 @@ TEST(RegionAsksTest, ListsSayWhatTheSelectionSays) {
     }
     size_t lists = 0;
     const auto got = ThroughLists(Selection::Spans(spans), bytes,
-                                  kMinListText + random() % (kMaxListText - kMinListText), &lists);
+                                  kMinListText + random() % (kMaxListText - kMinListText), &lists,
+                                  seed % 2 == 0 ? 0 : kMinGranule + random() % kMaxGranule / 2);
     ASSERT_EQ(got.size(), joined.size());
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(got[i].offset, joined[i].offset);
@@ -105,7 +108,12 @@ TEST(RegionAsksTest, AHostileListIsRefused) {
   IsNoList("AA_______________");
   IsNoList("A_____________BB");             // More than 64 bits.
   IsNoList("AAggggggggggggP", UINT64_MAX);  // Much at once.
-  std::string much = "Q";                   // Units of 64 KiB: 65 of them.
+  EXPECT_EQ(ParseList(".gCAAB", 1 << 20)->granule, kMinGranule);
+  IsNoList(".");
+  IsNoList(".AAAB");
+  IsNoList("._BAAB");      // A granule of 63 bytes,
+  IsNoList(".hgggBAAB");   // and of one more than there may be.
+  std::string much = "Q";  // Units of 64 KiB: 65 of them.
   for (int i = 0; i < 65; ++i) much += i == 0 ? "AB" : "BB";
   IsNoList(much);
 }

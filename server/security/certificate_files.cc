@@ -146,6 +146,7 @@ bool CertificateFiles::Publish(const CertificateTexts& texts) {
     }
   }
   last_ = all;
+  published_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 

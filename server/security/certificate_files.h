@@ -2,6 +2,8 @@
 #define TRYST_SERVER_SECURITY_CERTIFICATE_FILES_H_
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -42,6 +44,8 @@ class CertificateFiles {
   bool watches_copies() const { return thread_.joinable(); }
   // Has the watching thread read the files now.
   void ReadSoon();
+  // How many sets it has published. Thread-safe.
+  uint64_t published() const { return published_.load(std::memory_order_relaxed); }
 
  private:
   void Run();
@@ -53,6 +57,7 @@ class CertificateFiles {
   CertificatePaths watched_;
   std::array<OwnedFd, 3> copies_;  // Certificate, key, authorities.
 
+  std::atomic<uint64_t> published_{0};
   Mutex mu_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;

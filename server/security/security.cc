@@ -67,6 +67,7 @@ class Security::Files {
             checked_.watched().key, checked_.watched().certificate, checked_.watched().ca,
             SecondsBetweenReads(checked_, options.reload_period))) {}
   void ReadSoon() { checked_.ReadSoon(); }
+  uint64_t published() const { return checked_.published(); }
   const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
 
  private:
@@ -122,6 +123,8 @@ void Security::Reload() {
   if (files_ != nullptr) files_->ReadSoon();
 }
 
+uint64_t Security::certificates_read() const { return files_ == nullptr ? 0 : files_->published(); }
+
 std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
   if (files_ == nullptr) return grpc::InsecureServerCredentials();
   grpc::experimental::TlsServerCredentialsOptions tls(files_->provider());
@@ -158,8 +161,10 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   }
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time limit of a connect.
-  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  const auto longest = static_cast<int>(absl::ToInt64Milliseconds(options_.longest_pause));
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, longest);
+  // Also the time limit of a connect.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::min(1000, longest));
   const Keepalive keepalive = KeepaliveFor(options_.patience);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
               static_cast<int>(absl::ToInt64Milliseconds(keepalive.ask_after)));

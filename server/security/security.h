@@ -34,6 +34,8 @@ struct SecurityOptions {
   bool insecure_anywhere = false;
   // How long a connection without calls stays open. At least a second.
   absl::Duration idle = absl::Seconds(10);
+  // The longest pause between two attempts to reach a peer that is down.
+  absl::Duration longest_pause = absl::Seconds(2);
   // How long a peer may be silent while calls to it wait.
   absl::Duration patience = absl::Minutes(1);
 };
@@ -60,6 +62,9 @@ class Security {
 
   // Looks now for new certificates, on a thread of its own.
   void Reload();
+  // Grows with each set of certificates that is read, where this object reads them: not where the
+  // kernel refuses copies in memory. gRPC uses it for new connections within a second.
+  uint64_t certificates_read() const;
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
   // A channel to `worker` at `address`, where the peer must prove that it is `worker`. It connects
   // on the first call.

@@ -2,27 +2,33 @@
 #include "server/security/security.h"
 
 #include <grpcpp/create_channel.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "base/failing_call.h"
 #include "channel/bootstrap.h"
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/security/certificate_files.h"
-#include "server/security/test_certificates.h"
 #include "server/server.h"
+#include "server/server_parts.h"
+#include "tests/doubles/server/test_certificates.h"
 
 namespace tryst {
 namespace {
@@ -161,6 +167,49 @@ TEST(Tls, CertificatesAreReloadedWithoutARestart) {
   EXPECT_TRUE(fetched.ok()) << fetched;
 }
 
+// Else a worker goes on under certificates that are over.
+TEST(Tls, ConnectionsAreMadeAnewWithNewCertificates) {
+  TestAuthority authority;
+  for (const char* nic : {"soft", "grpc"}) {
+    SCOPED_TRACE(nic);
+    ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "ps");
+    config.shm = "off";
+    config.nic = nic;
+    auto ps = Start(config);
+    config = TlsConfig("worker", authority, "tryst://lab/job:worker", "worker");
+    config.shm = "off";
+    config.nic = nic;
+    config.join = absl::StrCat(kPs, "@", ps->address());
+    auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    parts->security.idle = absl::Seconds(1);  // How often it looks.
+    auto worker = MakeServer(*std::move(parts));
+    ASSERT_TRUE(worker->Start().ok());
+    int64_t step = 0;
+    const auto fetch = [&] {
+      const TensorKey key = *TensorKey::Parse(absl::StrFormat(
+          "%s/device:CPU:0;%016x;%s/device:CPU:0;k;0:0", kPs, ps->incarnation(), worker->worker()));
+      auto sends = *ps->steps()->StartStep(++step);
+      (void)sends->Send(key, {}, *Tensor::Allocate(DType::kFloat, TensorShape({2})), false);
+      const auto got = (*worker->steps()->StartStep(step))->Recv(key, {}, absl::Seconds(20));
+      EXPECT_TRUE(got.ok()) << got.status() << worker->Explain("");
+      for (Server* server : {ps.get(), worker.get()}) server->steps()->CleanupStep(step);
+    };
+    const auto links = [&] { return worker->Stats().at("rdma_epochs"); };
+    fetch();
+    const int64_t before = links();
+    authority.Write(Folder("worker"), "tryst://lab/job:worker");
+    worker->Reload();
+    for (int i = 0; i < 2000 && links() == before; ++i) {
+      fetch();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_EQ(links(), before + 1);
+    for (int i = 0; i < 20; ++i) fetch();
+    EXPECT_EQ(links(), before + 1) << "once is enough";
+  }
+}
+
 TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   const TestAuthority authority;
   const std::string uri = absl::StrCat("tryst://lab", kPs);
@@ -247,6 +296,31 @@ TEST(Tls, FilesThatWereReplacedAreReadWhenThatIsAsked) {
   EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
 }
 
+// A new authority is added before the first certificate of it comes, and the former one is taken
+// out when the last of its own has gone.
+TEST(Tls, AuthoritiesThatChangeAloneAreRead) {
+  const TestAuthority authority;
+  const TestAuthority next;
+  const std::string folder = Folder("authorities");
+  authority.Write(folder, "tryst://lab");
+  next.Write(Folder("next_authority"), "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  CertificateFiles files(paths, absl::Hours(1));
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string before = text(files.watched().ca);
+  EXPECT_EQ(before, text(paths.ca));
+  std::ofstream(paths.ca, std::ios::app) << text(Folder("next_authority") + "/ca.pem");
+  ASSERT_NE(text(paths.ca), before);
+  files.ReadSoon();
+  for (int i = 0; i < 2000 && text(files.watched().ca) == before; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(text(files.watched().ca), text(paths.ca));
+}
+
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
   const TestAuthority authority;
   ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "garbled");
@@ -261,6 +335,25 @@ TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
   absl::SleepFor(absl::Seconds(4));  // gRPC looks every second at what our thread has read.
   const absl::Status fetched = FetchFrom(ps.get(), worker, 1);
   EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST(Tls, FilesThatWereReplacedAreReadThoughNobodyAsks) {
+  const TestAuthority authority;
+  const std::string folder = Folder("renewed");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificateFiles files(paths, absl::Milliseconds(20));
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string before = text(files.watched().certificate);
+  authority.Write(folder, "tryst://lab");
+  ASSERT_NE(text(paths.certificate), before);
+  for (int i = 0; i < 2000 && text(files.watched().certificate) == before; ++i) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
 }
 
 TEST(Token, LetsInWhoKnowsIt) {
@@ -340,6 +433,38 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   other.set_parameters(std::string(5 << 20, 'x'));
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(ps->calls()->Ping(kPs, absl::Seconds(5)).ok());  // The server still answers.
+}
+
+// gRPC's own pauses would grow to two minutes.
+TEST(Security, APeerThatIsDownIsLookedForAgainSoon) {
+  const int down = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  ASSERT_EQ(bind(down, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(listen(down, 64), 0);
+  ASSERT_EQ(getsockname(down, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  std::atomic<int> attempts{0};
+  std::thread hangs_up([&] {
+    for (int fd = 0; (fd = accept4(down, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++attempts) {
+      close(fd);
+    }
+  });
+  SecurityOptions options;
+  options.insecure = true;
+  options.longest_pause = absl::Milliseconds(100);
+  const Security security(options, "lab");
+  const auto channel = security.Connect(kPs, absl::StrCat("127.0.0.1:", ntohs(at.sin_port)));
+  for (const absl::Time until = absl::Now() + absl::Seconds(12);
+       attempts < 12 && absl::Now() < until;) {
+    (void)channel->GetState(/*try_to_connect=*/true);
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  shutdown(down, SHUT_RDWR);
+  hangs_up.join();
+  close(down);
+  EXPECT_GE(attempts, 12) << "where pauses grow that many take 29 s";
 }
 
 TEST(UriNames, MatchesWholeNamesOnly) {

@@ -246,13 +246,8 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
                         "caller is %s, incarnation %016x",
                         hello->worker, hello->incarnation, caller.worker, caller.incarnation));
   }
-  if (hello->protocol_oldest > kProtocolNewest || hello->protocol_newest < kProtocolOldest ||
-      hello->protocol_oldest > hello->protocol_newest) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        hello->worker, " speaks protocol ", hello->protocol_oldest, " to ", hello->protocol_newest,
-        " and ", parts_.self.worker, " ", kProtocolOldest, " to ", kProtocolNewest,
-        ": run the same release on both, or two that follow each other"));
-  }
+  const absl::Status spoken = CheckProtocol(*hello, parts_.self.worker);
+  if (absl::IsFailedPrecondition(spoken)) return spoken;
   if (parts_.hellos == nullptr) {
     return absl::UnimplementedError(
         absl::StrCat(parts_.self.worker, " runs protocol grpc: it has no data plane to open"));

@@ -139,6 +139,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     absl::StrAppend(&out, "\n");
   }
   if (!trouble.empty()) absl::StrAppend(&out, "TROUBLE: ", Printable(trouble), "\n");
+  if (parts_.grants != nullptr) out += parts_.grants->Explain(peer);
   if (parts_.explain_devices) out += parts_.explain_devices();
   for (const MemberChange& change : parts_.members->Changes()) {
     const bool wanted = change.worker == peer && absl::StartsWith(change.what, "restarted");
@@ -258,6 +259,9 @@ Counters Insight::AllCounters() const {
     add("connections_held_back", static_cast<int64_t>(door.held_back), false);
     add("connections_refused", static_cast<int64_t>(door.refused), false);
     add("connections_listener_rests", static_cast<int64_t>(door.listener_rests), false);
+  }
+  if (parts_.grants != nullptr) {
+    add("region_bytes_copied", static_cast<int64_t>(parts_.grants->bytes()), false);
   }
   add("encrypt_off", parts_.encrypt_off ? 1 : 0, true);
   add("member_restarts", parts_.members->restarts(), false);

@@ -15,6 +15,7 @@
 #include "rendezvous/step_registry.h"
 #include "server/listener/connection_table.h"
 #include "server/members/membership.h"
+#include "server/regions/grant_table.h"
 #include "server/status/weight_views.h"
 
 namespace tryst {
@@ -35,6 +36,7 @@ class Insight {
     ChannelPools* pools = nullptr;
     Membership* members = nullptr;
     const WeightViews* weights = nullptr;
+    const GrantTable* grants = nullptr;
     std::vector<const Trace*> traces;
     // Where the list of members comes from, and how old it is: JSON, or a line of text. May be
     // empty.

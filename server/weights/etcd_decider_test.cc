@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "server/etcd/pretended_etcd.h"
+#include "tests/doubles/server/pretended_etcd.h"
 #include "weights/leader.h"
 
 namespace tryst {

@@ -14,15 +14,12 @@ namespace {
 constexpr size_t kMostQuestionsOut = 8;
 constexpr absl::Duration kListens = absl::Seconds(30);  // Then it listens anew.
 
-absl::string_view AnswerText(const Tensor& answer) {
-  return {answer.data_as<char>(), answer.bytes()};
-}
-
 }  // namespace
 
 // What callbacks of the server's share with the link, which may be gone when they run.
 class LeaderLink::Shared {
  public:
+  explicit Shared(size_t leaders) : leaders_(leaders) {}
   void Close() {
     MutexLock lock(&mu_);
     closing_ = true;
@@ -45,16 +42,38 @@ class LeaderLink::Shared {
     ++out_;
     return true;
   }
-  void EndQuestion(absl::StatusOr<Tensor> bytes) {
-    absl::StatusOr<Answer> answer =
-        bytes.ok() ? DecodeAnswer(AnswerText(*bytes)) : absl::StatusOr<Answer>(bytes.status());
+  void EndQuestion(size_t leader, absl::StatusOr<Tensor> bytes) {
     {
       MutexLock lock(&mu_);
       --out_;
+    }
+    HearOf(leader,
+           bytes.ok() ? DecodeAnswer(TextOf(*bytes)) : absl::StatusOr<Answer>(bytes.status()));
+  }
+  // That one of those that may lead has answered so.
+  void HearOf(size_t leader, absl::StatusOr<Answer> answer) {
+    {
+      MutexLock lock(&mu_);
       // A question that another one overtook is refused; the leader is there.
       if (!absl::IsFailedPrecondition(answer.status())) trouble_ = answer.status();
+      if (answer.ok()) {
+        failed_ = 0;
+      } else if (leader == leader_ && !trouble_.ok() && failed_++ > 0) {
+        // It is not just one answer that was lost. All are tried at once, and then again when it is
+        // time to ask.
+        leader_ = (leader_ + 1) % leaders_;
+        if (failed_ % leaders_ != 0) {
+          heard_.ask_soon = true;
+          woken_ = true;
+          changed_.NotifyAll();
+        }
+      }
     }
     if (answer.ok()) Hear(*std::move(answer));
+  }
+  size_t leader() {
+    MutexLock lock(&mu_);
+    return leader_;
   }
   bool BeginListening() {
     MutexLock lock(&mu_);
@@ -64,7 +83,7 @@ class LeaderLink::Shared {
   void EndListening(absl::StatusOr<Tensor> bytes) {
     const bool told = bytes.ok() && bytes->bytes() > 0;
     absl::StatusOr<Answer> answer =
-        told ? DecodeAnswer(AnswerText(*bytes)) : absl::StatusOr<Answer>(absl::UnknownError(""));
+        told ? DecodeAnswer(TextOf(*bytes)) : absl::StatusOr<Answer>(absl::UnknownError(""));
     MutexLock lock(&mu_);
     listens_ = false;
     if (!bytes.ok() || (told && !answer.ok())) return;  // The next turn tries again.
@@ -98,14 +117,21 @@ class LeaderLink::Shared {
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   bool listens_ ABSL_GUARDED_BY(mu_) = false;
-  size_t out_ ABSL_GUARDED_BY(mu_) = 0;  // Questions without an answer.
-  Heard heard_ ABSL_GUARDED_BY(mu_);     // Few: the questions that are out, and one news.
+  const size_t leaders_;
+  size_t leader_ ABSL_GUARDED_BY(mu_) = 0;  // Who is asked.
+  size_t failed_ ABSL_GUARDED_BY(mu_) = 0;  // How often one after the other did not answer.
+  size_t out_ ABSL_GUARDED_BY(mu_) = 0;     // Questions without an answer.
+  Heard heard_ ABSL_GUARDED_BY(mu_);        // Few: the questions that are out, and one news.
   absl::Status trouble_ ABSL_GUARDED_BY(mu_);
 };
 
+std::vector<std::string> LeaderLink::LeadersOf(const std::vector<std::string>& owners) {
+  return {owners.begin(), owners.begin() + std::min(owners.size(), kMostLeaders)};
+}
+
 LeaderLink::LeaderLink(Parts parts)
     : parts_(std::move(parts)),
-      shared_(std::make_shared<Shared>()),
+      shared_(std::make_shared<Shared>(parts_.leaders.size())),
       calls_(parts_.server, parts_.set),
       thread_([this] { Run(); }) {}
 
@@ -115,6 +141,7 @@ void LeaderLink::Stop() {
   shared_->Close();
   cancellation_.StartCancel();
   if (thread_.joinable()) thread_.join();
+  listening_.reset();
 }
 
 void LeaderLink::Wake() { shared_->Wake(); }
@@ -133,41 +160,45 @@ void LeaderLink::Run() {
     questions.clear();
     int64_t next_ns = parts_.turn(heard, &questions);
     for (const Question& question : questions) Send(question);
-    if (parts_.own != nullptr) {
-      next_ns = std::min(next_ns, parts_.own->Advance());
-    } else {
-      Listen();
-    }
+    if (parts_.own != nullptr) next_ns = std::min(next_ns, parts_.own->Advance());
+    Listen();
     shared_->AwaitTurn(next_ns);
   }
 }
 
+bool LeaderLink::IsOwn(size_t leader) const {
+  return parts_.own != nullptr && parts_.leaders[leader] == parts_.server->worker();
+}
+
 void LeaderLink::Send(const Question& question) {
-  if (parts_.own != nullptr) {
-    absl::StatusOr<Answer> answer = parts_.own->OnQuestion(question);
-    if (answer.ok()) shared_->Hear(*std::move(answer));
-    return;
-  }
+  const size_t leader = shared_->leader();
+  if (IsOwn(leader)) return shared_->HearOf(leader, parts_.own->OnQuestion(question));
   if (!shared_->BeginQuestion()) return;
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kQuestion;
   ask.question = EncodeQuestion(question);
-  calls_.Start(
-      {parts_.leader, std::move(ask)},
-      Patience(absl::Nanoseconds(parts_.patience_ns), &cancellation_),
-      [shared = shared_](absl::StatusOr<Tensor> bytes) { shared->EndQuestion(std::move(bytes)); });
+  WeightCalls::Call call{parts_.leaders[leader], std::move(ask)};
+  if (parts_.leaders.size() > 1) call.reach = absl::Nanoseconds(parts_.patience_ns) / 3;
+  calls_.Start(call, Patience(absl::Nanoseconds(parts_.patience_ns), &cancellation_),
+               [shared = shared_, leader](absl::StatusOr<Tensor> bytes) {
+                 shared->EndQuestion(leader, std::move(bytes));
+               });
 }
 
 // Keeps one ask out by which the leader tells what nobody asked.
 void LeaderLink::Listen() {
-  if (!shared_->BeginListening()) return;
+  const size_t leader = shared_->leader();
+  if (leader != listened_to_) listening_.reset();  // What it asked of the other one ends.
+  listened_to_ = leader;
+  if (IsOwn(leader) || !shared_->BeginListening()) return;
   // Who cannot be asked a question is not listened to: to find that out waits.
   if (!shared_->trouble().ok()) return shared_->EndListening(absl::UnavailableError(""));
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kNews;
   ask.incarnation = parts_.incarnation;
+  listening_ = std::make_unique<Cancellation>();
   calls_.Start(
-      {parts_.leader, std::move(ask)}, Patience(kListens, &cancellation_),
+      {parts_.leaders[leader], std::move(ask)}, Patience(kListens, listening_.get()),
       [shared = shared_](absl::StatusOr<Tensor> bytes) { shared->EndListening(std::move(bytes)); });
 }
 

@@ -19,9 +19,13 @@ namespace tryst {
 
 // Turns the protocol of one owner or member on a thread of its own: carries its questions to the
 // set's leader, brings the answers, and calls back when it is time to. What is lost on the way is
-// not asked for again; the next question makes it good.
+// not asked for again; the next question makes it good. Whoever does not lead, or does not answer,
+// is left for the next one that may lead.
 class LeaderLink {
  public:
+  // So many of the owners may lead, the first ones, where the log outlives them.
+  static constexpr size_t kMostLeaders = 3;
+  static std::vector<std::string> LeadersOf(const std::vector<std::string>& owners);
   struct Heard {
     std::vector<Answer> answers;
     bool ask_soon = false;  // The leader had something to tell, and nobody listened.
@@ -29,11 +33,12 @@ class LeaderLink {
   // Called on the link's thread alone. Returns when to be called again, by BootClock.
   using TurnFn = std::function<int64_t(const Heard& heard, std::vector<Question>* questions)>;
   struct Parts {
-    Server* server;                // It outlives the link.
-    std::string set, leader;       // The leader's worker.
-    uint64_t incarnation;          // The owner has it, or the member.
-    std::shared_ptr<Leading> own;  // The leader is in this process, and turned here; or null.
-    int64_t patience_ns;           // How long an answer is waited for.
+    Server* server;  // It outlives the link.
+    std::string set;
+    std::vector<std::string> leaders;  // Workers that may lead.
+    uint64_t incarnation;              // The owner has it, or the member.
+    std::shared_ptr<Leading> own;      // This worker may lead, and is turned here; or null.
+    int64_t patience_ns;               // How long an answer is waited for.
     TurnFn turn;
   };
   explicit LeaderLink(Parts parts);
@@ -50,10 +55,13 @@ class LeaderLink {
   void Run();
   void Send(const Question& question);
   void Listen();
+  bool IsOwn(size_t leader) const;
 
   const Parts parts_;
   const std::shared_ptr<Shared> shared_;
   Cancellation cancellation_;
+  std::unique_ptr<Cancellation> listening_;  // On the link's thread alone,
+  size_t listened_to_ = 0;                   // as is whom it listens to.
   WeightCalls calls_;
   std::thread thread_;  // The last one: it uses the others.
 };

@@ -3,6 +3,13 @@
 #include <utility>
 
 namespace tryst {
+namespace {
+
+absl::Status NoLease() {
+  return absl::UnavailableError("this owner of weights has no lease to lead by at this moment");
+}
+
+}  // namespace
 
 Leading::Leading(Parts parts)
     : parts_(std::move(parts)),
@@ -98,21 +105,30 @@ int64_t Leading::Advance() {
   return next_ns;
 }
 
-absl::StatusOr<Answer> Leading::OnQuestion(const Question& question) {
+absl::StatusOr<Answer> Leading::OnQuestion(const Question& question, absl::string_view worker) {
   std::optional<Answer> reply;
   std::vector<Answer> news;
+  bool leads = false;
   {
     MutexLock lock(&mu_);
-    leader_.OnQuestion(question, clock_.NowNs());
+    leader_.OnQuestion(question, clock_.NowNs(), worker);
+    leads = leader_.leads(clock_.NowNs());
     reply.swap(reply_);
     Settle();
     news.swap(news_);
   }
   if (!news.empty()) parts_.tell(std::move(news));
   if (reply.has_value()) return *std::move(reply);
+  if (!leads) return NoLease();
   return absl::FailedPreconditionError(
-      "the leader of the set of weights cannot answer: it has no lease at this moment, or has "
-      "heard a later question of the same worker");
+      "the leader of the set of weights has heard a later question of the same worker");
+}
+
+absl::StatusOr<std::vector<Holder>> Leading::HoldersOf(const WeightVersion& version,
+                                                       uint64_t asker) const {
+  MutexLock lock(&mu_);
+  if (!leader_.leads(clock_.NowNs())) return NoLease();
+  return leader_.HoldersOf(version, asker, clock_.NowNs());
 }
 
 std::string Leading::Explain() const {
@@ -122,6 +138,7 @@ std::string Leading::Explain() const {
 
 std::optional<uint32_t> Leading::LostOwner() const {
   MutexLock lock(&mu_);
+  if (!leader_.leads(clock_.NowNs())) return std::nullopt;  // It hears nobody.
   return leader_.LostOwner(clock_.NowNs());
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/status/weight_views.h"
@@ -19,8 +20,8 @@
 
 namespace tryst {
 
-// The leader of a set, at the first owner's worker. It keeps the set's log in its memory, or has
-// another Decider keep it. Thread-safe.
+// The leader of a set, at the first owner's worker, which keeps the set's log in its memory; or one
+// of those that another Decider lets lead in turn. Thread-safe.
 class Leading final : private Decider {
  public:
   using TellFn = std::function<void(std::vector<Answer>)>;
@@ -43,9 +44,11 @@ class Leading final : private Decider {
 
   // Returns when to be called again, by BootClock.
   int64_t Advance();
-  // kFailedPrecondition: it does not lead at this moment, or has heard a later question of whoever
-  // asks.
-  absl::StatusOr<Answer> OnQuestion(const Question& question);
+  // kUnavailable: it does not lead at this moment. kFailedPrecondition: it has heard a later
+  // question of whoever asks.
+  absl::StatusOr<Answer> OnQuestion(const Question& question, absl::string_view worker = {});
+  // As the leader's. kUnavailable: it does not lead at this moment.
+  absl::StatusOr<std::vector<Holder>> HoldersOf(const WeightVersion& version, uint64_t asker) const;
   std::string Explain() const;
   std::optional<uint32_t> LostOwner() const;  // Its rank.
   void View(WeightView* view) const;          // Its members, and whom it waits for.

@@ -19,7 +19,9 @@ int64_t DeadlineNs(const Patience& patience) {
 
 OwnerGroup::OwnerGroup(Parts parts)
     : parts_(std::move(parts)), incarnation_(absl::Uniform<uint64_t>(absl::BitGen()) | 1) {
-  if (parts_.rank == 0) {
+  const bool may_lead =
+      parts_.rank < (parts_.make_decider == nullptr ? 1 : LeaderLink::kMostLeaders);
+  if (may_lead) {
     Leading::Parts leading;
     leading.leads = parts_.leads;
     leading.life = incarnation_;
@@ -32,7 +34,8 @@ OwnerGroup::OwnerGroup(Parts parts)
   LeaderLink::Parts link;
   link.server = parts_.server;
   link.set = parts_.set;
-  link.leader = parts_.owners[0];
+  link.leaders = LeaderLink::LeadersOf(parts_.owners);
+  if (parts_.make_decider == nullptr) link.leaders.resize(1);
   link.incarnation = incarnation_;
   link.own = leading_;
   link.patience_ns = parts_.leads.times.permit_ns;
@@ -86,7 +89,13 @@ int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* 
     active = group_->state().active.version.number;
     questions->swap(questions_);
     questions_.clear();
-    sealed.swap(sealed_);
+    // Also what was decided after the caller of Seal() had stopped waiting.
+    if (std::exchange(told_length_, group_->state().length) != group_->state().length) {
+      sealed.push_back(group_->state().active.version);
+      for (const LogEntry& entry : group_->state().open) sealed.push_back(entry.version);
+    }
+    sealed.insert(sealed.end(), sealed_.begin(), sealed_.end());
+    sealed_.clear();
     telling_ = !sealed.empty();
   }
   parts_.on_active(active);
@@ -158,10 +167,20 @@ absl::Status OwnerGroup::Activate(uint64_t number, ActivateMode mode, const Pati
   return decision->status;
 }
 
-absl::StatusOr<Answer> OwnerGroup::OnQuestion(const Question& question) {
-  if (leading_ != nullptr) return leading_->OnQuestion(question);
-  return absl::FailedPreconditionError(absl::StrCat(
-      "owner ", parts_.rank, " does not lead the set of weights, owner 0 does: ask that one"));
+absl::Status OwnerGroup::NoLeader() const {
+  return absl::UnavailableError(
+      absl::StrCat("owner ", parts_.rank, " does not lead the set of weights: ask owner 0"));
+}
+
+absl::StatusOr<Answer> OwnerGroup::OnQuestion(const Question& question, absl::string_view worker) {
+  if (leading_ != nullptr) return leading_->OnQuestion(question, worker);
+  return NoLeader();
+}
+
+absl::StatusOr<std::vector<Holder>> OwnerGroup::HoldersOf(const WeightVersion& version,
+                                                          uint64_t asker) const {
+  if (leading_ != nullptr) return leading_->HoldersOf(version, asker);
+  return NoLeader();
 }
 
 std::string OwnerGroup::Explain() const {
@@ -182,7 +201,9 @@ std::string OwnerGroup::Explain() const {
   return note.empty() ? text : absl::StrCat(text, "; ", note);
 }
 
-std::optional<uint32_t> OwnerGroup::LostOwner() const { return leading_->LostOwner(); }
+std::optional<uint32_t> OwnerGroup::LostOwner() const {
+  return leading_ == nullptr ? std::nullopt : leading_->LostOwner();
+}
 
 uint64_t OwnerGroup::term() const {
   MutexLock lock(&mu_);
@@ -195,8 +216,9 @@ size_t OwnerGroup::members() const {
 }
 
 std::string OwnerGroup::Note() const {
-  if (leading_ != nullptr) return leading_->Explain();
-  return link_->Note();
+  const std::string note = link_->Note();
+  if (leading_ == nullptr) return note;
+  return absl::StrCat(leading_->Explain(), note.empty() ? "" : "; ", note);
 }
 
 void OwnerGroup::View(WeightView* view) const {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "server/server.h"
 #include "server/status/weight_views.h"
@@ -30,14 +31,14 @@ class OwnerGroup {
     std::string set;
     std::vector<std::string> owners;  // Workers' names, by rank.
     uint32_t rank;
-    WeightLeader::Options leads;          // The first owner leads by it, and each takes its times.
-    Covers* covers;                       // Asked under locks of this object's.
-    Leading::MakeDeciderFn make_decider;  // Null: the first owner has the log in memory.
+    WeightLeader::Options leads;  // Who leads does by it, and each takes its times.
+    Covers* covers;               // Asked under locks of this object's.
+    // Those that may lead have one each. Null: the first owner has the log in memory, and leads.
+    Leading::MakeDeciderFn make_decider;
     // Called on a thread of this object's, without a lock.
     std::function<void(const WeightVersion&)> on_sealed;
     std::function<void(uint64_t)> on_active;
-    // Brings the others what the leader, which the first owner has, is to tell. Called on any
-    // thread.
+    // Brings the others what the leader is to tell, where this owner leads. Called on any thread.
     std::function<void(std::vector<Answer>)> tell;
   };
   explicit OwnerGroup(Parts parts);
@@ -49,10 +50,12 @@ class OwnerGroup {
   // READY; until the log says what becomes of the version, and on_sealed() has returned.
   absl::Status Seal(uint64_t number, const WeightRoot& digest, const Patience& patience);
   absl::Status Activate(uint64_t number, ActivateMode mode, const Patience& patience);
-  // Others ask it. kFailedPrecondition: this is not the first owner, or it does not lead now.
-  absl::StatusOr<Answer> OnQuestion(const Question& question);
-  bool leads() const { return leading_ != nullptr; }
-  std::optional<uint32_t> LostOwner() const;  // Its rank. REQUIRES: leads().
+  // Others ask it. kUnavailable: this owner does not lead now.
+  absl::StatusOr<Answer> OnQuestion(const Question& question, absl::string_view worker);
+  // Members that have parts of the version for others. kUnavailable: this owner does not lead
+  // now.
+  absl::StatusOr<std::vector<Holder>> HoldersOf(const WeightVersion& version, uint64_t asker) const;
+  std::optional<uint32_t> LostOwner() const;  // Its rank, if this owner leads.
   uint64_t term() const;  // The log is in it; 0: in none, or nothing is declared.
   std::string Explain() const;
   size_t members() const;
@@ -64,6 +67,7 @@ class OwnerGroup {
     bool ended = false;
     absl::Status status;
   };
+  absl::Status NoLeader() const;
   int64_t Turn(const LeaderLink::Heard& heard, std::vector<Question>* questions);
   void Tell(std::vector<Answer> news);
   std::string Note() const;  // What it leads, or what is wrong; may be empty.
@@ -76,7 +80,8 @@ class OwnerGroup {
   CondVar decided_;
   std::unique_ptr<GroupOwner> group_ ABSL_GUARDED_BY(mu_);  // Null: nothing is declared.
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);    // To be sent.
+  std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);  // To be sent.
+  uint64_t told_length_ ABSL_GUARDED_BY(mu_) = 0;  // on_sealed() has heard so much of the log.
   std::vector<WeightVersion> sealed_ ABSL_GUARDED_BY(mu_);  // on_sealed() is yet to hear of them,
   bool telling_ ABSL_GUARDED_BY(mu_) = false;               // or hears it now.
   std::unique_ptr<LeaderLink> link_;  // The last one: its thread uses the others.

@@ -73,8 +73,13 @@ WeightCalls::WeightCalls(Server* server, std::string set)
     : server_(server), set_(std::move(set)), known_(std::make_shared<Known>()) {}
 
 absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& patience) {
+  const Patience reach(std::min(call.reach, patience.left()), patience.cancellation);
   const auto incarnation = call.incarnation != 0 ? absl::StatusOr<uint64_t>(call.incarnation)
-                                                 : known_->Find(server_, call.owner, patience);
+                                                 : known_->Find(server_, call.owner, reach);
+  if (!incarnation.ok() && absl::IsDeadlineExceeded(incarnation.status()) &&
+      patience.left() > absl::ZeroDuration()) {
+    return absl::UnavailableError(incarnation.status().message());
+  }
   if (!incarnation.ok()) return incarnation.status();
   return TensorKey::Parse(absl::StrFormat(
       "%s%s;%016x;%s%s;%s;0:%d", call.owner, kDevice, *incarnation, server_->worker(), kDevice,

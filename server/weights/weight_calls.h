@@ -10,6 +10,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
@@ -18,6 +20,11 @@
 #include "weights/asks.h"
 
 namespace tryst {
+
+// The bytes of an answer.
+inline absl::string_view TextOf(const Tensor& answer) {
+  return {answer.data_as<char>(), answer.bytes()};
+}
 
 // Asks owners of a set, and members for what they hold, over whatever path leads to them.
 // Thread-safe. The server outlives it.
@@ -29,6 +36,8 @@ class WeightCalls {
     std::string owner;  // A worker's name, not this one's.
     WeightAsk ask;
     uint64_t incarnation = 0;  // The worker's, if it is known.
+    // kUnavailable after so long, where nobody can be reached who knows it.
+    absl::Duration reach = absl::InfiniteDuration();
   };
   // An answer is bytes (kUint8), or EncodeReferral() (kInt8), perhaps a view of the owner's memory
   // that is only to be read. kDeadlineExceeded, kCancelled: the patience is over. kUnavailable: the

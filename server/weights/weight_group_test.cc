@@ -8,15 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "rendezvous/rendezvous.h"
-#include "server/etcd/pretended_etcd.h"
 #include "server/status/weight_views.h"
-#include "server/testing.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
+#include "tests/doubles/server/pretended_etcd.h"
+#include "tests/doubles/server/testing.h"
 
 namespace tryst {
 namespace {
@@ -53,13 +54,14 @@ class WeightGroupTest : public testing::Test {
     layout.shape = {4};
     ASSERT_TRUE(owner_->Declare({layout}).ok());
   }
-  std::unique_ptr<WeightMember> Member(bool observes = false) {
+  std::unique_ptr<WeightMember> Member(bool observes = false, Server* server = nullptr) {
     WeightMemberOptions options;
     options.set = "policy";
-    options.owners = {owner_server_->worker()};
+    options.owners = options_.owners;
     options.observes = observes;
+    options.hold_bytes = observes ? 0 : 1024;
     options.times = Quick();
-    return *WeightMember::Open(member_server_.get(), options);
+    return *WeightMember::Open(server == nullptr ? member_server_.get() : server, options);
   }
   void Seal(uint64_t number) {
     const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
@@ -81,12 +83,24 @@ class WeightGroupTest : public testing::Test {
   static void Expect(WeightMember* member, WeightEvent::Kind kind, uint64_t number) {
     const auto event = member->NextEvent(kLong);
     ASSERT_TRUE(event.ok()) << event.status();
+    // Where the processors are busy, a permit may run out between two events.
+    if (event->kind == Kind::kHeadless && kind != Kind::kHeadless) {
+      return Expect(member, kind, number);
+    }
     EXPECT_STREQ(WeightEventName(event->kind), WeightEventName(kind));
     EXPECT_EQ(event->number, number);
   }
+  // Where the processors are busy, a lease or a permit may run out and come again.
   static bool Serves(const WeightMember& member, uint64_t number) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 3000; ++i) {
       if (member.Serve().number == number) return true;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
+  }
+  static bool Confirms(const WeightMember& member) {
+    for (int i = 0; i < 1000; ++i) {
+      if (member.Serve().confirmed) return true;
       absl::SleepFor(absl::Milliseconds(10));
     }
     return false;
@@ -132,7 +146,7 @@ TEST_F(WeightGroupTest, AVersionBecomesActiveByABarrier) {
   activates.join();
   EXPECT_TRUE(activated.ok()) << activated;
   EXPECT_TRUE(Serves(*member, 5));
-  EXPECT_TRUE(member->Serve().confirmed);
+  EXPECT_TRUE(Confirms(*member));
   EXPECT_EQ(member->Active(kLong)->name.number, 5u);
   EXPECT_NE(member->Explain().find("has a permit"), std::string::npos) << member->Explain();
   // Who comes when the version is no longer the newest still gets it.
@@ -143,6 +157,19 @@ TEST_F(WeightGroupTest, AVersionBecomesActiveByABarrier) {
     const auto event = late->NextEvent(kLong);
     ASSERT_TRUE(event.ok()) << event.status();
     if (event->kind == Kind::kPrepare) break;
+  }
+  // What is active it stages again, and a vote on the first stage is none on the second.
+  ASSERT_TRUE(late->Vote(5, absl::ResourceExhaustedError("no memory")).ok());
+  absl::Status again;
+  for (int i = 0; i < 1000 && again.ok(); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    again = late->Vote(5, absl::OkStatus());
+  }
+  EXPECT_EQ(again.code(), kPrecondition) << again;
+  for (bool prepared = false; !prepared;) {
+    const auto event = late->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    prepared = event->kind == Kind::kPrepare;
   }
   EXPECT_TRUE(Stage(late.get(), 5).ok());
   EXPECT_TRUE(late->Vote(5, absl::OkStatus()).ok());
@@ -276,7 +303,7 @@ TEST_F(WeightGroupInEtcdTest, TheNextLifeOfTheFirstOwnerGoesOn) {
   owner_ = *WeightOwner::Open(owner_server_.get(), options_);
   Declare();
   EXPECT_TRUE(Serves(*member, 5)) << owner_->Explain() << "; " << member->Explain();
-  EXPECT_TRUE(member->Serve().confirmed);
+  EXPECT_TRUE(Confirms(*member));
   // Numbers only go up, and what is sealed now can be activated.
   const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
   if (owner_->Publish(4, "w", Box::Whole(bytes.shape()), bytes, Dense({4})).ok()) {
@@ -297,6 +324,115 @@ TEST_F(WeightGroupInEtcdTest, TheNextLifeOfTheFirstOwnerGoesOn) {
   activates.join();
   EXPECT_TRUE(activated.ok()) << activated;
   EXPECT_TRUE(Serves(*member, 6));
+}
+
+// Each of two owners has a half.
+TEST_F(WeightGroupInEtcdTest, AnotherOwnerLeadsWhenTheFirstOneIsGone) {
+  const std::string resolver = "etcd:" + etcd_->address();
+  const auto second_server = StartTestServer("owner", 1, owner_server_.get(), resolver);
+  owner_.reset();
+  options_.owners.push_back(second_server->worker());
+  owner_ = *WeightOwner::Open(owner_server_.get(), options_);
+  for (int i = 0; i < 1000 && !absl::StrContains(owner_->Explain(), "; leads;"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  options_.rank = 1;
+  auto second = *WeightOwner::Open(second_server.get(), options_);
+  TensorLayout layout;
+  layout.name = "w";
+  layout.dtype = DType::kInt32;
+  layout.shape = {4};
+  layout.owners = {0, 1};
+  layout.mesh = {2};
+  layout.placements = {{0}};
+  ASSERT_TRUE(owner_->Declare({layout}).ok());
+  ASSERT_TRUE(second->Declare({layout}).ok());
+  const auto seal = [&](uint64_t number) {
+    const auto by = [&](WeightOwner* owner, int64_t begin) {
+      const Tensor half = *Tensor::Allocate(DType::kInt32, {2});
+      for (int i = 0; i < 2; ++i) {
+        static_cast<int32_t*>(half.mutable_data())[i] = static_cast<int32_t>(number);
+      }
+      EXPECT_TRUE(owner->Publish(number, "w", {{begin}, {2}}, half, Dense({2})).ok());
+      const auto sealed = owner->Seal(number, "", kLong);
+      EXPECT_TRUE(sealed.ok()) << sealed.status();
+    };
+    std::thread other([&] { by(second.get(), 2); });
+    by(owner_.get(), 0);
+    other.join();
+  };
+  const auto member = Member();
+  seal(5);
+  Activate(member.get(), 5);
+  seal(6);
+  Expect(member.get(), Kind::kSealed, 6);
+  const auto six = member->Find(6, kLong);
+  ASSERT_TRUE(six.ok()) << six.status();
+  const Tensor into = *Tensor::Allocate(DType::kInt32, {4});
+  ASSERT_TRUE(member->Fetch(*six, {{"w", {{0}, {4}}, into, Dense({4})}}, kLong).ok());
+  absl::SleepFor(absl::Milliseconds(500));  // The leader hears what it has.
+  // The first owner is gone for good.
+  owner_.reset();
+  owner_server_->Stop(absl::ZeroDuration()).IgnoreError();
+  for (int i = 0; i < 1000 && !absl::StrContains(second->Explain(), "; leads;"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  absl::SleepFor(absl::Nanoseconds(Quick().permit_ns));  // What the first one gave is over.
+  EXPECT_TRUE(Serves(*member, 5)) << second->Explain() << "; " << member->Explain();
+  EXPECT_TRUE(Confirms(*member));
+  // What was sealed is activated, and who comes gets it, too.
+  absl::Status activated;
+  std::thread activates([&] { activated = second->Activate(6, ActivateMode::kRolling, kLong); });
+  for (bool prepared = false; !prepared;) {
+    const auto event = member->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    prepared = event->kind == Kind::kPrepare;
+  }
+  const absl::Status staged = Stage(member.get(), 6);
+  EXPECT_TRUE(staged.ok()) << staged;
+  EXPECT_TRUE(member->Vote(6, staged).ok());
+  Expect(member.get(), Kind::kActive, 6);
+  EXPECT_TRUE(member->Switched(6).ok());
+  activates.join();
+  EXPECT_TRUE(activated.ok()) << activated;
+  EXPECT_TRUE(Serves(*member, 6));
+  const auto late_server = StartTestServer("member", 1, second_server.get(), resolver);
+  const auto late = Member(/*observes=*/false, late_server.get());
+  for (bool prepared = false; !prepared;) {
+    const auto event = late->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    prepared = event->kind == Kind::kPrepare;
+  }
+  const absl::Status of_late = Stage(late.get(), 6);
+  EXPECT_TRUE(of_late.ok()) << of_late;
+  second.reset();
+}
+
+TEST_F(WeightGroupInEtcdTest, WhoComesToAnOwnersNextLifeGetsTheActiveVersionOfAMember) {
+  Declare();
+  const auto member = Member();
+  Seal(5);
+  Activate(member.get(), 5);
+  owner_.reset();
+  owner_ = *WeightOwner::Open(owner_server_.get(), options_);
+  Declare();
+  EXPECT_TRUE(Serves(*member, 5)) << owner_->Explain() << "; " << member->Explain();
+  const auto server = StartTestServer("member", 1, owner_server_.get(), "etcd:" + etcd_->address());
+  const auto late = Member(/*observes=*/false, server.get());
+  for (bool prepared = false; !prepared;) {
+    const auto event = late->NextEvent(kLong);
+    ASSERT_TRUE(event.ok()) << event.status();
+    prepared = event->kind == Kind::kPrepare;
+  }
+  // What the version is, how it is laid out and its bytes: the owner has none of the first and the
+  // last.
+  const absl::Status staged = Stage(late.get(), 5);
+  EXPECT_TRUE(staged.ok()) << staged;
+  EXPECT_TRUE(late->Vote(5, staged).ok());
+  Expect(late.get(), Kind::kActive, 5);
+  EXPECT_TRUE(late->Switched(5).ok());
+  EXPECT_TRUE(Serves(*late, 5));
+  EXPECT_EQ(member->View().sent_on, 16u);
 }
 
 TEST_F(WeightGroupInEtcdTest, WithoutEtcdNothingIsDecided) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -19,6 +20,7 @@
 #include "server/weights/leader_link.h"
 #include "server/weights/patience.h"
 #include "server/weights/sealed_version.h"
+#include "server/weights/stand_ins.h"
 #include "server/weights/weight_calls.h"
 #include "server/weights/weight_relay.h"
 #include "weights/fetch_plan.h"
@@ -59,6 +61,8 @@ struct WeightEvent {
 };
 const char* WeightEventName(WeightEvent::Kind kind);
 
+class GpuContext;
+
 // A consumer's end of a set: learns of sealed versions and fetches boxes of them into its own
 // memory. Unless it observes, it is also a member of the group that serves one version: it stages,
 // votes, holds and switches as the set's log says, and has a permit to serve while the leader
@@ -87,7 +91,8 @@ class WeightMember : private GroupMember::Port {
   absl::StatusOr<WeightEvent> NextEvent(const Patience& patience);
   // Answers to events. What names another version than the one that is staged came late, and
   // changes nothing: kFailedPrecondition says so.
-  // OK: all of it is there, and every digest was right. Else the version is dropped for all.
+  // OK: all of it is there, and every digest was right. Else the version is dropped for all. The
+  // same version may be staged twice: only who has taken the event of a stage votes on it.
   absl::Status Vote(uint64_t number, const absl::Status& staged);
   absl::Status Held(uint64_t number);
   absl::Status Switched(uint64_t number);
@@ -99,19 +104,25 @@ class WeightMember : private GroupMember::Port {
   struct Item {
     std::string tensor;
     Box box;
-    Tensor into;     // Host memory of the tensor's type, of any shape.
+    Tensor into;     // Memory of the tensor's type, of any shape.
     Strides places;  // Where the box's elements go in it.
     // What lies there already is the same box of this version, so that only what has changed need
     // come; 0: it is of none. A wrong word here costs time, and no byte is wrong for it.
     uint64_t has = 0;
+    // For memory of a GPU, which is written once the stream of this has reached its moment. All of
+    // it comes, whatever it has.
+    std::shared_ptr<GpuContext> context = nullptr;
   };
   // Fetches all items, each of the owners that have it, or of a member that they name; where one
-  // cannot be reached, of another owner that has the same box. Every whole box is checked against
-  // the version's root, every part of one against a digest that its owner sends. On an error some
-  // of `into` may have been written, with bytes of this version alone, and none is written any
-  // more. kInvalidArgument: no such tensor, box or view. kNotFound: the version is over. kDataLoss:
-  // bytes are not those that were sealed. kResourceExhausted: this worker asks an owner for too
-  // much at once.
+  // cannot be reached, of another owner that has the same box; where all owners of a box are gone,
+  // of members that have it for others. Every whole box is checked against the version's root,
+  // every part of one against a digest that its owner has sent, to this member or to another. Where
+  // the owners of a box are gone, and nobody has all of it, that digest is the members' own word:
+  // one that lies is believed where no more members say otherwise. On an error some of `into` may
+  // have been written, with bytes of this version alone, and none is written any more.
+  // kInvalidArgument: no such tensor, box or view. kNotFound: the version is over. kDataLoss: bytes
+  // are not those that were sealed. kResourceExhausted: this worker asks an owner for too much at
+  // once.
   absl::Status Fetch(const SealedVersion& version, absl::Span<const Item> items,
                      const Patience& patience);
   // Fetch() of the version that kPrepare has named, as the log names it.
@@ -122,6 +133,8 @@ class WeightMember : private GroupMember::Port {
   struct Came;
   struct Fetching;
   struct Watched;
+  struct Rescued;
+  struct Wanted;
   struct OwnersList {
     std::vector<size_t> offsets;  // ListOffsets().
     std::vector<Digest> digests;
@@ -140,18 +153,44 @@ class WeightMember : private GroupMember::Port {
   // The version that is being staged, if its number is `number`.
   absl::StatusOr<WeightVersion> StageOf(uint64_t number) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_mu_);
-  absl::StatusOr<std::shared_ptr<const OwnersList>> ListOf(const SealedVersion& version,
-                                                           const DeclaredLayouts& layouts,
-                                                           uint32_t owner,
-                                                           const Patience& patience);
+  absl::StatusOr<std::shared_ptr<const OwnersList>> ListOf(const Fetching& fetching,
+                                                           uint32_t owner);
+  absl::StatusOr<Tensor> AskForList(const Fetching& fetching, uint32_t owner);
+  std::vector<WeightCalls::Call> ToOthers(const WeightCalls::Call& call) const;
+  absl::StatusOr<Tensor> AskOwners(const WeightAsk& ask, const Patience& patience);
+  absl::StatusOr<Tensor> AskAnybody(const WeightAsk& ask, const WeightVersion& version,
+                                    absl::FunctionRef<absl::Status(const Tensor&)> accepts,
+                                    const Patience& patience);
   absl::StatusOr<std::vector<Part>> Plan(const VersionName& version, const DeclaredLayouts& layouts,
                                          absl::Span<const Item> items) const;
   absl::Status SendOn(const Fetching& fetching, absl::string_view text, Part* part);
   absl::Status Land(const Fetching& fetching, const Tensor& answer, Part* part);
-  absl::Status FetchParts(Fetching* fetching, std::vector<Part>* parts);
+  static absl::Status Put(const Item& item, const Box& part, const Tensor& from,
+                          const Strides& lies);
+  absl::Status FetchParts(Fetching* fetching, std::vector<Part*> left);
+  void Prove(const SealedVersion& version, const std::shared_ptr<const DeclaredLayouts>& layouts);
+  bool FindWhom(const Fetching& fetching, Part* part) const;
   void Ask(Fetching* fetching, Part* part, CancellationRef cancellation,
            const std::shared_ptr<Came>& came);
-  void WatchHolders(Fetching* fetching);
+  absl::StatusOr<bool> OnAnswer(Fetching* fetching, const absl::StatusOr<Tensor>& answer,
+                                Part* part);
+  void MakeOrphan(Fetching* fetching, Part* part);
+  void WatchAsked(Fetching* fetching);
+  absl::Status Rescue(Fetching* fetching);
+  absl::Status RescueOnce(Fetching* fetching, std::set<std::string>* tried);
+  absl::Status RescueBoxes(Fetching* fetching, const StandIns::Found& found,
+                           std::vector<StandIns::Lost>* lost, std::vector<Rescued*> boxes,
+                           std::vector<Part*>* missing);
+  bool BeginBox(const Fetching& fetching, const StandIns::Found& found, StandIns::Lost* lost,
+                Rescued* box, std::deque<Part>* chosen) const;
+  absl::Status EndBox(Rescued* box) const;
+  void HaveForOthers(const Part& part, const Tensor& own) const;
+  void AddOwnParts(const WeightVersion& version, std::vector<StandIns::Lost>* lost) const;
+  absl::Status RescueParts(Fetching* fetching);
+  absl::Status RescueWanted(Fetching* fetching, const StandIns::Found& found,
+                            absl::Span<Wanted> wanted);
+  absl::Status FetchTaken(Fetching* fetching, const StandIns::Found& found,
+                          absl::Span<const BoxCover::Part> taken, absl::Span<Wanted* const> of);
   bool TakeHeld(const Part& part) const;
 
   const WeightMemberOptions options_;
@@ -160,6 +199,8 @@ class WeightMember : private GroupMember::Port {
   const uint64_t incarnation_;  // Each opening of the set has another.
   const BootClock clock_;
   WeightCalls calls_;
+  const std::shared_ptr<HolderNotes> notes_;
+  const StandIns stand_ins_;
   Permit permit_;
 
   mutable Mutex group_mu_;
@@ -175,6 +216,8 @@ class WeightMember : private GroupMember::Port {
   uint64_t active_ ABSL_GUARDED_BY(group_mu_) = 0;
   int64_t active_ns_ ABSL_GUARDED_BY(group_mu_) = 0;
   uint64_t permits_lost_ ABSL_GUARDED_BY(group_mu_) = 0;
+  // What was active last by any log: another log may begin without it.
+  LogEntry last_active_ ABSL_GUARDED_BY(group_mu_);
   std::atomic<uint64_t> bytes_fetched_{0};
   Mutex mu_;
   // The layouts and lists that were fetched last.

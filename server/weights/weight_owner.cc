@@ -17,6 +17,7 @@
 #include "rendezvous/answerer.h"
 #include "server/etcd/etcd_client.h"
 #include "server/weights/borrowed.h"
+#include "server/weights/device_boxes.h"
 #include "server/weights/etcd_decider.h"
 #include "server/weights/owner_group.h"
 #include "server/weights/parked_asks.h"
@@ -55,7 +56,8 @@ class WeightOwner::State final : public Answerer,
 
   absl::Status Declare(std::vector<TensorLayout> layouts);
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                       const Tensor& bytes, const Strides& lies, bool borrow);
+                       const Tensor& bytes, const Strides& lies,
+                       const std::shared_ptr<GpuContext>& context, bool borrow);
   absl::Status Release(uint64_t number, ReleaseHow how, const Patience& patience);
   absl::StatusOr<SealedVersion> Seal(uint64_t number, const std::string& label,
                                      const Patience& patience);
@@ -98,7 +100,8 @@ class WeightOwner::State final : public Answerer,
   };
   absl::StatusOr<Claim> ClaimPlace(uint64_t number, absl::string_view tensor, const Box& box);
   absl::StatusOr<Tensor> BytesOf(const Claim& claim, absl::string_view tensor, const Box& box,
-                                 const Tensor& bytes, const Strides& lies, bool borrow);
+                                 const Tensor& bytes, const Strides& lies,
+                                 const std::shared_ptr<GpuContext>& context, bool borrow);
   absl::Status CopyBorrowed(uint64_t number);
   absl::Status LetGo(uint64_t number);
   // The version, if that is still the one that was begun then. Null: it was dropped.
@@ -178,7 +181,7 @@ void WeightOwner::State::Begin() {
   parts.leads.times = options_.times;
   parts.leads.min_members = options_.min_members;
   parts.covers = this;
-  if (options_.log_in_etcd && options_.rank == 0) {
+  if (options_.log_in_etcd) {
     EtcdDecider::Options etcd;
     etcd.access = *server_->etcd();
     etcd.cluster = server_->config().cluster;
@@ -242,7 +245,7 @@ void WeightOwner::State::Tell(std::vector<tryst::Answer> news) {
 
 void WeightOwner::State::AnswerQuestion(AskOfPeer ask) {
   const auto question = DecodeQuestion(ask.ask.question);
-  const auto answer = question.ok() ? group_->OnQuestion(*question)
+  const auto answer = question.ok() ? group_->OnQuestion(*question, ask.peer)
                                     : absl::StatusOr<tryst::Answer>(question.status());
   auto bytes =
       answer.ok() ? BytesTensor(EncodeAnswer(*answer)) : absl::StatusOr<Tensor>(answer.status());
@@ -340,29 +343,38 @@ absl::StatusOr<WeightOwner::State::Claim> WeightOwner::State::ClaimPlace(uint64_
 // A copy of the box; or the box where it lies.
 absl::StatusOr<Tensor> WeightOwner::State::BytesOf(const Claim& claim, absl::string_view tensor,
                                                    const Box& box, const Tensor& bytes,
-                                                   const Strides& lies, bool borrow) {
+                                                   const Strides& lies,
+                                                   const std::shared_ptr<GpuContext>& context,
+                                                   bool borrow) {
   const DType dtype = claim.dtype;
-  if (!bytes.valid() || !bytes.on_host() ||
-      (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
+  if (!bytes.valid() || (bytes.dtype() != dtype && !CanCast(bytes.dtype(), dtype))) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", Printable(tensor), "\" is of type ", DTypeName(dtype),
-                     ", which Tryst cannot make of ", DTypeName(bytes.dtype()), " in host memory"));
+                     ", which Tryst cannot make of ", DTypeName(bytes.dtype())));
   }
   const absl::Status view = CheckView(box.extent, lies, bytes.shape().elements(), ViewUse::kSource);
   if (!view.ok()) return view;
   const auto shape = TensorShape::Make(box.extent);
   if (!shape.ok()) return shape.status();
+  const absl::Status follows = CheckContext(context, bytes);
+  if (!follows.ok()) return follows;
   if (borrow) {
-    if (bytes.dtype() == dtype && LiesDense(box.extent, lies)) {
+    if (bytes.on_host() && bytes.dtype() == dtype && LiesDense(box.extent, lies)) {
       return borrowed_.Borrow(claim.number, bytes, lies.offset, *shape);
     }
     return absl::InvalidArgumentError(
         absl::StrCat("box ", box.ToString(), " of tensor \"", Printable(tensor),
-                     "\" is not dense, or not of type ", DTypeName(dtype),
+                     "\" is not dense in the host's memory, or not of type ", DTypeName(dtype),
                      ", so it cannot be borrowed where it lies: publish a copy"));
   }
   auto snapshot = AllocateShared(server_, dtype, *shape);
   if (!snapshot.ok()) return snapshot;
+  if (!bytes.on_host()) {
+    absl::Status copied = AwaitMoment(*context, absl::InfiniteDuration());
+    if (copied.ok()) copied = CopyBoxFromGpu(*context, bytes, lies, box.extent, *snapshot);
+    if (!copied.ok()) return copied;
+    return snapshot;
+  }
   Tensor dense = *snapshot;
   if (bytes.dtype() != dtype) {
     auto uncast = Tensor::Allocate(bytes.dtype(), *shape);
@@ -378,10 +390,11 @@ absl::StatusOr<Tensor> WeightOwner::State::BytesOf(const Claim& claim, absl::str
 }
 
 absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                                         const Tensor& bytes, const Strides& lies, bool borrow) {
+                                         const Tensor& bytes, const Strides& lies,
+                                         const std::shared_ptr<GpuContext>& context, bool borrow) {
   const auto claim = ClaimPlace(number, tensor, box);
   if (!claim.ok()) return claim.status();
-  auto published = BytesOf(*claim, tensor, box, bytes, lies, borrow);
+  auto published = BytesOf(*claim, tensor, box, bytes, lies, context, borrow);
   Digest digest;
   if (published.ok()) {
     digest = BoxDigest(published->bytes(), BlockDigests(published->data(), published->bytes()));
@@ -436,13 +449,11 @@ absl::Status WeightOwner::State::CopyBorrowed(uint64_t number) {
 absl::Status WeightOwner::State::LetGo(uint64_t number) {
   const absl::Status why =
       absl::AbortedError(absl::StrCat("owner ", options_.rank, " has released version ", number));
-  Drop(number, why);  // If it is not sealed.
   std::vector<Ended> ended;
   Version gone;  // Its memory goes back without the lock.
   {
     MutexLock lock(&mu_);
-    const auto found = versions_.find(number);
-    if (found == versions_.end()) return absl::OkStatus();
+    if (versions_.count(number) == 0) return absl::OkStatus();
     if (number == active_) {
       return absl::FailedPreconditionError(
           absl::StrCat("version ", number,
@@ -641,7 +652,7 @@ void WeightOwner::State::MarkSealed(const WeightVersion& name) {
       --version;
       const bool is_over = version->second.sealed
                                ? version->first != active_ && ++kept > options_.keep
-                               : version->first < name.number;
+                               : version->first != active_ && version->first < name.number;
       if (!is_over) continue;
       if (!version->second.sealed) {
         NoteDropped(version->first, absl::AbortedError(absl::StrCat(
@@ -818,7 +829,12 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
       return true;
     case WeightAsk::Kind::kPart:
     case WeightAsk::Kind::kQuestion:
+    case WeightAsk::Kind::kHolders:
       break;  // Answer().
+    case WeightAsk::Kind::kHeld:
+      *answer = absl::FailedPreconditionError(
+          "an owner of weights has all of its boxes: ask it for parts");
+      return true;
   }
   *answer =
       absl::InternalError("this kind of request is not answered here: this is a bug of Tryst's");
@@ -834,6 +850,10 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
   if (!parsed.ok()) return EndAsk(std::move(ask), parsed.status());
   ask.ask = *std::move(parsed);
   if (ask.ask.kind == WeightAsk::Kind::kPart) return EnterPart(std::move(ask));
+  if (ask.ask.kind == WeightAsk::Kind::kHolders) {
+    ask.bytes = kMaxHolders * kMaxWorkerBytes;
+    return parts_->Enter(std::move(ask));
+  }
   if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
     // What it brings about does not belong on a poller's thread.
     server_->executor()->RunWithoutWaiting(
@@ -867,7 +887,9 @@ void WeightOwner::State::EnterPart(AskOfPeer ask) {
   {
     MutexLock lock(&mu_);
     const PartName part = NameOf(ask.ask);
-    ask.sent_to = chain_.Next(part, {ask.peer, ask.ask.holder}, ask.ask.may_be_sent_on);
+    // Only of what is still there: what is forgotten is not heard of again.
+    if (Find(ask.ask).ok())
+      ask.sent_to = chain_.Next(part, {ask.peer, ask.ask.holder}, ask.ask.may_be_sent_on);
     digest = chain_.FindDigest(part);
   }
   if (!ask.sent_to.has_value() || !(source->whole || digest.has_value())) {
@@ -906,6 +928,16 @@ absl::StatusOr<PartSource> WeightOwner::State::CheckPart(const WeightAsk& ask) {
 }
 
 absl::StatusOr<Tensor> WeightOwner::State::AnswerPart(const AskOfPeer& ask) {
+  if (ask.ask.kind == WeightAsk::Kind::kHolders) {
+    const WeightVersion version{ask.ask.number, ask.ask.birth};
+    if (ask.ask.incarnation == 0) {
+      MutexLock lock(&mu_);
+      return BytesTensor(EncodeHolders(chain_.HoldersOf(version)));
+    }
+    const auto holders = group_->HoldersOf(version, ask.ask.incarnation);
+    if (!holders.ok()) return holders.status();
+    return BytesTensor(EncodeHolders(*holders));
+  }
   const auto source = CheckPart(ask.ask);
   if (!source.ok()) return source.status();
   if (!ask.sent_to.has_value()) return MakePart(server_, *source, &bytes_sent_);
@@ -997,13 +1029,14 @@ absl::Status WeightOwner::Declare(std::vector<TensorLayout> layouts) {
 }
 
 absl::Status WeightOwner::Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                                  const Tensor& bytes, const Strides& lies) {
-  return state_->Publish(number, tensor, box, bytes, lies, /*borrow=*/false);
+                                  const Tensor& bytes, const Strides& lies,
+                                  std::shared_ptr<GpuContext> context) {
+  return state_->Publish(number, tensor, box, bytes, lies, context, /*borrow=*/false);
 }
 
 absl::Status WeightOwner::Borrow(uint64_t number, absl::string_view tensor, const Box& box,
                                  const Tensor& bytes, const Strides& lies) {
-  return state_->Publish(number, tensor, box, bytes, lies, /*borrow=*/true);
+  return state_->Publish(number, tensor, box, bytes, lies, nullptr, /*borrow=*/true);
 }
 
 absl::Status WeightOwner::Release(uint64_t number, ReleaseHow how, const Patience& patience) {

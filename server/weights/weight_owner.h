@@ -21,14 +21,16 @@
 
 namespace tryst {
 
+class GpuContext;
+
 struct WeightOwnerOptions {
   std::string set;
   std::vector<std::string> owners;  // Workers' names, by rank. The first one keeps the set's log.
   uint32_t rank = 0;                // This worker is owners[rank].
   size_t keep = 2;                  // How many sealed versions are kept, besides the active one.
   size_t min_members = 1;           // With fewer the first owner drops an activation.
-  // The first owner keeps the set's log in the etcd of the server's cluster, where its next life
-  // finds it, and not in its memory.
+  // The set's log is kept in the etcd of the server's cluster, and not in the first owner's memory.
+  // Another one of the first three owners that say so leads when the one that did is gone.
   bool log_in_etcd = false;
   GroupTimes times;          // All owners and members have the same.
   PartLine::Limits answers;  // They bound the parts that this owner answers with.
@@ -58,11 +60,13 @@ class WeightOwner {
   absl::Status Declare(std::vector<TensorLayout> layouts);
 
   // Copies one of this owner's boxes out of `bytes`, where it lies as `lies` says; the caller may
-  // write there at once. Where `bytes` is of another type than the tensor, it is cast (cast.h).
+  // write there at once. Where `bytes` is of another type than the tensor, it is cast (cast.h). It
+  // may be a GPU's memory, which is read once the stream of `context` has reached its moment.
   // kInvalidArgument: no such box, or it was published. kAlreadyExists: the number is not above all
   // that are sealed. kResourceExhausted: no memory.
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
-                       const Tensor& bytes, const Strides& lies);
+                       const Tensor& bytes, const Strides& lies,
+                       std::shared_ptr<GpuContext> context = nullptr);
 
   // Publishes without a copy: the box stays in the caller's memory, where nothing may be written
   // before Release() has returned. Also kInvalidArgument: it does not lie dense there, or is of

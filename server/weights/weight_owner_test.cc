@@ -16,9 +16,9 @@
 #include "base/mutex.h"
 #include "rendezvous/answerer.h"
 #include "server/status/weight_views.h"
-#include "server/testing.h"
 #include "server/weights/borrowed.h"
 #include "server/weights/weight_member.h"
+#include "tests/doubles/server/testing.h"
 #include "weights/boxes.h"
 #include "weights/digests.h"
 
@@ -437,7 +437,8 @@ TEST_F(WeightOwnerTest, AReplicaThatDoesNotAnswerIsPassedBy) {
   const auto version = member_->Newer(0, kLong);
   ASSERT_TRUE(version.ok()) << version.status();
   ASSERT_TRUE(FirstElement(*version).ok());  // Lists and layouts are known.
-  second_server_->steps()->SetAnswerer("|weights|policy|", std::make_shared<Mute>());
+  auto mute = std::make_shared<Mute>();
+  second_server_->steps()->SetAnswerer("|weights|policy|", mute);
   std::vector<WeightMember::Item> items;
   std::vector<Tensor> into;
   for (int i = 0; i < 20; ++i) {
@@ -449,6 +450,8 @@ TEST_F(WeightOwnerTest, AReplicaThatDoesNotAnswerIsPassedBy) {
   EXPECT_TRUE(fetched.ok()) << fetched;
   EXPECT_LT(absl::Now() - began, absl::Seconds(9)) << "it is tried once";
   for (const Tensor& tensor : into) EXPECT_EQ(tensor.data_as<int32_t>()[0], 5);
+  second_server_->steps()->RemoveAnswerer("|weights|policy|", mute.get());
+  mute.reset();  // It ends what it has kept, so that its server stops.
 }
 
 TEST_F(WeightOwnerTest, ReplicasHaveTheSameBytes) {

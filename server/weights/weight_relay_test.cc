@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,9 +18,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "rendezvous/rendezvous.h"
-#include "server/testing.h"
+#include "server/members/peer_calls.h"
+#include "server/weights/stand_ins.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
+#include "tests/doubles/server/testing.h"
 #include "weights/boxes.h"
 
 namespace tryst {
@@ -27,11 +32,15 @@ constexpr absl::Duration kLong = absl::Seconds(30);
 constexpr int64_t kRows = 64, kColumns = 64;
 constexpr uint64_t kBytes = kRows * kColumns * sizeof(int32_t);
 
-TensorLayout Layout() {
+// Each owner has as many rows.
+TensorLayout Layout(uint32_t owners = 1) {
   TensorLayout layout;
   layout.name = "w";
   layout.dtype = DType::kInt32;
   layout.shape = {kRows, kColumns};
+  layout.mesh = {owners};
+  layout.placements = {{0}};
+  for (uint32_t owner = 0; owner < owners; ++owner) layout.owners.push_back(owner);
   return layout;
 }
 
@@ -44,25 +53,97 @@ int32_t Element(uint64_t number, int64_t row, int64_t column) {
 class Liar final : public Answerer {
  public:
   void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
-    ++asked;
     Received received;
     const auto ask = ParseEdge("policy", key.edge());
-    const int64_t bytes = ask->box.elements() * int64_t{sizeof(int32_t)};
-    received.tensor = *Tensor::Allocate(DType::kUint8, {bytes});
-    memset(received.tensor.mutable_data(), 0x5a, bytes);
+    if (ask->kind == WeightAsk::Kind::kHeld) {
+      const std::string text = EncodeHeld(held);
+      received.tensor = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(text.size())});
+      memcpy(received.tensor.mutable_data(), text.data(), text.size());
+    } else {
+      ++asked;
+      const int64_t bytes = ask->box.elements() * int64_t{sizeof(int32_t)};
+      received.tensor = *Tensor::Allocate(DType::kUint8, {bytes});
+      memset(received.tensor.mutable_data(), 0x5a, bytes);
+    }
     EndReceive(args.executor, std::move(received), std::move(done));
   }
   std::atomic<int> asked{0};
+  HeldParts held;  // What it says that it has.
+};
+
+// Names a member to whoever asks for a part, or has none.
+class Namer final : public Answerer {
+ public:
+  explicit Namer(std::optional<Referral> names) : names_(std::move(names)) {}
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
+    Received received;
+    const auto ask = ParseEdge("policy", key.edge());
+    const bool of_part = ask->kind == WeightAsk::Kind::kPart;
+    asked += of_part;
+    asked_for_bytes += of_part && !ask->may_be_sent_on;
+    if (of_part && names_.has_value()) {
+      const std::string text = EncodeReferral(*names_);
+      received.tensor = *Tensor::Allocate(DType::kInt8, {static_cast<int64_t>(text.size())});
+      memcpy(received.tensor.mutable_data(), text.data(), text.size());
+    } else {
+      received.status = absl::NotFoundError("it is not here");
+    }
+    EndReceive(args.executor, std::move(received), std::move(done));
+  }
+  std::atomic<int> asked{0}, asked_for_bytes{0};
+
+ private:
+  const std::optional<Referral> names_;
+};
+
+// Says which members it has heard of, and what it has of an owner's boxes.
+class Teller final : public Answerer {
+ public:
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
+    Received received;
+    const auto ask = ParseEdge("policy", key.edge());
+    const bool of_held = ask->kind == WeightAsk::Kind::kHeld;
+    if (of_held) ++asked[ask->owner];
+    const std::string text = of_held ? EncodeHeld(held[ask->owner]) : EncodeHolders(knows);
+    received.tensor = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(text.size())});
+    memcpy(received.tensor.mutable_data(), text.data(), text.size());
+    EndReceive(args.executor, std::move(received), std::move(done));
+  }
+  std::vector<Holder> knows;
+  std::array<HeldParts, 2> held;  // By owner.
+  std::array<std::atomic<int>, 2> asked{};
+};
+
+// Answers nothing until it is told to.
+class Mute final : public Answerer {
+ public:
+  void EndAll() {
+    MutexLock lock(&mu_);
+    for (DoneFn& done : kept_) std::move(done)({absl::AbortedError("it is over")});
+    kept_.clear();
+  }
+  void Answer(const TensorKey&, const RecvArgs&, DoneFn done) override {
+    MutexLock lock(&mu_);
+    kept_.push_back(std::move(done));
+    ++asked;
+  }
+  std::atomic<int> asked{0};
+
+ private:
+  Mutex mu_;
+  std::vector<DoneFn> kept_ ABSL_GUARDED_BY(mu_);
 };
 
 // A worker that is a member: it votes and switches by itself.
 struct Engine {
-  Engine(int task, const Server* seed, const std::string& owner, uint64_t hold_bytes)
+  Engine(int task, const Server* seed, const std::vector<std::string>& owners, uint64_t hold_bytes)
       : server(StartTestServer("member", task, seed)) {
-    WeightMemberOptions options;
     options.set = "policy";
-    options.owners = {owner};
+    options.owners = owners;
     options.hold_bytes = hold_bytes;
+    Open();
+  }
+  void Open() {
     auto opened = WeightMember::Open(server.get(), options);
     EXPECT_TRUE(opened.ok()) << opened.status();
     member = *std::move(opened);
@@ -75,7 +156,8 @@ struct Engine {
     }
   }
   // Fetches rows, and checks them. What lies there already is of version `has`.
-  absl::Status Fetch(uint64_t number, int64_t begin = 0, int64_t rows = kRows, uint64_t has = 0) {
+  absl::Status Fetch(uint64_t number, int64_t begin = 0, int64_t rows = kRows, uint64_t has = 0,
+                     absl::Duration patience = kLong) {
     const auto version = member->Find(number, kLong);
     if (!version.ok()) return version.status();
     const Tensor into = *Tensor::Allocate(DType::kInt32, {rows, kColumns});
@@ -85,7 +167,7 @@ struct Engine {
     }
     const absl::Status fetched = member->Fetch(
         *version, {{"w", {{begin, 0}, {rows, kColumns}}, into, Dense({rows, kColumns}), has}},
-        kLong);
+        patience);
     if (!fetched.ok()) return fetched;
     for (int64_t i = 0; i < rows * kColumns; ++i) {
       if (at[i] != Element(number, begin + i / kColumns, i % kColumns)) {
@@ -94,39 +176,78 @@ struct Engine {
     }
     return absl::OkStatus();
   }
+  // Fetches columns of some rows, and checks them.
+  absl::Status FetchColumns(uint64_t number, int64_t begin, int64_t columns, int64_t row = 0,
+                            int64_t rows = kRows, absl::Duration patience = kLong) {
+    const auto version = member->Find(number, kLong);
+    if (!version.ok()) return version.status();
+    const Tensor into = *Tensor::Allocate(DType::kInt32, {rows, columns});
+    const absl::Status fetched = member->Fetch(
+        *version, {{"w", {{row, begin}, {rows, columns}}, into, Dense({rows, columns})}}, patience);
+    if (!fetched.ok()) return fetched;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      if (into.data_as<int32_t>()[i] != Element(number, row + i / columns, begin + i % columns)) {
+        return absl::DataLossError(absl::StrCat("element ", i, " is wrong"));
+      }
+    }
+    return absl::OkStatus();
+  }
   uint64_t sent_on() const { return member->View().sent_on; }
 
+  WeightMemberOptions options;
   std::unique_ptr<Server> server;
   std::unique_ptr<WeightMember> member;
 };
 
 class WeightRelayTest : public testing::Test {
  protected:
-  WeightRelayTest() : owner_server_(StartTestServer("owner", 0, nullptr)) {
-    WeightOwnerOptions options;
-    options.set = "policy";
-    options.owners = {owner_server_->worker()};
-    owner_ = *WeightOwner::Open(owner_server_.get(), options);
-    EXPECT_TRUE(owner_->Declare({Layout()}).ok());
+  explicit WeightRelayTest(bool two_owners = false)
+      : owner_server_(StartTestServer("owner", 0, nullptr)) {
+    owners_ = {owner_server_->worker()};
+    if (two_owners) {
+      second_server_ = StartTestServer("owner", 1, owner_server_.get());
+      owners_.push_back(second_server_->worker());
+      second_ = OpenOwner(second_server_.get(), 1);
+    }
+    owner_ = OpenOwner(owner_server_.get(), 0);
   }
   ~WeightRelayTest() override {
     engines_.clear();
+    second_.reset();
     owner_.reset();
   }
+  std::unique_ptr<WeightOwner> OpenOwner(Server* server, uint32_t rank) {
+    WeightOwnerOptions options;
+    options.set = "policy";
+    options.owners = owners_;
+    options.rank = rank;
+    auto owner = *WeightOwner::Open(server, options);
+    EXPECT_TRUE(owner->Declare({Layout(owners_.size())}).ok());
+    return owner;
+  }
   Engine* AddEngine(uint64_t hold_bytes = 2 * kBytes) {
-    engines_.push_back(std::make_unique<Engine>(engines_.size(), owner_server_.get(),
-                                                owner_server_->worker(), hold_bytes));
+    engines_.push_back(
+        std::make_unique<Engine>(engines_.size(), owner_server_.get(), owners_, hold_bytes));
     return engines_.back().get();
   }
-  void Seal(uint64_t number) {
+  void SealAs(WeightOwner* owner, uint32_t rank, uint64_t number) {
     const Tensor bytes = *Tensor::Allocate(DType::kInt32, {kRows, kColumns});
     for (int64_t i = 0; i < kRows * kColumns; ++i) {
       static_cast<int32_t*>(bytes.mutable_data())[i] = Element(number, i / kColumns, i % kColumns);
     }
-    const Box box = Box::Whole(bytes.shape());
-    ASSERT_TRUE(owner_->Publish(number, "w", box, bytes, Dense(box.extent)).ok());
-    const auto sealed = owner_->Seal(number, "", kLong);
-    ASSERT_TRUE(sealed.ok()) << sealed.status();
+    const Box whole = Box::Whole(bytes.shape());
+    const Box box = BoxesOf(Layout(owners_.size()), rank)[0];
+    EXPECT_TRUE(
+        owner->Publish(number, "w", box, bytes, PartOf(whole, Dense(whole.extent), box)).ok());
+    const auto sealed = owner->Seal(number, "", kLong);
+    EXPECT_TRUE(sealed.ok()) << sealed.status();
+  }
+  void Seal(uint64_t number) {
+    std::thread other([&] {
+      if (second_ != nullptr) SealAs(second_.get(), 1, number);
+    });
+    SealAs(owner_.get(), 0, number);
+    other.join();
     for (const auto& engine : engines_) engine->Await(WeightEvent::Kind::kSealed, number);
   }
   // Stages nothing: what members have fetched stands for it.
@@ -158,8 +279,9 @@ class WeightRelayTest : public testing::Test {
     return std::move(calls.Ask({{holder.server->worker(), ask}}, kLong)[0]);
   }
 
-  std::unique_ptr<Server> owner_server_;
-  std::unique_ptr<WeightOwner> owner_;
+  std::unique_ptr<Server> owner_server_, second_server_;
+  std::vector<std::string> owners_;
+  std::unique_ptr<WeightOwner> owner_, second_;
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
@@ -263,6 +385,23 @@ TEST_F(WeightRelayTest, OneThatLiesCostsTimeAlone) {
   EXPECT_EQ(lies->asked, 2);
 }
 
+// Else whoever asks for the bytes would be sent to the same member for ever.
+TEST_F(WeightRelayTest, WhoAsksForTheBytesIsSentToNobody) {
+  Engine* const holder = AddEngine();
+  Engine* const asker = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(asker->FetchColumns(5, 0, 1).ok());
+  const auto lacks = std::make_shared<Namer>(std::nullopt);
+  holder->server->steps()->SetAnswerer(WeightsPrefix("policy"), lacks);
+  const auto names = std::make_shared<Namer>(
+      Referral{{holder->server->worker(), holder->server->incarnation()}, Digest{1, 2}});
+  owner_server_->steps()->SetAnswerer(WeightsPrefix("policy"), names);
+  EXPECT_FALSE(asker->FetchColumns(5, 3, 4, 0, kRows, absl::Seconds(3)).ok());
+  EXPECT_GT(names->asked_for_bytes, 0);
+  EXPECT_GT(lacks->asked, 0);
+  EXPECT_LE(lacks->asked, 2) << "once, and once more when owners are waited for";
+}
+
 TEST_F(WeightRelayTest, WhenOneDiesTheOwnerSendsAgain) {
   AddEngine();
   Engine* const second = AddEngine();
@@ -336,6 +475,519 @@ TEST_F(WeightRelayTest, OnlyWhatHasChangedIsSentOn) {
   EXPECT_TRUE(fetched.ok()) << fetched;
   EXPECT_EQ(into.data_as<int32_t>()[3 * kColumns], Element(6, 3, 0));
   EXPECT_GT(second->sent_on() - sent_on, kBytes);
+}
+
+// The only owner dies, and with it the log.
+TEST_F(WeightRelayTest, WhereNobodyLeadsMembersAskThoseOfWhomTheyHaveHeard) {
+  Engine* const first = AddEngine();
+  Engine* const second = AddEngine();
+  Engine* const third = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  // The second one was sent to the first, and the third to the second.
+  for (const auto& engine : engines_) EXPECT_TRUE(engine->Fetch(5, 0, 16).ok());
+  Activate(5);
+  // Who asks is known to whom it asks, and named to others.
+  const SealedVersion five = *first->member->Find(5, kLong);
+  const auto known = AskHolder(*first, five, *third, WeightAsk::Kind::kHolders);
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_EQ(*DecodeHolders({known->data_as<char>(), known->bytes()}),
+            (std::vector<Holder>{{second->server->worker(), second->server->incarnation()}}));
+  owner_.reset();
+  EXPECT_TRUE(owner_server_->Stop(absl::Seconds(5)).ok());
+  const uint64_t sent_on = first->sent_on();
+  const absl::Status fetched = third->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(first->sent_on() - sent_on, kBytes);
+  EXPECT_GE(second->sent_on(), kBytes / 4);
+}
+
+TEST_F(WeightRelayTest, ANewLogTakesNoPartOfWhatIsActive) {
+  Engine* const first = AddEngine();
+  Engine* const second = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  EXPECT_TRUE(first->Fetch(5, 0, 16).ok());
+  EXPECT_TRUE(second->Fetch(5, 0, 16).ok());
+  const SealedVersion five = *first->member->Find(5, kLong);
+  Activate(5);
+  const uint64_t held = first->member->View().held_bytes;
+  owner_ = nullptr;
+  owner_ = OpenOwner(owner_server_.get(), 0);
+  for (const auto& engine : engines_) {
+    for (int i = 0; i < 1000 && engine->member->View().active != 0; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_EQ(engine->member->View().active, 0u) << "nothing is, by the new log";
+    EXPECT_EQ(engine->member->Serve().number, 0u) << "nobody serves without a permit";
+  }
+  EXPECT_EQ(first->member->View().held_bytes, held);
+  absl::Status fetched = second->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(first->sent_on(), kBytes);
+  // What is active next takes its place.
+  Seal(6);
+  EXPECT_EQ(first->member->View().held_bytes, held);
+  Activate(6);
+  EXPECT_TRUE(absl::IsNotFound(AskHolder(*first, five, *second).status()));
+  EXPECT_EQ(first->member->View().held_bytes, 0u);
+}
+
+// Two owners, of which the second one dies; the first one leads.
+class StandInsTest : public WeightRelayTest {
+ protected:
+  static constexpr uint64_t kHalf = kBytes / 2;
+  StandInsTest() : WeightRelayTest(/*two_owners=*/true) {}
+
+  void SecondDies() {
+    second_.reset();
+    EXPECT_TRUE(second_server_->Stop(absl::Seconds(5)).ok());
+  }
+  absl::StatusOr<Tensor> Ask(const std::string& worker, WeightAsk::Kind kind, uint64_t number = 5) {
+    WeightAsk ask;
+    ask.kind = kind;
+    ask.number = number;
+    ask.birth = birth_;
+    ask.owner = 1;
+    ask.incarnation = 1;  // No member has it.
+    WeightCalls calls(engines_.back()->server.get(), "policy");
+    return std::move(calls.Ask({{worker, ask}}, kLong)[0]);
+  }
+  static uint64_t IncarnationOf(const Engine& one) { return one.member->View().incarnation; }
+  size_t HoldersKnown() {
+    const auto answer = Ask(owner_server_->worker(), WeightAsk::Kind::kHolders);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return DecodeHolders({answer->data_as<char>(), answer->bytes()})->size();
+  }
+  // The leader hears of it by the next questions.
+  void AwaitHolders(size_t count) {
+    birth_ = engines_[0]->member->Find(5, kLong)->name.birth;
+    for (int i = 0; i < 1000 && HoldersKnown() != count; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    EXPECT_EQ(HoldersKnown(), count);
+  }
+  Engine* AddLate(uint64_t hold_bytes = 2 * kBytes) {
+    Engine* const engine = AddEngine(hold_bytes);
+    engine->Await(WeightEvent::Kind::kSealed, 5);
+    return engine;
+  }
+
+  uint64_t birth_ = 0;
+};
+
+TEST_F(StandInsTest, WhoComesAfterAnOwnersDeathGetsItOfMembers) {
+  Engine* const first = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  SecondDies();
+  Engine* const second = AddLate();
+  const absl::Time begun = absl::Now();
+  absl::Status fetched = second->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+  EXPECT_GE(first->sent_on(), kBytes) << "the first owner's, as ever, and the second's";
+  // It has it for others now, and so has who has nothing for others.
+  AwaitHolders(2);
+  first->member.reset();
+  Engine* const third = AddLate(0);
+  fetched = third->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(second->sent_on(), kHalf);
+}
+
+TEST_F(StandInsTest, AnOwnerThatDiesWhileItIsAskedIsNotWaitedFor) {
+  Engine* const first = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  const auto mute = std::make_shared<Mute>();
+  second_server_->steps()->SetAnswerer(WeightsPrefix("policy"), mute);
+  Engine* const second = AddLate();
+  absl::Status fetched;
+  std::thread fetches([&] { fetched = second->Fetch(5); });
+  while (mute->asked == 0) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Time died = absl::Now();
+  // It is there no more, and stops when its answers have ended.
+  std::thread stops([&] { EXPECT_TRUE(second_server_->Stop(kLong).ok()); });
+  fetches.join();
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_LT(absl::Now() - died, absl::Seconds(15));
+  mute->EndAll();
+  stops.join();
+}
+
+TEST_F(StandInsTest, PartsOfSeveralMembersMakeTheBoxThatOneWantsAPartOf) {
+  Engine* const left = AddEngine();
+  Engine* const right = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(left->FetchColumns(5, 0, 40).ok());
+  EXPECT_TRUE(right->FetchColumns(5, 30, 34).ok());
+  AwaitHolders(2);
+  SecondDies();
+  Engine* const third = AddLate();
+  absl::Status fetched = third->Fetch(5, 20, 30);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(left->sent_on() + right->sent_on(), kHalf);
+  // Its own parts count, too.
+  fetched = left->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+// Nobody has the last columns, so that parts are held against the digests that the owner gave them.
+TEST_F(StandInsTest, OfABoxThatNobodyHasWholeWhatMembersHaveIsTaken) {
+  constexpr int64_t kSecond = kRows / 2;  // Where the rows of the second owner begin.
+  Engine* const none = AddEngine(0);
+  Engine* const left = AddEngine();
+  Engine* const middle = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(left->FetchColumns(5, 0, 40).ok());
+  EXPECT_TRUE(middle->FetchColumns(5, 30, 20).ok());
+  AwaitHolders(2);
+  SecondDies();
+  // A part that a member has, and one that only two have between them.
+  Engine* const late = AddLate();
+  absl::Status fetched = late->FetchColumns(5, 0, 40, kSecond, kSecond);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(left->sent_on(), kBytes / 2 * 40 / kColumns);
+  fetched = none->FetchColumns(5, 10, 35, kSecond, kSecond);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  // Its own part counts, too.
+  const uint64_t sent_on = middle->sent_on();
+  fetched = late->FetchColumns(5, 20, 30, kSecond, kSecond);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(middle->sent_on() - sent_on, kBytes / 2 * 20 / kColumns);
+  // What it has put together it has for others, with a digest.
+  left->member.reset();
+  middle->member.reset();
+  AwaitHolders(1);
+  Engine* const later = AddLate();
+  fetched = later->FetchColumns(5, 22, 4, kSecond, 3);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST_F(StandInsTest, APartIsNotWhatOneWhoLiesSendsForIt) {
+  constexpr int64_t kSecond = kRows / 2;
+  Engine* first = AddEngine();
+  Engine* liar = AddEngine();
+  // Who asks begins with the next incarnation after its own: mostly with the one that lies.
+  if (IncarnationOf(*liar) - IncarnationOf(*first) < uint64_t{1} << 63) std::swap(first, liar);
+  AddEngine(0);  // It asks the liar below.
+  Seal(5);
+  EXPECT_TRUE(first->FetchColumns(5, 0, 40).ok());
+  EXPECT_TRUE(liar->FetchColumns(5, 0, 40).ok());
+  AwaitHolders(2);
+  // It says what it has, and sends something else.
+  const auto held = Ask(liar->server->worker(), WeightAsk::Kind::kHeld);
+  ASSERT_TRUE(held.ok()) << held.status();
+  const auto lies = std::make_shared<Liar>();
+  lies->held = *DecodeHeld({held->data_as<char>(), held->bytes()});
+  ASSERT_EQ(lies->held.parts.size(), 1u);
+  EXPECT_TRUE(lies->held.parts[0].digest.has_value());
+  liar->server->steps()->SetAnswerer(WeightsPrefix("policy"), lies);
+  SecondDies();
+  for (int i = 0; i < 12 && lies->asked == 0; ++i) {
+    Engine* const engine = AddLate(0);
+    const absl::Status fetched = engine->FetchColumns(5, 5, 20, kSecond, kSecond);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+  }
+  EXPECT_GT(lies->asked, 0);
+  // Nor is it where it alone has the part.
+  first->member.reset();
+  Engine* const late = AddLate(0);
+  EXPECT_FALSE(late->FetchColumns(5, 5, 20, kSecond, kSecond, absl::Seconds(4)).ok());
+}
+
+TEST_F(StandInsTest, WhatNobodyHasIsNotTaken) {
+  Engine* const left = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(left->FetchColumns(5, 0, 40).ok());
+  AwaitHolders(1);
+  SecondDies();
+  Engine* const second = AddLate();
+  const absl::Time begun = absl::Now();
+  const absl::Status fetched = second->Fetch(5, 0, kRows, 0, absl::Seconds(4));
+  EXPECT_TRUE(absl::IsUnavailable(fetched) || absl::IsDeadlineExceeded(fetched)) << fetched;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(12));
+  EXPECT_TRUE(second->Fetch(5, 0, 32).ok()) << "the first owner is there";
+}
+
+TEST_F(StandInsTest, AMemberThatLiesCostsTimeAlone) {
+  Engine* first = AddEngine();
+  Engine* liar = AddEngine();
+  // Who asks begins with the next incarnation after its own: mostly with the one that lies.
+  if (IncarnationOf(*liar) - IncarnationOf(*first) < uint64_t{1} << 63) std::swap(first, liar);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  EXPECT_TRUE(liar->Fetch(5).ok());
+  AwaitHolders(2);
+  SecondDies();
+  const auto lies = std::make_shared<Liar>();
+  lies->held.parts = {{0, BoxesOf(Layout(2), 1)[0], std::nullopt},
+                      {0, {{0, 0}, {kRows, kColumns}}, std::nullopt},
+                      {7, {{0, 0}, {1, 1}}, Digest{1, 2}},
+                      {0, {{0}, {1}}, std::nullopt},
+                      {0, {{kRows, 0}, {1, 1}}, Digest{1, 2}}};
+  lies->held.list = {{1, 2}};
+  liar->server->steps()->SetAnswerer(WeightsPrefix("policy"), lies);
+  // It asks for what the second owner had.
+  for (int i = 0; i < 12 && lies->asked == 0; ++i) {
+    Engine* const engine = AddLate(0);
+    const absl::Status fetched = engine->Fetch(5, kRows / 2, kRows / 2);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+  }
+  EXPECT_GT(lies->asked, 0);
+  // The list of the first that answers is looked at, too.
+  const auto version = *first->member->Find(5, kLong);
+  const auto layouts = *first->member->Layouts(version, kLong);
+  WeightCalls calls(engines_[2]->server.get(), "policy");
+  for (const Engine* const before : {first, liar}) {
+    const StandIns stand_ins({&calls,
+                              {owners_[0]},
+                              owners_,
+                              "",
+                              before->member->View().incarnation - 1,
+                              std::make_shared<HolderNotes>()});
+    std::vector<StandIns::Lost> lost;
+    lost.push_back({0, {1}, BoxCover(BoxesOf(Layout(2), 1)[0])});
+    const StandIns::Found found = stand_ins.Find(version, *layouts, {}, kLong, &lost);
+    ASSERT_EQ(found.holders.size(), 2u);
+    EXPECT_EQ(found.holders[0].worker, before->server->worker());
+    ASSERT_EQ(found.lists.count(1), 1u);
+    EXPECT_EQ(ListDigest(version.name, 1, found.lists.at(1)), version.lists[1]);
+    EXPECT_EQ(*lost[0].digest, found.lists.at(1)[0]);
+  }
+}
+
+TEST_F(StandInsTest, AnOwnersNextLifeHasNothingOfTheVersion) {
+  Engine* const first = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  second_ = nullptr;
+  second_ = OpenOwner(second_server_.get(), 1);
+  Engine* const second = AddLate();
+  absl::Status fetched = second->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  // Where no member has it, that is said at once.
+  for (const auto& engine : engines_) engine->member.reset();
+  engines_.clear();
+  Engine* const third = AddLate();
+  const absl::Time begun = absl::Now();
+  fetched = third->Fetch(5);
+  EXPECT_TRUE(absl::IsNotFound(fetched)) << fetched;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+}
+
+// Whoever has no log asks the other owners which version it is, and whom they have sent it.
+TEST_F(StandInsTest, WhoComesWhenTheFirstOwnerIsGoneAsksTheOthers) {
+  Engine* const first = AddEngine();
+  Engine* const late = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  EXPECT_TRUE(late->Fetch(5, kRows / 2, 1).ok());  // Its worker knows the second owner.
+  Activate(5);
+  late->member.reset();
+  owner_.reset();
+  EXPECT_TRUE(owner_server_->Stop(absl::Seconds(5)).ok());
+  late->Open();
+  const absl::Status fetched = late->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(first->sent_on(), kBytes / 2);
+}
+
+// More than are asked at once, and the last ones alone have it whole.
+TEST_F(StandInsTest, ManyHoldersAreAskedOneAfterTheOther) {
+  constexpr int64_t kSecond = kRows / 2;
+  for (int i = 0; i < 10; ++i) AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(engines_[i]->FetchColumns(5, i, 3, kSecond, 3).ok());
+  EXPECT_TRUE(engines_[9]->Fetch(5).ok());
+  AwaitHolders(10);
+  SecondDies();
+  absl::Status fetched = late->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  // Where nobody has it whole, each has some of what is wanted.
+  engines_[9]->member.reset();
+  fetched = late->FetchColumns(5, 0, 11, kSecond, 3);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST_F(StandInsTest, NobodyAnswersForWhatItDoesNotHave) {
+  Engine* const first = AddEngine();
+  Engine* const none = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  EXPECT_TRUE(none->Fetch(5).ok());
+  AwaitHolders(1);
+  const std::string holder = first->server->worker(), second = second_server_->worker();
+  const auto held = Ask(holder, WeightAsk::Kind::kHeld);
+  ASSERT_TRUE(held.ok()) << held.status();
+  const auto read = DecodeHeld({held->data_as<char>(), held->bytes()});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->list.size(), 1u);
+  ASSERT_EQ(read->parts.size(), 1u) << "those of the owner alone";
+  EXPECT_EQ(read->parts[0].box, BoxesOf(Layout(2), 1)[0]);
+  EXPECT_FALSE(read->parts[0].digest.has_value()) << "it is in the list";
+  EXPECT_TRUE(Ask(holder, WeightAsk::Kind::kVersion).ok());
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kVersion, 6).status()));
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kHeld, 6).status()));
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kLayouts).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Ask(second, WeightAsk::Kind::kHolders).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Ask(second, WeightAsk::Kind::kHeld).status()));
+  ++birth_;
+  EXPECT_EQ(HoldersKnown(), 0u) << "of another birth";
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kHeld).status()));
+  --birth_;
+  // A version that is over is nobody's.
+  Activate(5);
+  Seal(6);
+  Activate(6);
+  EXPECT_EQ(HoldersKnown(), 0u);
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kHeld).status()));
+  EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kVersion).status()));
+}
+
+// More than one answer has room for, and more of one box than are remembered.
+TEST_F(WeightRelayTest, WhatAMemberHasIsToldInSeveralAnswers) {
+  constexpr int64_t kElements = 2 * BoxCover::kMaxParts;
+  constexpr uint32_t kTensors = kMaxHeldParts / kElements + 1;
+  Engine* const asker = AddEngine(0);
+  const auto holder = StartTestServer("holder", 0, owner_server_.get());
+  const auto relay = std::make_shared<WeightRelay>(holder.get(), "policy", kBytes * 1000);
+  relay->Open();
+  const WeightVersion version{5, 0xf5};
+  relay->Allow(version, {});
+  auto layouts = std::make_shared<DeclaredLayouts>();
+  layouts->owners = 1;
+  for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+    TensorLayout layout;
+    layout.name = absl::StrCat(tensor);
+    layout.dtype = DType::kUint8;
+    layout.shape = {kElements};
+    layouts->tensors.push_back(std::move(layout));
+  }
+  const Tensor byte = *Tensor::Allocate(DType::kUint8, {1});
+  const auto hold = [&](uint32_t tensor, int64_t at) {
+    const PartName part{version, tensor, {{at}, {1}}};
+    ASSERT_TRUE(relay->Expect(part, 1));
+    relay->Put(part, byte, Digest{tensor, static_cast<uint64_t>(at)});
+  };
+  for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+    const int64_t lacks = tensor == kTensors - 1 ? 1 : 0;
+    for (int64_t at = 0; at < kElements - lacks; ++at) hold(tensor, at);
+  }
+  SealedVersion sealed;
+  sealed.name = {Digest{1, 2}, version.number, version.birth};
+  sealed.lists.resize(1);
+  relay->Prove(sealed, layouts);
+  WeightCalls calls(asker->server.get(), "policy");
+  const auto notes = std::make_shared<HolderNotes>();
+  notes->Add(version, {holder->worker(), holder->incarnation()}, true);
+  const StandIns stand_ins({&calls, {}, {}, asker->server->worker(), 1, notes});
+  std::vector<StandIns::Lost> lost;
+  const Box wanted{{kElements - 3}, {2}}, last{{kElements - 1}, {1}};
+  lost.push_back({kTensors - 1, {0}, BoxCover({{0}, {kElements}})});
+  lost[0].wanted = {wanted, last};
+  const StandIns::Found found = stand_ins.Find(sealed, *layouts, {}, kLong, &lost);
+  ASSERT_EQ(found.holders.size(), 1u);
+  const auto anybody = [](uint32_t) { return true; };
+  const auto chosen = lost[0].cover.Choose(wanted, anybody);
+  ASSERT_TRUE(chosen.has_value());
+  ASSERT_EQ(chosen->size(), 2u);
+  EXPECT_EQ((*chosen)[0].digest, (Digest{kTensors - 1, static_cast<uint64_t>(kElements - 3)}));
+  EXPECT_FALSE(lost[0].cover.Choose(last, anybody).has_value());
+  relay->Close();
+}
+
+// A set whose owners, and members that have parts of it, answer what they are told to.
+class TellersTest : public WeightRelayTest {
+ protected:
+  static constexpr WeightVersion kVersion{5, 0xf5};
+  TellersTest() : asker_(AddEngine(0)), calls_(asker_->server.get(), "policy") {}
+  std::shared_ptr<Teller> AddTeller() {
+    servers_.push_back(StartTestServer("teller", servers_.size(), owner_server_.get()));
+    const auto teller = std::make_shared<Teller>();
+    servers_.back()->steps()->SetAnswerer(WeightsPrefix("policy"), teller);
+    return teller;
+  }
+  Holder Last() const { return {servers_.back()->worker(), servers_.back()->incarnation()}; }
+  StandIns Make(std::vector<std::string> owners, const std::shared_ptr<HolderNotes>& notes) {
+    return StandIns({&calls_, {}, std::move(owners), asker_->server->worker(), 1, notes});
+  }
+
+  std::vector<std::unique_ptr<Server>> servers_;
+  Engine* const asker_;
+  WeightCalls calls_;
+};
+
+TEST_F(TellersTest, OwnersThatAreGoneHideNobodyWhoIsThere) {
+  std::vector<std::string> owners;
+  for (int i = 0; i < 4; ++i) {
+    const auto gone = StartTestServer("gone", i, owner_server_.get());
+    owners.push_back(gone->worker());
+    ASSERT_TRUE(asker_->server->calls()->Ping(gone->worker(), kLong).ok());
+    EXPECT_TRUE(gone->Stop(absl::Seconds(5)).ok());
+  }
+  const auto notes = std::make_shared<HolderNotes>();
+  AddTeller()->knows = {{"of_a_holder", 1}};
+  notes->Add(kVersion, Last(), /*of_itself=*/true);
+  AddTeller()->knows = {{"of_an_owner", 1}};
+  owners.push_back(Last().worker);
+  ASSERT_TRUE(asker_->server->calls()->Ping(Last().worker, kLong).ok());
+  std::set<std::string> known;
+  const absl::Time begun = absl::Now();
+  for (const Holder& holder : Make(owners, notes).HoldersOf(kVersion, kLong)) {
+    known.insert(holder.worker);
+  }
+  EXPECT_EQ(known.count("of_a_holder"), 1u);
+  EXPECT_EQ(known.count("of_an_owner"), 1u);
+  EXPECT_LT(absl::Now() - begun, StandIns::kTry * 3 / 4) << "some of the time was theirs";
+}
+
+TEST_F(TellersTest, NotAllBeginWithTheSameMember) {
+  const auto teller = AddTeller();
+  for (int i = 0; i < 8; ++i) teller->knows.push_back({absl::StrCat("member", i), 1});
+  std::set<std::string> first;
+  for (int i = 0; i < 30; ++i) {
+    const auto notes = std::make_shared<HolderNotes>();
+    const auto holders = Make({Last().worker}, notes).HoldersOf(kVersion, kLong);
+    ASSERT_EQ(holders.size(), 8u);
+    first.insert(holders[0].worker);
+  }
+  EXPECT_GT(first.size(), 1u);
+}
+
+TEST_F(TellersTest, NobodyIsAskedMoreOfAnOwnerWhoseBoxesAreSettled) {
+  DeclaredLayouts layouts;
+  layouts.owners = 2;
+  layouts.tensors = {Layout(2)};
+  SealedVersion sealed;
+  sealed.name = {Digest{1, 2}, kVersion.number, kVersion.birth};
+  std::vector<StandIns::Lost> lost;
+  const auto notes = std::make_shared<HolderNotes>();
+  std::vector<std::shared_ptr<Teller>> tellers;
+  // More than are asked at once. Each has all of the first owner's, and nothing of the second's.
+  for (int i = 0; i < 9; ++i) {
+    tellers.push_back(AddTeller());
+    tellers.back()->held[0].parts = {{0, BoxesOf(Layout(2), 0)[0], Digest{3, 4}}};
+    notes->Add(kVersion, Last(), /*of_itself=*/true);
+  }
+  for (uint32_t owner = 0; owner < 2; ++owner) {
+    const Box box = BoxesOf(Layout(2), owner)[0];
+    lost.push_back({0, {owner}, BoxCover(box)});
+    lost.back().wanted = {box};
+  }
+  Make({}, notes).Find(sealed, layouts, {}, kLong, &lost);
+  int of_first = 0, of_second = 0;
+  for (const auto& teller : tellers) {
+    of_first += teller->asked[0];
+    of_second += teller->asked[1];
+  }
+  EXPECT_EQ(of_first, 8);
+  EXPECT_EQ(of_second, 9);
 }
 
 TEST_F(WeightRelayTest, WhatIsToComeIsWaitedFor) {

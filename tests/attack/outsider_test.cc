@@ -15,10 +15,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "server/security/test_certificates.h"
 #include "server/server.h"
 #include "tests/attack/http2_flood.h"
 #include "tests/attack/process_use.h"
+#include "tests/doubles/server/test_certificates.h"
 
 namespace tryst {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "server/security/test_certificates.h"
 #include "server/server.h"
 #include "tests/attack/wire_tap.h"
+#include "tests/doubles/server/test_certificates.h"
 
 namespace tryst {
 

@@ -21,6 +21,15 @@ namespace {
 constexpr char kProducer[] = "/job:ps/replica:0/task:0/device:CPU:0";
 constexpr char kConsumer[] = "/job:worker/replica:0/task:0/device:CPU:0";
 
+// What is at once in the build that ships.
+#ifdef __SANITIZE_THREAD__
+constexpr std::chrono::milliseconds kAtOnce{5000};
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::chrono::milliseconds kAtOnce{2000};
+#else
+constexpr std::chrono::milliseconds kAtOnce{500};
+#endif
+
 }  // namespace
 
 LocalRendezvous* StepTable::step(int64_t step_id) {
@@ -269,6 +278,72 @@ TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   EXPECT_EQ(right, kKeys);
 }
 
+// Small tensors of the same keys, again and again: all here, some not yet, one too large or dead,
+// into memory of the caller's that fits or not, some fetched alone beside it.
+TEST_P(ChannelContractTest, SmallTensorsTogetherAgainAndAgain) {
+  constexpr size_t kKeys = 12;
+  std::vector<TensorKey> keys;
+  for (size_t i = 0; i < kKeys; ++i) keys.push_back(Key(absl::StrCat("run", i)));
+  float sent = 0;
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(round);
+    const size_t late = round % 3 == 2 ? static_cast<size_t>(round) % kKeys : kKeys;
+    const size_t odd = round % 4 == 3 ? static_cast<size_t>(round * 5) % kKeys : kKeys;
+    const bool misfits = odd < kKeys && round % 8 == 3;
+    const auto elements_of = [&](size_t i) -> int64_t { return i == odd && !misfits ? 3000 : 4; };
+    std::vector<Tensor> destinations;
+    for (size_t i = 0; round % 2 == 1 && i < kKeys; ++i) {
+      const int64_t more = i == odd && misfits ? 1 : 0;
+      destinations.push_back(*Tensor::Allocate(DType::kFloat, {elements_of(i) + more}));
+    }
+    std::vector<float> value(kKeys);
+    const auto send = [&](size_t i) {
+      value[i] = ++sent;
+      Send(1, keys[i], Numbers(elements_of(i), value[i]));
+    };
+    for (size_t i = 0; i < kKeys; ++i) {
+      if (i != late) send(i);
+    }
+    Moment ended;
+    std::vector<Received> got;
+    RecvArgs args;
+    args.destinations = destinations;
+    world_->consumer()->FetchMany(1, keys, args,
+                                  [&](const absl::Status&, absl::Span<Received> results) {
+                                    for (Received& result : results) got.push_back(result);
+                                    ended.Come();
+                                  });
+    auto alone = late < kKeys ? StartFetch(1, keys[late]) : nullptr;
+    if (late < kKeys) send(late);
+    ASSERT_TRUE(ended.Wait(std::chrono::seconds(20)));
+    for (size_t i = 0; i < kKeys; ++i) {
+      if (i == odd && misfits) {
+        EXPECT_TRUE(absl::IsInvalidArgument(got[i].status)) << got[i].status;
+        continue;
+      }
+      ASSERT_TRUE(got[i].status.ok()) << i << ": " << got[i].status;
+      EXPECT_TRUE(IsNumbers(got[i].tensor, elements_of(i), value[i])) << i;
+      if (!destinations.empty()) {
+        EXPECT_EQ(got[i].tensor.data(), destinations[i].data());
+      }
+    }
+    if (odd < kKeys && misfits && odd != late) {
+      EXPECT_TRUE(IsNumbers(FetchNow(1, keys[odd]).tensor, 4, value[odd])) << "it took it";
+    }
+    if (alone == nullptr) continue;
+    const float first = value[late];
+    send(late);
+    const Result result = alone->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    // Where the first did not fit, this one gets it.
+    const bool got_first = late == odd && misfits;
+    EXPECT_TRUE(IsNumbers(result.tensor, elements_of(late), got_first ? first : value[late]));
+    if (got_first) {
+      EXPECT_TRUE(FetchNow(1, keys[late]).status.ok());
+    }
+  }
+}
+
 // One of each four keys has no destination, two have one, small and large, and one has one that
 // does not fit.
 TEST_P(ChannelContractTest, ManyKeysAtOnceIntoMemoryOfOnesOwn) {
@@ -424,17 +499,16 @@ TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
     for (int i = 0; i < count; ++i) {
       waiting.push_back(StartFetch(1, Key(absl::StrCat("awaited", count, "_", i)), args));
     }
-    const SteadyClock clock;
     for (int i = 0; i < 3; ++i) {
       const int64_t elements = i == 1 ? 200'000 : 5;
       Send(1, Key("there"), Numbers(elements, static_cast<float>(i)));
-      const int64_t start_ns = clock.NowNs();
+      const auto began = std::chrono::steady_clock::now();
       const Result result = StartFetch(1, Key("there"))->Wait(std::chrono::seconds(10));
       ASSERT_TRUE(result.status.ok()) << count << ": " << result.status << world_->Explain();
       EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
       // The first one waits behind the requests that were posted before it.
       if (i > 0) {
-        EXPECT_LT(clock.NowNs() - start_ns, 500'000'000) << count;
+        EXPECT_LT(std::chrono::steady_clock::now() - began, kAtOnce) << count;
       }
     }
     // Each waiting receive then gets what is sent: some in their own memory, one dead, the rest
@@ -605,17 +679,12 @@ TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
     pending[i].reset();
   }
   EXPECT_LE(world_->PinnedBytes().second, cap);
-  // A tensor larger than the cap can never land where memory is pinned.
+  // A tensor larger than the cap comes alone.
   const int64_t huge = static_cast<int64_t>(cap / sizeof(float)) + 1;
   Send(2, Key("huge"), Numbers(huge, 0));
   const Result alone = FetchNow(2, Key("huge"));
-  if (GetParam().pins_memory) {
-    EXPECT_EQ(alone.status.code(), absl::StatusCode::kResourceExhausted);
-  } else {
-    ASSERT_TRUE(alone.status.ok()) << alone.status;
-    EXPECT_TRUE(IsNumbers(alone.tensor, huge, 0));
-  }
-  // Unless the caller has memory for it.
+  ASSERT_TRUE(alone.status.ok()) << alone.status;
+  EXPECT_TRUE(IsNumbers(alone.tensor, huge, 0));
   RecvArgs own;
   own.destination = Numbers(huge, 0);
   Send(2, Key("own"), Numbers(huge, 9));
@@ -666,7 +735,7 @@ TEST_P(ChannelContractTest, RoomThatIsGivenBackIsTakenAtOnce) {
     ASSERT_TRUE(result.status.ok()) << result.status;
     last = std::move(next);
   }
-  EXPECT_LT(waited, std::chrono::milliseconds(2500));
+  EXPECT_LT(waited, 5 * kAtOnce);
 }
 
 TEST_P(ChannelContractTest, SurvivesABrokenLink) {

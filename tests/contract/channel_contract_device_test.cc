@@ -6,12 +6,12 @@
 #include "base/log.h"
 #include "channel/arena/arena.h"
 #include "channel/device/gpu_nic.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/device_world.h"
 #include "tests/contract/dma_buf_nic.h"
 #include "tests/contract/pool_world.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 #include "verbs/soft/soft_nic.h"
 
 // The channel contract with every tensor on a GPU: a pretended one, or the machine's
@@ -31,7 +31,8 @@ const Machine& TheMachine() {
   static Machine* const machine = [] {
     auto* made = new Machine();
     const char* library = getenv("TRYST_TEST_CUDA");
-    auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+    auto driver =
+        CudaDriver::Load(library != nullptr ? library : "tests/doubles/cuda/libfake_cuda.so");
     TRYST_CHECK(driver.ok()) << driver.status();
     made->driver = *std::move(driver);
     const size_t count = made->driver->Devices()->size();

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,10 +13,10 @@
 #include "channel/device/device_source.h"
 #include "channel/poller/poller.h"
 #include "gpu/device_memory.h"
-#include "gpu/expandable_range.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/doubles/cuda/expandable_range.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 #include "tests/process/pair/one_step.h"
 
 namespace tryst {
@@ -113,6 +114,23 @@ TEST_F(LeaseTest, ItLastsWhileItHasToAndNoLonger) {
   EXPECT_EQ(Say(transfer, "alive").code(), absl::StatusCode::kAborted);
 }
 
+// A give-back that came before is done before it.
+TEST_F(LeaseTest, WhoAsksOnAnotherThreadIsAnsweredInATurn) {
+  Send(3);
+  const TensorKey alive = *TransferKey(Key(), Lend(), "alive");
+  bool ended = false;
+  std::thread asks([&] {
+    source_->Take(1, alive, RecvArgs(), [&](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      ended = true;
+    });
+  });
+  asks.join();
+  EXPECT_FALSE(ended);
+  poller_.Turn();
+  EXPECT_TRUE(ended);
+}
+
 TEST_F(LeaseTest, AWordRenewsItForAsLongAsItComes) {
   Send(3);
   const uint64_t transfer = Lend();
@@ -193,7 +211,7 @@ class DeviceLeaseTest : public LeaseTest {
   void SetUp() override {
     fake_ = LoadFakeCuda();
     ASSERT_NE(fake_, nullptr);
-    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    driver_ = *CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     gpu_ = *Gpu::Open(driver_.get(), 0);
     engine_ = *DeviceEngine::Open(&poller_, gpu_.get(), DeviceEngineOptions());
     engine_->Attach();
@@ -312,9 +330,12 @@ TEST_F(DeviceLeaseTest, WhatIsReadInPlaceIsThereFirst) {
 }
 
 TEST_F(DeviceLeaseTest, EachProbeIsAnsweredWithTheSameMemory) {
+  const TensorKey asked = *TransferKey(GpuKey(), 0, "probe");
+  fake_->fail("cuMemAlloc_v2", cuda::kOutOfMemory, 1, 0);
+  EXPECT_EQ(TakeGpu(asked).status.code(), absl::StatusCode::kResourceExhausted);
   uint32_t digest = 0;
   for (const bool again : {false, true}) {
-    const Answer answer = TakeGpu(*TransferKey(GpuKey(), 0, "probe"));
+    const Answer answer = TakeGpu(asked);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     const auto probe = DecodeManifest(answer.tensor.data_as<uint8_t>(), answer.tensor.bytes());
     ASSERT_TRUE(probe.ok());

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "gpu/expandable_range.h"
+#include "tests/doubles/cuda/expandable_range.h"
 
 namespace tryst {
 namespace {
@@ -103,6 +103,7 @@ class DownloadingFetcher final : public TensorFetcher {
     auto context = GpuContext::Make(engine_, stream_);
     TRYST_CHECK(context.ok()) << context.status();
     inner.device_context = *context;
+    inner.alloc_attrs.on_host = false;  // What is selected of it here is asked for so.
     if (args.destination.valid() && args.destination.dtype() != DType::kString) {
       auto on_device =
           engine_->Allocate(args.destination.dtype(), args.destination.shape(), stream_);

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "base/mutex.h"
 #include "verbs/forwarding_nic.h"
 #include "verbs/nic.h"
 
@@ -35,25 +37,56 @@ class DmaBufNic final : public ForwardingNic {
       munmap(mapped, bytes + skip);
       return region.status();
     }
-    return std::unique_ptr<Region>(new Mapped(*std::move(region), mapped, bytes + skip));
+    auto made = std::make_unique<Mapped>(this, *std::move(region), mapped, bytes + skip);
+    MutexLock lock(&mu_);
+    if (access == kRemoteRead) only_read_.insert(made.get());
+    return std::unique_ptr<Region>(std::move(made));
+  }
+
+  // What may only be read cannot be from now on: a flush reads it.
+  void FailFlushes() {
+    MutexLock lock(&mu_);
+    for (Mapped* region : only_read_) region->Revoke();
   }
 
  private:
   class Mapped final : public ForwardingRegion {
    public:
-    Mapped(std::unique_ptr<Region> region, void* mapped, uint64_t mapped_bytes)
-        : ForwardingRegion(std::move(region)), mapped_(mapped), mapped_bytes_(mapped_bytes) {}
+    Mapped(DmaBufNic* nic, std::unique_ptr<Region> region, void* mapped, uint64_t mapped_bytes)
+        : ForwardingRegion(std::move(region)),
+          nic_(nic),
+          address_(ForwardingRegion::address()),
+          mapped_(mapped),
+          mapped_bytes_(mapped_bytes) {}
+    uint64_t address() const override { return address_; }
+    uint32_t remote_key() const override {
+      return former_key_ != 0 ? former_key_ : ForwardingRegion::remote_key();
+    }
     ~Mapped() override {
+      {
+        MutexLock lock(&nic_->mu_);
+        nic_->only_read_.erase(this);
+      }
       Deregister();
       munmap(mapped_, mapped_bytes_);
     }
+    // What it was is still told.
+    void Revoke() {
+      former_key_ = remote_key();
+      Deregister();
+    }
 
    private:
+    DmaBufNic* const nic_;
+    const uint64_t address_;
+    uint32_t former_key_ = 0;  // 0: it is registered.
     void* const mapped_;
     const uint64_t mapped_bytes_;
   };
 
   NicLimits limits_;
+  Mutex mu_;
+  std::set<Mapped*> only_read_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

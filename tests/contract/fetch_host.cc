@@ -50,15 +50,20 @@ class FetchHost::Impl {
   }
 
   ~Impl() {
+    Join();
+    service_->Join();
+  }
+
+  void Join() {
     fetches_.Shutdown();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
-    service_->Join();
     fetches_.Join();
   }
 
   void Shutdown() { fetches_.Shutdown(); }
   int port() const { return port_; }
+  FetchServer* server() { return &fetches_; }
   FetchServer::Counts counts() const { return fetches_.counts(); }
 
  private:
@@ -87,7 +92,11 @@ FetchHost::~FetchHost() = default;
 
 void FetchHost::Shutdown() { impl_->Shutdown(); }
 
+void FetchHost::Join() { impl_->Join(); }
+
 int FetchHost::port() const { return impl_->port(); }
+
+FetchServer* FetchHost::server() { return impl_->server(); }
 
 FetchServer::Counts FetchHost::counts() const { return impl_->counts(); }
 

@@ -23,7 +23,10 @@ class FetchHost {
   ~FetchHost();  // Ends its calls.
 
   void Shutdown();  // The FetchServer's; calls still come.
+  // Ends the gRPC server, and waits for the last call of the FetchServer, as its owner has to.
+  void Join();
   int port() const;
+  FetchServer* server();
   FetchServer::Counts counts() const;
 
  private:

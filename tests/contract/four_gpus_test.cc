@@ -20,10 +20,10 @@
 #include "channel/device/device_engine.h"
 #include "gmock/gmock.h"
 #include "gpu/device_memory.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "server/server.h"
 #include "server/server_parts.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 
 namespace tryst {
 namespace {
@@ -39,7 +39,7 @@ struct Machine {
     setenv("FAKE_CUDA_DEVICES", absl::StrCat(kGpus).c_str(), 1);
     setenv("FAKE_CUDA_PEERS", have_peers ? "all" : "none", 1);
     fake = LoadFakeCuda();
-    driver = *CudaDriver::Load("gpu/libfake_cuda.so");
+    driver = *CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     for (int i = 0; i < kGpus; ++i) gpus.push_back(*Gpu::Open(driver.get(), i));
   }
   const FakeCudaControl* fake = nullptr;

@@ -4,14 +4,19 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <poll.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -274,6 +279,32 @@ TEST_P(GrpcPipesTest, ShutdownEndsWhatIsUnderWayAndLetsNothingBegin) {
   EXPECT_EQ(net_->pipes(1)->Dial(listener_->address()), nullptr);
 }
 
+// The other end has read none of it by then.
+TEST_P(GrpcPipesTest, ShutdownWaitsForWhatWasSentBeforeItsUserLeft) {
+  std::unique_ptr<SoftPipe> caller, callee;
+  ASSERT_TRUE(Connect(&caller, &callee));
+  const std::string some(100'000, 'x');
+  size_t sent = 0;
+  for (;;) {
+    const ssize_t taken = Send(caller.get(), some);
+    if (taken > 0) sent += static_cast<size_t>(taken);
+    char byte;
+    const iovec one = {&byte, 1};
+    if (taken < 0 && caller->Receive(&one, 1) < 0 && !Wakes(caller->event_fd(), 300)) break;
+  }
+  caller.reset();
+  std::atomic<bool> begun{false};
+  std::thread stops([&] {
+    begun = true;
+    net_->pipes(1)->Shutdown(absl::Minutes(1));
+  });
+  while (!begun) sched_yield();
+  EXPECT_EQ(Receive(callee.get(), sent).size(), sent);
+  EXPECT_EQ(EndOf(callee.get()), 0);
+  callee.reset();
+  stops.join();
+}
+
 // A member that sends what it likes.
 class GrpcPipesCallerTest : public GrpcPipesTest {
  protected:
@@ -293,8 +324,9 @@ class GrpcPipesCallerTest : public GrpcPipesTest {
     context_.AddMetadata(kCallerMetadata,
                          signer.Sign(GrpcNet::WorkerName(0), kConverseMethod, signed_for));
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-    grpc::GenericStub stub(grpc::CreateChannel(absl::StrCat("127.0.0.1:", net_->port(0)),
-                                               grpc::InsecureChannelCredentials()));
+    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", net_->port(0)),
+                                   grpc::InsecureChannelCredentials());
+    grpc::GenericStub stub(channel_);
     call_ = stub.PrepareCall(&context_, kConverseMethod, &queue_);
     call_->StartCall(this);
     Done();
@@ -316,6 +348,7 @@ class GrpcPipesCallerTest : public GrpcPipesTest {
   }
 
   grpc::CompletionQueue queue_;
+  std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
 };
@@ -326,6 +359,56 @@ TEST_P(GrpcPipesCallerTest, TheStatementCoversTheListener) {
   Write(door());
   EXPECT_EQ(End(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_FALSE(Wakes(listener_->event_fd(), 50));
+}
+
+// Whoever can connect can do that.
+TEST_P(GrpcPipesCallerTest, CallsThatSayNothingTakeNoDescriptorsAndMakeRoom) {
+  struct Silent final {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
+    grpc::Status status;
+  };
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  Call("x1");  // It connects.
+  Write("x1");
+  EXPECT_EQ(End(), grpc::StatusCode::NOT_FOUND);
+  const auto before = descriptors();
+  grpc::GenericStub stub(channel_);
+  std::vector<std::unique_ptr<Silent>> silent;
+  for (size_t i = 0; i < GrpcPipes::kMostSilent + 20; ++i) {
+    silent.push_back(std::make_unique<Silent>());
+    silent.back()->call = stub.PrepareCall(&silent.back()->context, kConverseMethod, &queue_);
+    silent.back()->call->StartCall(this);
+    ASSERT_TRUE(Done());
+  }
+  for (const auto& one : silent) one->call->Finish(&one->status, one.get());
+  std::set<void*> ended;
+  for (size_t i = 0; i < 20; ++i) {
+    void* one;
+    bool ok = false;
+    ASSERT_TRUE(queue_.Next(&one, &ok));
+    ended.insert(one);
+  }
+  // The oldest make room; threads of gRPC may hear of two that came together in either order.
+  size_t old = 0;
+  for (size_t i = 0; i < 40; ++i) {
+    if (ended.count(silent[i].get()) == 0) continue;
+    ++old;
+    EXPECT_EQ(silent[i]->status.error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_EQ(old, 20u);
+  EXPECT_LT(descriptors(), before + 20);
+  std::unique_ptr<SoftPipe> caller, callee;
+  EXPECT_TRUE(Connect(&caller, &callee));
+  for (const auto& one : silent) one->context.TryCancel();
+  for (size_t i = 20; i < silent.size(); ++i) {
+    void* ended;
+    bool ok = false;
+    ASSERT_TRUE(queue_.Next(&ended, &ok));
+  }
 }
 
 TEST_P(GrpcPipesCallerTest, NoListenerNoConnection) {

@@ -14,8 +14,8 @@
 #include "channel/transports.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/members/membership.h"
-#include "server/services/cut_proxy.h"
 #include "tests/contract/fetch_host.h"
+#include "tests/doubles/server/cut_proxy.h"
 
 namespace tryst {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "channel/compat/fetch_wire.h"
+#include "channel/compat/grpc_transport.h"
 #include "channel/signing/caller.h"
+#include "channel/trace/trace.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "rendezvous/host_source.h"
@@ -295,6 +298,24 @@ TEST_F(HostileGrpcConsumerTest, AKeyIsTakenAgainAfterItsTensorWentBack) {
   EXPECT_TRUE(second->End().ok());
 }
 
+// It waited for a take that had been given up.
+TEST_F(HostileGrpcConsumerTest, WhatHasEndedBehindATakeTakesNothing) {
+  Open();
+  auto first = Start(Request(1, "k"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  Note(1, false);
+  first->Break();
+  auto second = Start(Request(2, "k"));
+  auto third = Start(Request(3, "k"));
+  ASSERT_TRUE(Eventually([](const FetchServer::Counts& counts) { return counts.requests == 3; }));
+  Note(2, false);
+  second->Break();
+  source_.Answer(0, Numbers(4));
+  EXPECT_EQ(source_.log(), (std::vector<std::string>{"take k", "give back k", "take k"}));
+  source_.Answer(1, Numbers(4));
+  EXPECT_TRUE(third->End().ok());
+}
+
 TEST_F(HostileGrpcConsumerTest, AnEarlierLifeOfTheConsumerIsRefused) {
   Open();
   auto earlier = Start(Request(1, "k"));
@@ -420,6 +441,29 @@ TEST_F(HostileGrpcConsumerTest, AProducerThatStopsRefusesAndEndsWhatWaits) {
   EXPECT_EQ(source_.log().back(), "give back a");
 }
 
+// Its owner frees what calls use as soon as there are none.
+TEST_F(HostileGrpcConsumerTest, TheEndWaitsForACallThatIsUnderWay) {
+  class SlowSource final : public TensorSource {
+   public:
+    void Take(int64_t, const TensorKey&, const RecvArgs&, DoneFn done) override {
+      entered.set_value();
+      usleep(1'000'000);
+      is_over = true;
+      std::move(done)({absl::CancelledError("too late")});
+    }
+    void GiveBack(int64_t, const TensorKey&, Received) override {}
+    std::promise<void> entered;
+    std::atomic<bool> is_over{false};
+  } source;
+  FetchHost host(&source, &alarms_, kIncarnation, FetchServerOptions());
+  const auto stub = rpc::TransportService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", host.port()), grpc::InsecureChannelCredentials()));
+  Call call(stub.get(), &consumer_, Request(1, "k"));
+  source.entered.get_future().wait();
+  host.Join();
+  EXPECT_TRUE(source.is_over);
+}
+
 TEST_F(HostileGrpcConsumerTest, SoManyConsumersAreServed) {
   FetchServerOptions options;
   options.max_consumers = 2;
@@ -436,6 +480,34 @@ TEST_F(HostileGrpcConsumerTest, SoManyConsumersAreServed) {
   }
   EXPECT_EQ(host_->counts().consumers, 2u);
   EXPECT_EQ(source_.log().size(), 2u);
+}
+
+TEST_F(HostileGrpcConsumerTest, AViewHasWhatEachConsumerWaitsFor) {
+  Trace trace;
+  FetchServerOptions options;
+  options.trace = &trace;
+  Open(options);
+  std::vector<std::unique_ptr<Call>> calls;
+  // Task 1 waits for one, task 2 for two.
+  for (uint64_t task = 1; task <= 2; ++task) {
+    CallSigner signer({"lab", absl::StrCat("/job:worker/replica:0/task:", task), 1}, "", UnixMs);
+    for (uint64_t serial = 1; serial <= task; ++serial) {
+      calls.push_back(std::make_unique<Call>(stub_.get(), &signer,
+                                             Request(serial, absl::StrCat(task, "of", serial))));
+      ASSERT_TRUE(source_.AwaitTakes(calls.size()));
+    }
+  }
+  GrpcParts parts;
+  parts.served = host_->server();
+  parts.served_trace = &trace;
+  const GrpcTransport transport(TransportContext(), parts, GrpcChannelOptions());
+  std::vector<PathView> views;
+  transport.View("", &views);
+  ASSERT_EQ(views.size(), 2u);
+  for (const PathView& view : views) {
+    EXPECT_EQ(view.under_way, view.peer.back() == '1' ? 1u : 2u) << view.peer;
+  }
+  host_.reset();  // Before its trace.
 }
 
 TEST_F(HostileGrpcConsumerTest, TheNewestCallForAFetchGetsIt) {
@@ -480,11 +552,14 @@ TEST_F(HostileGrpcConsumerTest, WhatIsNoRequestIsRefused) {
   batch_with_serial.set_serial(1);
   rpc::FetchRequest no_key = Request(1, "k");
   no_key.set_key("k");
-  for (const rpc::FetchRequest& request : {without_serial, batch_with_serial, no_key}) {
+  rpc::FetchRequest ends_too_many = Request(1, "k");
+  for (uint64_t serial = 2; serial <= 2 * 65536 + 2; ++serial) ends_too_many.add_over(serial);
+  for (const rpc::FetchRequest& request :
+       {without_serial, batch_with_serial, no_key, ends_too_many}) {
     EXPECT_EQ(Start(request)->End().error_code(), grpc::StatusCode::INVALID_ARGUMENT)
-        << request.ShortDebugString();
+        << request.ShortDebugString().substr(0, 200);
   }
-  EXPECT_EQ(host_->counts().refused, 3u);
+  EXPECT_EQ(host_->counts().refused, 4u);
   EXPECT_TRUE(source_.log().empty());
 }
 
@@ -544,6 +619,32 @@ TEST_F(HostileGrpcConsumerTest, WhatIsSmallComesInTheAnswer) {
   EXPECT_EQ(header.parcels_size(), 0);
   ASSERT_EQ(header.ready_size(), 1);
   EXPECT_EQ(header.ready(0), 2u);
+}
+
+// There was no room for it when it was asked for first, and its answer was lost. Then it waits, and
+// is told of all the same.
+TEST_F(HostileGrpcConsumerTest, WhatIsToldOfAgainAndHasNotComeIsInNoParcel) {
+  FetchServerOptions options;
+  options.max_requests = 1;
+  Open(options);
+  rpc::FetchRequest request = Batch({{1, "a"}, {2, "b"}});
+  request.set_takes_parcels(true);
+  auto lost = Start(request);
+  EXPECT_EQ(Ready(lost.get(), 1), Serials{2});
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  Note(1, false);
+  source_.Answer(0, Numbers(4));  // Now there is room.
+  request = Batch({{2, "b"}});
+  request.set_takes_parcels(true);
+  auto again = Start(request);
+  rpc::FetchHeader header;
+  ASSERT_TRUE(again->End(&header).ok());
+  EXPECT_EQ(header.parcels_size(), 0);
+  ASSERT_EQ(header.ready_size(), 1);
+  EXPECT_EQ(header.ready(0), 2u);
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  source_.Answer(1, Numbers(4));
+  EXPECT_EQ(Told(Request(2, "b")), absl::StatusCode::kOk);
 }
 
 TEST_F(HostileGrpcConsumerTest, WhoAsksWhetherWeAreThereIsToldAtOnce) {
@@ -616,6 +717,28 @@ TEST_F(HostileGrpcConsumerTest, BytesAreLetGoOfWithoutALock) {
     const uint64_t expected = stays_away ? 2 : 1;
     EXPECT_TRUE(Eventually([&](const FetchServer::Counts&) { return let_go == expected; }));
   }
+}
+
+// The consumer has it, and reads no further: the call stays.
+TEST_F(HostileGrpcConsumerTest, WhatHasEndedIsLetGoOfBeforeItsCall) {
+  Open();
+  grpc::ChannelArguments reads_no_more_than_is_asked_for;
+  reads_no_more_than_is_asked_for.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  reads_no_more_than_is_asked_for.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+  stub_ = rpc::TransportService::NewStub(grpc::CreateCustomChannel(
+      absl::StrCat("127.0.0.1:", host_->port()), grpc::InsecureChannelCredentials(),
+      reads_no_more_than_is_asked_for));
+  auto call = Start(Request(1, "k"));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  const auto context = std::make_shared<HugeDevice>();  // It goes with what was taken.
+  source_.Answer(0, Numbers(2 << 20), context);
+  rpc::FetchResponse first;
+  ASSERT_TRUE(call->Read(&first));
+  EXPECT_EQ(context.use_count(), 2);
+  Note(1, true);
+  for (int i = 0; i < 1000 && context.use_count() > 1; ++i) usleep(5'000);  // The call has 10 s.
+  EXPECT_EQ(context.use_count(), 1);
+  call->Break();
 }
 
 // Whatever the clock was set for when it went away.

@@ -1,296 +1,42 @@
 // What a GrpcChannel promises when the producer breaks off, sends wrong bytes, or never answers.
 #include <grpcpp/alarm.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <future>
-#include <list>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/mutex.h"
 #include "channel/compat/fetch_wire.h"
 #include "channel/compat/grpc_channel.h"
+#include "channel/grpc/byte_buffers.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/peer_directory.h"
-#include "channel/poller/poller.h"
-#include "channel/signing/caller.h"
 #include "channel/trace/live_ops.h"
 #include "gtest/gtest.h"
-#include "rendezvous/tensor_key.h"
-#include "server/services/cut_proxy.h"
-#include "tests/contract/fetch_host.h"
+#include "rendezvous/cancellation.h"
+#include "tests/contract/scripted_producer.h"
+#include "tests/doubles/server/cut_proxy.h"
 
 namespace tryst {
 namespace {
 
-constexpr uint64_t kIncarnation = 0xab;
-
-std::string TextOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  std::string out;
-  if (!buffer.Dump(&slices).ok()) return out;
-  for (const grpc::Slice& slice : slices) {
-    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return out;
-}
-
-grpc::ByteBuffer BufferOf(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-rpc::FetchHeader Header() {
-  rpc::FetchHeader header;
-  header.set_producer_incarnation(kIncarnation);
-  header.set_parcel_bytes(kParcelBytes);
-  return header;
-}
-
-// One call of a consumer, which the test answers.
-class HeldCall final : public grpc::ServerGenericBidiReactor {
- public:
-  using OnRequest = std::function<void(HeldCall*)>;
-  explicit HeldCall(OnRequest on_request) : on_request_(std::move(on_request)) {
-    StartRead(&buffer_);
-  }
-
-  const rpc::FetchRequest& request() const { return request_; }
-  // Sends one message, or none, and ends the call. Once.
-  void Answer(const grpc::Status& status, const grpc::ByteBuffer* message = nullptr) {
-    if (answered_.exchange(true)) return;
-    if (message == nullptr) return Finish(status);
-    buffer_ = *message;
-    status_ = status;
-    StartWrite(&buffer_);
-  }
-  // Sends the first message of a tensor of `bytes` bytes, and nothing more.
-  void BeginTensor(uint64_t bytes) {
-    rpc::FetchResponse response;
-    *response.mutable_header() = Header();
-    rpc::TensorMetadata* const metadata = response.mutable_header()->mutable_tensor();
-    const Tensor none = *Tensor::Allocate(DType::kUint8, {0});
-    *metadata = OutgoingTensor::Make(none, false)->metadata();
-    metadata->set_dims(0, static_cast<int64_t>(bytes));
-    metadata->set_bytes(bytes);
-    response.set_chunk("x");
-    buffer_ = BufferOf(response.SerializeAsString());
-    begins_ = true;
-    StartWrite(&buffer_);
-  }
-  // Sends all of `tensor`, of which `offset` bytes arrived before.
-  void AnswerTensor(const Tensor& tensor) {
-    const OutgoingTensor out = *OutgoingTensor::Make(tensor, false);
-    rpc::FetchHeader header = Header();
-    *header.mutable_tensor() = out.metadata();
-    const grpc::ByteBuffer message = out.Message(
-        &header, request_.offset(), out.bytes() - request_.offset(), request_.digests());
-    Answer(grpc::Status::OK, &message);
-  }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (!ok || !request_.ParseFromString(TextOf(buffer_)) || request_.ends()) {
-      return Answer(grpc::Status::OK);
-    }
-    on_request_(this);
-  }
-  void OnWriteDone(bool) override {
-    if (!begins_.exchange(false)) Finish(status_);
-  }
-  void OnCancel() override { Answer(grpc::Status::CANCELLED); }
-  void OnDone() override { delete this; }
-
-  const OnRequest on_request_;
-  grpc::ByteBuffer buffer_;
-  rpc::FetchRequest request_;
-  grpc::Status status_;
-  std::atomic<bool> answered_{false};
-  std::atomic<bool> begins_{false};
-};
-
-// The consumer asks whether we are there, and for nothing else.
-bool IsQuestion(const rpc::FetchRequest& request) {
-  return request.waits() && request.asks_size() == 0 && request.producer_incarnation() == 0;
-}
-
-// Hands its calls to the test, in the order in which their requests arrived. Unless it is silent,
-// it answers by itself whether it is there.
-class ScriptedProducer final : public grpc::CallbackGenericService, public PeerDirectory {
- public:
-  ScriptedProducer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterCallbackGenericService(this);
-    server_ = builder.BuildAndStart();
-    channel_ =
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials());
-  }
-  ~ScriptedProducer() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  // Call `number`, from 0. Null: it does not come.
-  HeldCall* AwaitCall(size_t number) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    MutexLock lock(&mu_);
-    while (calls_.size() <= number) {
-      if (changed_.WaitUntil(&mu_, until)) return nullptr;
-    }
-    return calls_[number];
-  }
-  size_t calls() {
-    MutexLock lock(&mu_);
-    return calls_.size();
-  }
-  void BeSilent() {
-    MutexLock lock(&mu_);
-    is_silent_ = true;
-  }
-  // How often consumers asked this producer whether it is there.
-  size_t questions() {
-    MutexLock lock(&mu_);
-    return questions_;
-  }
-  int port() const { return port_; }
-  // From now on, calls go there.
-  void MoveTo(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
-  // From now on every call ends with this, at once, unless it is OK. Returns how many had come.
-  size_t RefuseAll(const grpc::Status& status) {
-    MutexLock lock(&mu_);
-    refusal_ = status;
-    return calls_.size();
-  }
-
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    return new HeldCall([this](HeldCall* call) {
-      grpc::Status refusal;
-      bool says_so = false;
-      {
-        MutexLock lock(&mu_);
-        refusal = refusal_;
-        const bool is_question = IsQuestion(call->request());
-        questions_ += is_question;
-        says_so = is_question && !is_silent_;
-        if (!says_so) calls_.push_back(call);
-        changed_.NotifyAll();
-      }
-      if (!refusal.ok()) return call->Answer(refusal);
-      if (!says_so) return;
-      rpc::FetchResponse here;
-      *here.mutable_header() = Header();
-      const grpc::ByteBuffer message = BufferOf(here.SerializeAsString());
-      call->Answer(grpc::Status::OK, &message);
-    });
-  }
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view) override {
-    return channel_;
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  std::vector<HeldCall*> calls_ ABSL_GUARDED_BY(mu_);
-  grpc::Status refusal_ ABSL_GUARDED_BY(mu_);
-  bool is_silent_ ABSL_GUARDED_BY(mu_) = false;
-  size_t questions_ ABSL_GUARDED_BY(mu_) = 0;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-};
-
-// How one receive ended.
-class End {
- public:
-  DoneFn Done() {
-    return [this](Received&& received) {
-      tensor_ = std::move(received.tensor);
-      promise_.set_value(std::move(received.status));
-    };
-  }
-  // kUnknown: it has not ended.
-  absl::Status Await() {
-    if (future_.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
-      return absl::UnknownError("it does not end");
-    }
-    return future_.get();
-  }
-  const Tensor& tensor() const { return tensor_; }
-
- private:
-  Tensor tensor_;
-  std::promise<absl::Status> promise_;
-  std::future<absl::Status> future_ = promise_.get_future();
-};
-
-class HostileGrpcProducerTest : public ::testing::Test {
+class HostileGrpcProducerTest : public ScriptedProducerTest {
  protected:
-  ~HostileGrpcProducerTest() override {
-    producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the test is over"));
-    OnPoller([this] { channel_->Close(absl::CancelledError("the test is over")); });
-    bool drained = false;
-    while (!drained) {
-      OnPoller([&] { drained = channel_->Drained(); });
-    }
-    poller_.Stop();
-  }
-
-  void Open(const GrpcChannelOptions& options = {}) {
-    poller_.Start();
-    channel_ = std::make_unique<GrpcChannel>(kHostWorker, &producer_, &signer_, &events_, &poller_,
-                                             options);
-  }
-  End& NewEnd() { return ends_.emplace_back(); }
-  template <typename Fn>
-  void OnPoller(Fn fn) {
-    std::promise<void> ran;
-    poller_.PostFn([&] {
-      fn();
-      ran.set_value();
-    });
-    ran.get_future().wait();
-  }
-  void Fetch(const std::string& edge, End* end, const RecvArgs& args = RecvArgs()) {
-    const TensorKey key =
-        TensorKeyPrefix::Make(absl::StrCat(kHostWorker, "/device:CPU:0"), kIncarnation,
-                              absl::StrCat(kHostConsumer, "/device:CPU:0"), edge)
-            ->At(0, 0);
-    OnPoller([&] { channel_->Fetch(1, key, args, end->Done()); });
-  }
-  static Tensor Number(float value) {
-    Tensor tensor = *Tensor::Allocate(DType::kFloat, {1});
-    static_cast<float*>(tensor.mutable_data())[0] = value;
-    return tensor;
-  }
   static grpc::ByteBuffer WrongDigest(const HeldCall& call) {
-    const OutgoingTensor out = *OutgoingTensor::Make(Number(1), false);
-    rpc::FetchHeader header = Header();
+    const OutgoingTensor out = *OutgoingTensor::Make(OneFloat(1), false);
+    rpc::FetchHeader header = ScriptedHeader();
     *header.mutable_tensor() = out.metadata();
-    std::string bytes = TextOf(out.Message(&header, 0, out.bytes(), call.request().digests()));
+    std::string bytes = BytesOf(out.Message(&header, 0, out.bytes(), call.request().digests()));
     bytes.back() ^= 1;  // The payload comes last.
     return BufferOf(bytes);
   }
-
-  std::list<End> ends_;  // They outlive the channel.
-  const SteadyClock clock_{};
-  ScriptedProducer producer_;
-  Poller poller_{&clock_};
-  EventThread events_{std::make_unique<grpc::CompletionQueue>(), std::vector<Poller*>{&poller_}};
-  CallSigner signer_{{"lab", kHostConsumer, 1}, "", UnixMs};
-  std::unique_ptr<GrpcChannel> channel_;
 };
 
 TEST_F(HostileGrpcProducerTest, AWrongDigestIsAskedForOnceMoreAndThenTold) {
@@ -322,7 +68,7 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
   first->Answer(grpc::Status::OK, &wrong);
   HeldCall* const second = producer_.AwaitCall(1);
   ASSERT_NE(second, nullptr);
-  second->AnswerTensor(Number(1));
+  second->AnswerTensor(OneFloat(1));
   ASSERT_TRUE(end.Await().ok());
   EXPECT_EQ(end.tensor().data_as<float>()[0], 1);
 }
@@ -347,7 +93,7 @@ TEST_F(HostileGrpcProducerTest, WhatABatchIsRefusedIsToldAtOnce) {
   batch->Answer(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "not you"));
   const absl::Status status = second.Await();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
-  call->AnswerTensor(Number(1));
+  call->AnswerTensor(OneFloat(1));
   EXPECT_TRUE(first.Await().ok());
 }
 
@@ -362,7 +108,7 @@ TEST_F(HostileGrpcProducerTest, TheNextReceiveOfAKeyBeginsAnewAfterBrokenStrings
   HeldCall* const first = producer_.AwaitCall(0);
   ASSERT_NE(first, nullptr);
   rpc::FetchResponse broken;
-  *broken.mutable_header() = Header();
+  *broken.mutable_header() = ScriptedHeader();
   rpc::TensorMetadata* const metadata = broken.mutable_header()->mutable_tensor();
   Tensor strings = *Tensor::Allocate(DType::kString, {2});
   strings.mutable_strings()[1] = "two";
@@ -461,7 +207,7 @@ TEST_F(HostileGrpcProducerTest, WhoTakesOverAReceiveThatPausesAsksAgain) {
   EXPECT_TRUE(absl::IsCancelled(first.Await()));
   HeldCall* const call = producer_.AwaitCall(producer_.RefuseAll(grpc::Status::OK));
   ASSERT_NE(call, nullptr);
-  call->AnswerTensor(Number(5));
+  call->AnswerTensor(OneFloat(5));
   const absl::Status status = second.Await();
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -488,8 +234,33 @@ TEST_F(HostileGrpcProducerTest, ATensorThatBeginsAndStopsEndsWithThePatience) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
   // The other was not sent yet, which is no stall.
-  waits->AnswerTensor(Number(7));
+  waits->AnswerTensor(OneFloat(7));
   EXPECT_TRUE(not_sent.Await().ok());
+}
+
+// It answers all others, more often than it is looked at.
+TEST_F(HostileGrpcProducerTest, OneThatStopsIsSeenBesideManyThatCome) {
+  GrpcChannelOptions options;
+  options.patience = absl::Milliseconds(800);
+  options.max_tensor_bytes = uint64_t{2} << 30;
+  Open(options);
+  End& begun = NewEnd();
+  Fetch("k", &begun);
+  HeldCall* const begins = producer_.AwaitCall(0);
+  ASSERT_NE(begins, nullptr);
+  begins->BeginTensor(uint64_t{1} << 30);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (size_t i = 1; !begun.ended() && std::chrono::steady_clock::now() < until; ++i) {
+    End& end = NewEnd();
+    Fetch(absl::StrCat("other", i), &end);
+    HeldCall* const call = producer_.AwaitCall(i);
+    ASSERT_NE(call, nullptr);
+    call->AnswerTensor(OneFloat(7));
+    ASSERT_TRUE(end.Await().ok());
+    usleep(1000);
+  }
+  ASSERT_TRUE(begun.ended());
+  EXPECT_TRUE(absl::IsUnavailable(begun.Await()));
 }
 
 // ---- What a producer owes: a word, when it is asked for one ----
@@ -565,11 +336,11 @@ TEST_F(OwingGrpcProducerTest, WhoAnswersMayTakeLongForItsSends) {
   EXPECT_GE(producer_.questions(), 3u);
   EXPECT_LE(producer_.questions(), 25u);
   EXPECT_EQ(producer_.calls(), 2u) << "nothing was asked for again";
-  first->AnswerTensor(Number(1));
-  second->AnswerTensor(Number(2));
+  first->AnswerTensor(OneFloat(1));
+  second->AnswerTensor(OneFloat(2));
   HeldCall* const behind = producer_.AwaitCall(2);
   ASSERT_NE(behind, nullptr);
-  behind->AnswerTensor(Number(3));
+  behind->AnswerTensor(OneFloat(3));
   for (End& end : ends_) EXPECT_TRUE(end.Await().ok());
 }
 
@@ -619,11 +390,11 @@ TEST_F(OwingGrpcProducerTest, WhoseAnswersWeDidNotReadIsNotBlamed) {
   alarm.Set(events_.queue(), std::chrono::system_clock::now(), &event);
   event.over.get_future().wait();
   usleep(kPatienceMs * 1000);
-  first->AnswerTensor(Number(1));
-  second->AnswerTensor(Number(2));
+  first->AnswerTensor(OneFloat(1));
+  second->AnswerTensor(OneFloat(2));
   HeldCall* const behind = producer_.AwaitCall(2);
   ASSERT_NE(behind, nullptr);
-  behind->AnswerTensor(Number(3));
+  behind->AnswerTensor(OneFloat(3));
   for (End& end : ends_) {
     const absl::Status status = end.Await();
     EXPECT_TRUE(status.ok()) << status;
@@ -660,7 +431,7 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
   holds.get_future().wait();
   batch->Answer(not_now);
   usleep(100'000);
-  call_b->AnswerTensor(Number(2));
+  call_b->AnswerTensor(OneFloat(2));
   usleep(100'000);
   go.set_value();
   EXPECT_TRUE(b.Await().ok());
@@ -668,17 +439,15 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
   ASSERT_NE(again, nullptr) << "nobody asks for c";
   ASSERT_TRUE(again->request().waits());
   ASSERT_EQ(again->request().asks_size(), 1);
-  rpc::FetchResponse ready;
-  *ready.mutable_header() = Header();
-  ready.mutable_header()->set_number(1);
-  ready.mutable_header()->add_ready(again->request().asks(0).serial());
-  const grpc::ByteBuffer message = BufferOf(ready.SerializeAsString());
-  again->Answer(grpc::Status::OK, &message);
+  rpc::FetchHeader ready = ScriptedHeader();
+  ready.set_number(1);
+  ready.add_ready(again->request().asks(0).serial());
+  again->Answer(ready);
   HeldCall* const call_c = producer_.AwaitCall(5);
   ASSERT_NE(call_c, nullptr);
-  call_c->AnswerTensor(Number(3));
+  call_c->AnswerTensor(OneFloat(3));
   EXPECT_TRUE(in_batch.Await().ok());
-  call_a->AnswerTensor(Number(1));
+  call_a->AnswerTensor(OneFloat(1));
   EXPECT_TRUE(a.Await().ok());
 }
 

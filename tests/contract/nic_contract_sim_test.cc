@@ -1,7 +1,7 @@
 #include "absl/time/time.h"
 #include "tests/contract/nic_contract.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 namespace {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/log.h"
-#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/device_world.h"
 #include "tests/contract/pool_world.h"
+#include "tests/doubles/cuda/fake_cuda.h"
 #include "verbs/forwarding_nic.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -78,7 +78,7 @@ class FlippingNic final : public ForwardingNic {
 class StagedFlipTest : public ::testing::Test {
  protected:
   void Open() {
-    auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
+    auto driver = CudaDriver::Load("tests/doubles/cuda/libfake_cuda.so");
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     auto gpu = Gpu::Open(driver_.get(), 0);

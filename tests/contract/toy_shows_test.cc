@@ -81,10 +81,15 @@ TEST_F(ToyShowsTest, InMetricsAndStats) {
   EXPECT_EQ(consumer_->Stats().at("toy_fetches"), 3);
   const std::string page = consumer_->insight()->Metrics();
   EXPECT_TRUE(Has(page, "# TYPE tryst_toy_fetches_total counter")) << page;
+  EXPECT_TRUE(Has(page, "# TYPE tryst_pollers gauge")) << page;
   EXPECT_TRUE(Has(page, "tryst_toy_fetches_total 3\n")) << page;
   EXPECT_TRUE(Has(page,
                   "tryst_operations_total{role=\"fetch\",peer=\"/job:ps/replica:0/task:0\","
                   "path=\"toy\",result=\"ok\"} 3"))
+      << page;
+  EXPECT_TRUE(Has(page,
+                  "tryst_bytes_total{role=\"fetch\",peer=\"/job:ps/replica:0/task:0\","
+                  "path=\"toy\"} "))
       << page;
 }
 

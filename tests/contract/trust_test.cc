@@ -298,6 +298,22 @@ TEST_F(TrustTest, WhoIsKeptApartGetsCopiesOfItsOwnTensorsAlone) {
   EXPECT_TRUE(absl::StrContains(ExplainProducer(), "gets copies alone")) << ExplainProducer();
 }
 
+// A session that began over shared memory has more slots than one over a NIC asks for, and keeps
+// them when its producer was restarted.
+TEST_F(TrustTest, ANicServesAsManySlotsAsSharedMemoryAsksFor) {
+  int workers = 0;
+  Open(
+      [&workers](TransportsOptions* pool) {
+        const bool consumes = ++workers == 2;
+        if (consumes) pool->link.slots = shm_wire::LinkSizes().slots;
+      },
+      false);
+  Send("a", Filled(kBytes, 5));
+  const auto got = Fetch("a");
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(RdmaFetched(*pair_->consumer()).ended_ok, 1u) << Explain();
+}
+
 TEST_F(TrustTest, WhoIsNotKeptApartReadsByReference) {
   Open(nullptr, true);
   Send("a", Filled(*producer_arena_->AllocateTensor(DType::kUint8, {kBytes}), 5));

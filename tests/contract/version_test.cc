@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "channel/ops/farewell.h"
 #include "gtest/gtest.h"
 #include "tests/process/pair/moment.h"
 #include "tests/process/pair/pool_counters.h"
@@ -61,7 +62,7 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   hello.worker = "/job:worker/replica:0/task:7";
   hello.incarnation = 7;
   hello.path = "rdma/pair";
-  for (const uint32_t only : {kProtocolOldest - 1, kProtocolNewest + 1}) {
+  for (const uint32_t only : {kProtocolOfCalls - 1, kProtocolNewest + 1}) {
     hello.protocol_oldest = hello.protocol_newest = only;
     Moment answered;
     absl::Status status;
@@ -71,7 +72,41 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
     });
     ASSERT_TRUE(answered.Wait());
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(status.message().find("this worker 3 to 3"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("task:0 4 to 4"), std::string::npos) << status;
+  }
+}
+
+// It goes on by calls. What it had asked of this worker's last life ends as at any restart, when
+// the farewell over that path is answered.
+TEST(VersionTest, TheLastReleaseIsToldThatThereIsNoPathAndMaySayFarewell) {
+  WorkerPairOptions options;
+  options.open_nic = OpenNic;
+  WorkerPair pair(options);
+  for (const bool farewell : {false, true}) {
+    Hello hello;
+    hello.worker = "/job:worker/replica:0/task:7";
+    hello.incarnation = 7;
+    hello.epoch = 1;
+    hello.path = "rdma/pair";
+    hello.protocol_oldest = hello.protocol_newest = kProtocolOfCalls;
+    if (farewell) {
+      hello.parameters = EncodeFarewell({5, {}});
+    } else {
+      hello.queue_pairs = {"one"};
+    }
+    Moment answered;
+    absl::StatusOr<Hello> answer;
+    pair.producer()->OnHello(hello, [&](absl::StatusOr<Hello> its) {
+      answer = std::move(its);
+      answered.Come();
+    });
+    ASSERT_TRUE(answered.Wait());
+    EXPECT_EQ(answer.status().code(),
+              farewell ? absl::StatusCode::kOk : absl::StatusCode::kUnimplemented)
+        << answer.status();
+    if (answer.ok()) {
+      EXPECT_NE(answer->incarnation, 0u);
+    }
   }
 }
 
@@ -99,9 +134,7 @@ TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
   poller.Start();
   const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), RecvArgs(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("speaks protocol 4 to 5 and this worker 3 to 3"),
-            std::string::npos)
-      << status;
+  EXPECT_NE(status.message().find("speaks protocol 5 to 6 and "), std::string::npos) << status;
   EXPECT_TRUE(pool->Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());
   poller.Stop();
 }

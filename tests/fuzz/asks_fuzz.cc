@@ -6,15 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tests/fuzz/require.h"
 #include "weights/asks.h"
-
-namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view rest(reinterpret_cast<const char*>(data), size);
@@ -28,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!again.ok()) abort();
   Require(again->kind == ask->kind && again->number == ask->number && again->birth == ask->birth &&
           again->digest == ask->digest && again->tensor == ask->tensor && again->box == ask->box &&
-          again->question == ask->question && again->incarnation == ask->incarnation);
+          again->question == ask->question && again->incarnation == ask->incarnation &&
+          again->owner == ask->owner);
   return 0;
 }

@@ -4,17 +4,13 @@
 // An input is one byte for its kind, then the text.
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
 #include "server/config/config.h"
 #include "server/members/cluster_spec.h"
+#include "tests/fuzz/require.h"
 
 namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
 
 void TrySetting(uint8_t which, absl::string_view text) {
   const auto& rows = tryst::ConfigRows();

@@ -3,20 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "tests/fuzz/require.h"
 #include "weights/delta.h"
-
-namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
-
-}  // namespace
 
 // The first byte says the size of the elements, the next three how many of them there are.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -4,15 +4,12 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "tests/fuzz/require.h"
 #include "weights/boxes.h"
 #include "weights/fetch_plan.h"
 #include "weights/layout_wire.h"
 
 namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
 
 void Check(const tryst::TensorLayout& layout, uint32_t owners) {
   __extension__ using Wide = __int128;

@@ -2,19 +2,15 @@
 // decoded without a crash, a read past the end, or a value out of bounds.
 
 #include <cstdint>
-#include <cstdlib>
 #include <vector>
 
-#include "channel/crc32c.h"
+#include "base/crc32c.h"
 #include "channel/ops/limits.h"
 #include "channel/rdma/wire.h"
 #include "channel/string_codec.h"
+#include "tests/fuzz/require.h"
 
 namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
 
 void Read(const std::vector<uint8_t>& slot) {
   auto reader = tryst::wire::MessageReader::Open(slot.data(), slot.size());

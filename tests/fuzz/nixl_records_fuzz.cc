@@ -1,18 +1,10 @@
 // What a stranger says to an agent of NIXL's: it is refused, or written and read again alike.
 
 #include <cstdint>
-#include <cstdlib>
 
 #include "absl/strings/string_view.h"
 #include "plugins/nixl/records.h"
-
-namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
-
-}  // namespace
+#include "tests/fuzz/require.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace nixl = tryst::nixl;

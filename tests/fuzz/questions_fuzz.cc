@@ -2,19 +2,11 @@
 // within its bounds and is written and read again alike. The first byte says which of the two.
 
 #include <cstdint>
-#include <cstdlib>
 
 #include "absl/strings/string_view.h"
+#include "tests/fuzz/require.h"
 #include "weights/questions.h"
 #include "weights/stage_table.h"
-
-namespace {
-
-void Require(bool condition) {
-  if (!condition) abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -264,7 +264,7 @@ void AttackProducer(Input* in, World* world) {
 
 // The fuzzer is the producer of an honest consumer.
 void AttackConsumer(Input* in, World* world) {
-  std::unique_ptr<FetchSession> channel = world->path->MakeFetchSession(kProducer, nullptr);
+  std::unique_ptr<FetchSession> channel = world->path->MakeFetchSession(kProducer, nullptr, false);
   int started = 0;
   int ended = 0;
   const auto fetch = [&](bool into) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/log.h"
-#include "verbs/soft/hostile_peer.h"
-#include "verbs/soft/soft_world.h"
+#include "tests/doubles/soft/hostile_peer.h"
+#include "tests/doubles/soft/soft_world.h"
 
 namespace tryst {
 namespace {

@@ -9,7 +9,13 @@ slot: `accepted` and `loan`. Memory that the producer has let go of, or given ba
 that no wrong byte is delivered, that nothing is delivered and given back, and that nothing is let go of that was never delivered.
 """
 import collections
+import os
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import search as every_order  # noqa: E402
+from search import Broken  # noqa: E402
 
 # Why each rule is there, and the smallest setting that finds its absence: breaks, ends of the session, cancels, goodbyes.
 RULES = {
@@ -40,10 +46,6 @@ State = collections.namedtuple("State", """
     serve over_link named pup bye session fate intact
     breaks ends cancels goodbyes""")
 LINKS = WHOLE[0] + 1
-
-
-class Broken(Exception):
-    """A promise is."""
 
 
 def has(rule):
@@ -235,48 +237,19 @@ def start_of(setting):
                  "-", 0, 0, 1, 0, 1, "", True, breaks, ends, cancels, goodbyes)
 
 
+def steps(state):
+    yield from consumer(state)
+    yield from producer(state)
+
+
 def search(setting=WHOLE, without=()):
     """(states, None), or (states, what was found and the way there)."""
     LEFT_OUT.clear()
     LEFT_OUT.update(without)
-    start = start_of(setting)
-    came = {start: None}
-    todo = collections.deque([start])
-    while todo:
-        state = todo.popleft()
-        some = False
-        try:
-            for part in (consumer, producer):
-                for label, after in part(state):
-                    some = True
-                    if after not in came:
-                        came[after] = (state, label)
-                        todo.append(after)
-            if not some:
-                check_end(state)
-        except Broken as broken:
-            way = []
-            while came[state]:
-                state, label = came[state]
-                way.append(label)
-            return len(came), "%s, after %d steps: %s" % (broken, len(way), "; ".join(reversed(way)))
-    return len(came), None
-
+    return every_order.search(start_of(setting), steps, check_end)
 
 def main(arguments):
-    unknown = set(arguments) - set(RULES) - {"--all"}
-    if unknown:
-        sys.exit("there is no rule %s; they are %s" % (", ".join(sorted(unknown)), ", ".join(RULES)))
-    runs = [(WHOLE, arguments)]
-    if "--all" in arguments:
-        runs = [(WHOLE, [])] + [(setting, [rule]) for rule, (_, setting) in RULES.items()]
-    wrong = 0
-    for setting, without in runs:
-        states, found = search(setting, without)
-        print("%s: %d states, %s" % ("without " + ", ".join(without) if without else "with all rules", states, found or "nothing found"), flush=True)
-        wrong += bool(found) == (not without)
-    return 1 if wrong else 0
-
+    return every_order.main(arguments, RULES, lambda without: search(WHOLE, without), lambda rule: search(RULES[rule][1], [rule]))
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

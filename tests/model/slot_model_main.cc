@@ -18,7 +18,8 @@ int Main(int argc, char** argv) {
   options.breaks = 2;
   options.cancels = 2;
   const bool show_edges = argc > 1 && std::string(argv[argc - 1]) == "--edges";
-  for (int i = 1; i + 1 < argc; i += 2) {
+  const int words = show_edges ? argc - 1 : argc;
+  for (int i = 1; i < words; i += 2) {
     const std::string word = argv[i];
     int* number = word == "--slots"       ? &options.slots
                   : word == "--fetches"   ? &options.fetches
@@ -32,6 +33,10 @@ int Main(int argc, char** argv) {
                                           : nullptr;
     if (number == nullptr) {
       fprintf(stderr, "slot_model: no option %s\n", word.c_str());
+      return 2;
+    }
+    if (i + 1 == words) {
+      fprintf(stderr, "slot_model: %s is followed by no number\n", word.c_str());
       return 2;
     }
     *number = atoi(argv[i + 1]);

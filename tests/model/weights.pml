@@ -4,7 +4,9 @@
  *
  * A member's question is all that it says, and the answer all that it hears: entries, HOLD, a permit. One
  * is out at most, may be lost, and may take any time. A leader reads what a question says when it arrives:
- * that stays true until the member's life ends, and then it is as if the question had come before. Every
+ * that stays true until the member's life ends, and then it is as if the question had come before. With
+ * LETTING_GO the leader may prepare one version and then another, and a member lets go of its stage for that:
+ * then what it said before is true no more. Every
  * timer counts ticks, and one step is a tick for all of them: clocks run alike. Version 1 is active at the start.
  *
  * With SEALING, owners publish versions 2 and 3, nothing is activated, and there is no time, since no rule
@@ -45,6 +47,9 @@
 #endif
 #ifndef MEMBERS_DIE
 #define MEMBERS_DIE 1
+#endif
+#ifndef LETTING_GO
+#define LETTING_GO 0
 #endif
 #ifndef LOSSES
 #define LOSSES 1
@@ -105,6 +110,10 @@ byte answer[MOST];
 byte answer_permit[MOST];
 byte answer_hold[MOST];
 byte answer_life[MOST];
+#if LETTING_GO
+byte answer_prepare[MOST]; /* What the leader activates. */
+byte said[4];              /* By leader and member: the stage of the last question. */
+#endif
 
 /* ---- An owner ---- */
 byte owner_life[2];  /* 0 and 1. */
@@ -175,6 +184,10 @@ inline judge_entry(e) {
       printf("BROKEN OneFate\n"); assert(false)
 #if BARRIER
     :: Serves(0) || Serves(1) -> printf("BROKEN NoMixUnderBarrier\n"); assert(false)
+#endif
+#if LETTING_GO
+    :: (Life(s_members, 0) == life[0] + 1 && staged[0] != Version(e)) ||
+       (Life(s_members, 1) == life[1] + 1 && staged[1] != Version(e)) -> printf("BROKEN AllVoted\n"); assert(false)
 #endif
     :: else
     fi
@@ -283,7 +296,18 @@ inline hear_grant(l) {
 #define Rules(l) (lease_of[l] > 0)
 #endif
 
+#if LETTING_GO
+inline clear_answer(m) { answer[m] = 0; answer_permit[m] = 0; answer_hold[m] = 0; answer_life[m] = 0; answer_prepare[m] = 0 }
+#ifdef WITHOUT_FRESH_VOTES
+/* What was said before the activation counts, too. */
+#define Begun(l) ((said[2 * l] == act[l]) | ((said[2 * l + 1] == act[l]) << 1))
+#else
+#define Begun(l) 0
+#endif
+#else
 inline clear_answer(m) { answer[m] = 0; answer_permit[m] = 0; answer_hold[m] = 0; answer_life[m] = 0 }
+#define Begun(l) 0
+#endif
 
 #ifdef WITHOUT_STAGING
 #define Says(m) (staged[m] != 0 -> staged[m] : part[m])
@@ -312,6 +336,10 @@ inline hear_question(l, m) {
   fi;
   answer[m] = known[l];
   answer_life[m] = life[m];
+#if LETTING_GO
+  said[2 * l + m] = Says(m);
+  answer_prepare[m] = act[l];
+#endif
   if
   :: phase[l] == HOLDING -> answer_hold[m] = act[l]
   :: else
@@ -352,9 +380,9 @@ inline lead(l) {
   look(known[l]);
   if
 #if !SEALING
-  :: phase[l] == IDLE && Open_(2) -> phase[l] = PREPARING; act[l] = 2
+  :: phase[l] == IDLE && Open_(2) -> phase[l] = PREPARING; act[l] = 2; voted[l] = Begun(l)
 #if NEWEST == 3
-  :: phase[l] == IDLE && Open_(3) -> phase[l] = PREPARING; act[l] = 3
+  :: phase[l] == IDLE && Open_(3) -> phase[l] = PREPARING; act[l] = 3; voted[l] = Begun(l)
 #endif
   :: phase[l] == PREPARING && AllVoted(l) && BARRIER -> phase[l] = HOLDING
   :: phase[l] == PREPARING && AllVoted(l) && !BARRIER -> ask(l, ACTIVE_ | act[l])
@@ -495,6 +523,13 @@ inline hear_answer(m) {
     :: else
     fi;
     look(applied[m]);
+#if LETTING_GO
+    if
+    :: answer_prepare[m] != 0 && Open_(answer_prepare[m]) && holds[m] == 0 && staged[m] != 0 && staged[m] != answer_prepare[m] ->
+      staged[m] = answer_prepare[m]
+    :: else
+    fi;
+#endif
     if
     :: answer_hold[m] != 0 && Open_(answer_hold[m]) && staged[m] == answer_hold[m] ->
       holds[m] = answer_hold[m]; permit[m] = 0

@@ -16,6 +16,7 @@ ROLLING = {**NO_CRASH, "BARRIER": 0, "ENTRIES": 2}
 RETURNS = {**BARRIER, "CRASHES": 1}
 ALONE = {**RETURNS, "MEMBERS": 1}
 TWO = {**RETURNS, "REIGNS": 2, "LOSSES": 0, "DROPS": 0, "MEMBERS_DIE": 0}
+LETTING_GO = {**NO_CRASH, "BARRIER": 0, "ENTRIES": 3, "NEWEST": 3, "MEMBERS": 1, "LETTING_GO": 1, "LOSSES": 0}
 TWO_ROLLING = {**ROLLING, "REIGNS": 2, "LEASE": 1, "MEMBERS": 1, "LOSSES": 0}
 # Each entry leaves out one rule of the protocol, and names the promise that then breaks and settings in which it shows.
 RULES = {
@@ -32,6 +33,7 @@ RULES = {
     "STOPPING": ("BoundedMix", ROLLING, "no permit is given while an ACTIVE may be being chosen"),
     "SETTLING": ("BoundedMix", ROLLING, "nor before it is known whether it was"),
     "STAGING": ("StagedBeforeTouched", BARRIER, "a member votes when all of it is staged"),
+    "FRESH_VOTES": ("AllVoted", LETTING_GO, "and its vote counts for an activation when it is said since that began"),
     "PUT_OUT_WAIT": ("NoMixUnderBarrier", BARRIER, "the permits of those put out are waited for"),
     "FORMER_PERMITS": ("NoMixUnderBarrier", TWO, "and those that a former leader gave"),
     "HOLD": ("NoMixUnderBarrier", BARRIER, "under a barrier every member holds before the append"),

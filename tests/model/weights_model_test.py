@@ -30,6 +30,9 @@ class WeightsModel(unittest.TestCase):
     def test_a_member_returns_in_a_barrier(self):
         self.holds(5_000, weights_model.ALONE)
 
+    def test_a_member_lets_go_of_a_stage_for_another_version(self):
+        self.holds(5_000, weights_model.LETTING_GO)
+
     # Without a rule the model must find a violation. Otherwise the rule is not needed, or the model is blind.
     def test_its_promise_breaks_without_each_rule(self):
         for rule, (promise, settings, why) in weights_model.RULES.items():

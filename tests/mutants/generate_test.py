@@ -247,8 +247,13 @@ class GenerateTest(unittest.TestCase):
         tests = sample.tests_of({contract: "c", planting.SIM: "s", "//a:b_test": "b"}, {"c": listing}.get)
         filters = [test[1:] for test in tests if test[0] == contract]
         self.assertEqual(filters, [["--gtest_filter=*/Large"], ["--gtest_filter=*/Small"], ["--gtest_filter=-*/*"]])
-        self.assertEqual(sum(test[0] == planting.SIM for test in tests), 2)
+        self.assertEqual(sum(test[0] == planting.SIM for test in tests), 4)
         self.assertEqual([test for test in tests if not sample.is_thorough(test)], [["//a:b_test"]])
+
+    def test_each_case_of_a_long_test_is_a_test(self):
+        listing = "Running main() from gtest_main.cc\nAlone.\n  One\n  Two\nSeeds/Many.  # TypeParam = int\n  A/0  # GetParam() = 0\n"
+        self.assertEqual(sample.tests_of({sample.LONG: "l"}, {"l": listing}.get),
+                         [[sample.LONG, "--gtest_filter=" + name] for name in ("Alone.One", "Alone.Two", "Seeds/Many.A/0")])
 
     def test_every_source_of_the_rooms_can_be_read(self):
         for path in sample.sources(ROOT, generate.ROOMS):

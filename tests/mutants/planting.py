@@ -5,7 +5,7 @@ A block of lines is one fault:
   name_of_the_fault
   in channel/rdma/message_link.cc
   by //tests/sim:message_link_test       the test that must find it; of several, any one
-  by sim                                 //tests/sim:channel_sim, with SEEDS seeds; storms: with --cancels
+  by sim                                 //tests/sim:channel_sim, with SEEDS seeds; storms: with --cancels; gathers: with --gathers; kinds: with --links shm,nics
   survives the reason                    nobody finds it, since it changes nothing that is promised
   - the text as it is                    a condition, or whole statements
   + the text with the fault              nothing: the statements are left out
@@ -20,7 +20,8 @@ import glob
 import os
 import re
 
-SEEDS = {"sim": ["--seeds", "400"], "storms": ["--cancels", "--seeds", "60"]}
+SEEDS = {"sim": ["--seeds", "400"], "storms": ["--cancels", "--seeds", "60"], "gathers": ["--gathers", "--seeds", "100"],
+         "kinds": ["--links", "shm,nics", "--seeds", "400"]}
 SIM = "//tests/sim:channel_sim"
 MOST = 1 << 16  # Numbers of faults are below.
 STATEMENTS = re.compile(r"[;}]\s*(//[^\n]*)?$")

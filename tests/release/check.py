@@ -114,12 +114,12 @@ class Release(unittest.TestCase):
                     self.assertTrue(versions, name)
                     self.assertLessEqual(max(versions), (2, 28), f"{path.name}: {name}")
                     looked += 1
-        self.assertEqual(looked, 4 * sum(path.suffix == ".whl" for path in ARTEFACTS))  # Two in a wheel, an SDK's, a plug-in.
+        self.assertEqual(looked, 5 * sum(path.suffix == ".whl" for path in ARTEFACTS))  # Three in a wheel, an SDK's, a plug-in.
 
-    def test_a_wheel_has_9_mb_at_most(self):
+    def test_a_wheel_has_9500_kb_at_most(self):
         for path in ARTEFACTS:
             if path.suffix == ".whl":
-                self.assertLessEqual(path.stat().st_size, 9_000_000, path.name)
+                self.assertLessEqual(path.stat().st_size, 9_500_000, path.name)
                 self.assertIn("manylinux_2_28", path.name)
 
     def test_the_notes_are_the_changelogs(self):

@@ -19,12 +19,11 @@
 #include "channel/transports.h"
 #include "rendezvous/tensor_key.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 #include "tests/model/slot_replay.h"
 #include "tests/process/pair/pool_counters.h"
-#include "tests/sim/direct_channel.h"
 #include "tests/sim/sim_shm.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
 
 namespace tryst {
 namespace {
@@ -62,6 +61,14 @@ struct Worker {
       }
       worker->step(step_id)->RecvAsync(key, args, std::move(done));
     }
+    // Where it may, a producer takes what is here without a callback, as programs do.
+    bool TakeHere(int64_t step_id, TensorKey* key, Place*, Received* taken) override {
+      return MayTake(*key) && worker->step(step_id)->TakeHere(key, taken);
+    }
+    bool MayTake(const TensorKey& key) const override {
+      return takes_here && key.src_incarnation() == worker->incarnation;
+    }
+    bool takes_here = false;
     void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override {
       worker->step(step_id)->GiveBack(key, std::move(taken));
     }
@@ -144,8 +151,8 @@ class Cluster final : public LoadTarget {
   uint32_t PlaceOf(size_t worker, uint32_t rail) const {
     return rail * static_cast<uint32_t>(options_.workers) + static_cast<uint32_t>(worker);
   }
-  TensorSource* SourceOf(const std::string& name);
   void PlanFaults();
+  void PlanRenewals();
   void DrawFlips(FaultPlan* plan);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void RefuseRegistration(size_t index);
@@ -153,6 +160,7 @@ class Cluster final : public LoadTarget {
   bool TurnAll();
   void Advance(int64_t until_ns);
   void RunUntil(int64_t until_ns);
+  size_t Open() const { return load_->open() + (gathers_ == nullptr ? 0 : gathers_->open()); }
   void Settle();
   void StrikeBeforeTheDrain();
   void AuditLandings();
@@ -164,13 +172,15 @@ class Cluster final : public LoadTarget {
   Troubles TroublesOfRun() const;
 
   const ChannelClusterOptions options_;
+  bool takes_here_ = false;
   SimWorld world_;
   VirtualAlarms alarms_;  // It never moves, because takes have no deadline.
   SimRandom random_;
   Wire wire_{this};
   uint8_t nic_ports_ = 1;
   uint32_t rails_ = 1;         // NICs of each worker; each makes a path.
-  bool has_fallback_ = false;  // There is a path without a NIC, too.
+  uint32_t losable_ = 1;       // The first so many of them may be lost.
+  bool has_fallback_ = false;  // The last of them stands for streams of gRPC, and stays.
   bool has_shm_ = false;
   TransportsOptions pool_options_;
   SlotReplay replay_;
@@ -180,13 +190,15 @@ class Cluster final : public LoadTarget {
   std::vector<std::unique_ptr<Worker>> dying_;
   Worker* stopped_ = nullptr;  // It stands in the middle of a turn.
   std::unique_ptr<ChannelLoad> load_;
-  bool quiet_ = false;  // No more faults.
+  std::unique_ptr<GatherLoad> gathers_;  // Null: there are none.
+  bool quiet_ = false;                   // No more faults.
   SimRandom aim_;
   SimRandom shm_random_;                      // So that seeds of NICs keep their runs.
   std::vector<TraceDump> dumps_;              // A killed worker leaves its own here.
   std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
-  uint64_t shm_breaks_ = 0;                   // Links that the simulation has ended.
-  uint64_t shm_stops_ = 0;                    // Readers that stood before they looked at a loan.
+  uint64_t renewals_ = 0;
+  uint64_t shm_breaks_ = 0;  // Links that the simulation has ended.
+  uint64_t shm_stops_ = 0;   // Readers that stood before they looked at a loan.
   uint64_t next_incarnation_ = 1000;
   ChannelClusterReport report_;
 };
@@ -219,13 +231,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
     nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
     paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
   }
-  TransportFactory fallback;
-  if (cluster->has_fallback_) {
-    fallback = [cluster](const TransportContext&) {
-      return std::make_unique<DirectTransport>(
-          &cluster->world_, [cluster](const std::string& peer) { return cluster->SourceOf(peer); });
-    };
-  }
+  source.takes_here = cluster->takes_here_;
   TransportsOptions options = cluster->pool_options_;
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
@@ -237,7 +243,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   }
   (void)cluster->Chance(15);  // The pinned seeds were found with this draw.
   pools = MakeChannelPools(turned, traced, &cluster->wire_, &source, std::move(paths),
-                           std::move(fallback), options);
+                           /*last_resort=*/nullptr, options);
   const absl::Status opened = pools->Open();
   TRYST_CHECK(opened.ok()) << opened;
 }
@@ -284,6 +290,7 @@ LocalRendezvous* Worker::step(int64_t step_id) {
   if (step == nullptr) {
     LocalRendezvous::Options options;
     options.shards = 1;
+    options.check_immutable = false;  // Every build replays a seed alike.
     step = std::make_unique<LocalRendezvous>(options, &cluster->alarms_);
   }
   return step.get();
@@ -337,18 +344,24 @@ Cluster::Cluster(const ChannelClusterOptions& options)
       shm_random_(options.seed * 0x9e3779b97f4a7c15u + 31) {
   pool_options_ = DrawPoolOptions();
   if (options.slots != 0) pool_options_.link.slots = options.slots;
-  pool_options_.watch = &watch_;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_bytes > (4 << 20);
+  if (!load.many) load.run_seed = 0;
+  takes_here_ = load.run_seed != 0 || options.takes_here;
   if (Chance(25)) nic_ports_ = 2;
   if (options.paths > 1) DrawPaths();
   if (options.links != SimLinks::kNics) DrawSharedMemory();
   load.holds = has_shm_;
+  pool_options_.watch = has_shm_ ? &shm_watch_ : &watch_;
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
   }
   load_ = std::make_unique<ChannelLoad>(&world_, random_.Fork(), this, workers_.size(), load);
+  if (load.gather_seed != 0) {
+    gathers_ = std::make_unique<GatherLoad>(&world_, SimRandom(load.gather_seed), this, &alarms_,
+                                            workers_.size(), load);
+  }
 }
 
 // Sizes from tiny, where every operation waits, to ordinary.
@@ -378,6 +391,8 @@ TransportsOptions Cluster::DrawPoolOptions() {
 void Cluster::DrawPaths() {
   has_fallback_ = Chance(50);
   rails_ = has_fallback_ && Chance(50) ? 1 : 2;
+  losable_ = has_fallback_ ? rails_ : 1;
+  if (has_fallback_) ++rails_;
   pool_options_.heartbeat_ms = 4;
   pool_options_.silence_ms = 12;
   pool_options_.give_up_ms = 5 + static_cast<int64_t>(Draw(40));
@@ -388,11 +403,12 @@ void Cluster::DrawPaths() {
 // Where there are NICs, too, and where there is another path, a path that fails is left.
 void Cluster::DrawSharedMemory() {
   has_shm_ = true;
-  if (options_.links == SimLinks::kShm) rails_ = 0;
+  if (options_.links == SimLinks::kShm) {
+    rails_ = has_fallback_ ? 1 : 0;
+    losable_ = 0;
+  }
   pool_options_.shm = DrawShm(&shm_random_);
-  pool_options_.shm.watch = &shm_watch_;
   if (options_.slots != 0) pool_options_.shm.sizes.slots = options_.slots;
-  if (options_.paths > 1) pool_options_.shm.give_up_ms = pool_options_.give_up_ms;
 }
 
 // Links end at either end, processes stop for a while, and some stop where they have read what
@@ -472,15 +488,31 @@ void Cluster::PlanFaults() {
   // Whole paths fail at one worker, for a long time or for ever; one path always stays.
   for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
     const size_t index = Draw(workers_.size());
-    const uint32_t rail = has_fallback_ && rails_ > 0 ? static_cast<uint32_t>(Draw(rails_)) : 0;
+    const uint32_t rail = has_fallback_ && losable_ > 0 ? static_cast<uint32_t>(Draw(losable_)) : 0;
     const uint64_t kind = Draw(10);
     world_.At(random_.Between(0, options_.load.load_ns),
               [this, index, rail, kind] { LosePath(index, rail, kind); });
   }
+  PlanRenewals();
   if (!options_.kills) return;
   for (uint64_t kills = Draw(4); kills > 0; --kills) {
     const size_t index = Draw(workers_.size());
     world_.At(random_.Between(0, options_.load.load_ns), [this, index] { Kill(index); });
+  }
+}
+
+// From a random generator of its own, so that seeds without them keep their runs.
+void Cluster::PlanRenewals() {
+  SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 29);
+  if (random.Below(100) >= options_.weights.of(Trouble::kRenew)) return;
+  for (uint64_t count = 1 + random.Below(4); count > 0; --count) {
+    const size_t index = random.Below(workers_.size());
+    const int64_t within_ms = random.Between(0, 10);
+    world_.At(random.Between(0, options_.load.load_ns), [this, index, within_ms] {
+      if (quiet_) return;
+      workers_[index]->pools->RenewLinks(within_ms);
+      ++renewals_;
+    });
   }
 }
 
@@ -491,6 +523,7 @@ void Cluster::DrawFlips(FaultPlan* plan) {
   SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
   if (random.Below(100) >= options_.weights.of(Trouble::kFlip)) return;
   load_->NoteFlips();
+  if (gathers_ != nullptr) gathers_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
   const auto has_checksum = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
     const uint32_t kind = immediate >> 30;
@@ -510,6 +543,7 @@ void Cluster::DrawFlips(FaultPlan* plan) {
 }
 
 void Cluster::LosePath(size_t index, uint32_t rail, uint64_t kind) {
+  if (losable_ == 0) return;
   const uint32_t place = PlaceOf(index, rail);
   const SimNic* nic = world_.nic(place);
   if (nic == nullptr || nic->lost()) return;
@@ -527,18 +561,12 @@ void Cluster::LosePath(size_t index, uint32_t rail, uint64_t kind) {
   }
 }
 
-TensorSource* Cluster::SourceOf(const std::string& name) {
-  for (auto& worker : workers_) {
-    if (WorkerNameOf(worker->index) == name) return &worker->source;
-  }
-  return nullptr;
-}
-
 // The process of a worker ends without a message, and another one takes its place.
 void Cluster::Kill(size_t index) {
   Worker* worker = workers_[index].get();
   ++report_.kills;
   load_->NoteKill();
+  if (gathers_ != nullptr) gathers_->NoteKill();
   if (options_.verify) dumps_.push_back(worker->Dump());
   // The fetches of the dead process itself have no owner any more.
   for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
@@ -612,7 +640,7 @@ void Cluster::Advance(int64_t until_ns) {
 void Cluster::RunUntil(int64_t until_ns) {
   int idle_turns = 0;
   while (world_.NowNs() < until_ns && report_.violations.empty()) {
-    if (quiet_ && load_->open() == 0 && ++idle_turns > 50) return;
+    if (quiet_ && Open() == 0 && ++idle_turns > 50) return;
     // What a turn has caused may be the next turn's work, so the clock must not run ahead.
     const bool worked = TurnAll();
     if (options_.load.aim_seed != 0) StrikeBeforeTheDrain();
@@ -625,21 +653,25 @@ void Cluster::RunUntil(int64_t until_ns) {
 ChannelClusterReport Cluster::Run() {
   PlanFaults();
   load_->Plan();
+  if (gathers_ != nullptr) gathers_->Plan();
   RunUntil(world_.NowNs() + options_.load.load_ns);
   Settle();
   load_->CheckEnds();
+  if (gathers_ != nullptr) gathers_->CheckEnds();
   CheckNothingKept();
   const bool clean = report_.violations.empty();
   CountAndCheckConnections();
   VerifyWhatIsTraced();
   TakeDown();
   if (clean) load_->CheckNothingLost();
+  if (clean && gathers_ != nullptr) gathers_->CheckNothingLost();
   report_.load = load_->counts();
+  if (gathers_ != nullptr) report_.gathers = gathers_->counts();
   report_.slot_edges = replay_.taken();
   report_.tables = watch_.counts();
   report_.tables += shm_watch_.counts();
   report_.troubles = TroublesOfRun();
-  report_.faults = world_.faults_done() + shm_breaks_ + shm_stops_;
+  report_.faults = world_.faults_done() + renewals_ + shm_breaks_ + shm_stops_;
   report_.events = world_.events();
   report_.trace_hash = world_.trace().hash();
   for (const std::string& violation : world_.violations()) {
@@ -676,6 +708,7 @@ Troubles Cluster::TroublesOfRun() const {
   note(Trouble::kPaths, report_.paths_lost > 0);
   note(Trouble::kAborts, load_->counts().aborts > 0);
   note(Trouble::kAim, options_.load.aim_seed != 0);
+  note(Trouble::kRenew, renewals_ > 0);
   return troubles;
 }
 
@@ -772,6 +805,10 @@ void Cluster::Settle() {
        ++round) {
     RunUntil(world_.NowNs() + kRestNs);
   }
+  for (int round = 0; gathers_ != nullptr && round < 3 && gathers_->GatherWhatIsLeft() > 0;
+       ++round) {
+    RunUntil(world_.NowNs() + kRestNs);
+  }
 }
 
 void Cluster::CountAndCheckConnections() {
@@ -784,6 +821,7 @@ void Cluster::CountAndCheckConnections() {
     report_.epochs += counters.links;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
+    report_.in_runs += counters.in_runs;
     report_.standing_claimed += counters.standing_claimed;
     report_.standing_dropped += counters.standing_dropped;
     report_.moved += counters.moved;
@@ -826,6 +864,7 @@ void Cluster::CheckArena(const Worker& worker) {
 
 void Cluster::TakeDown() {
   load_->NoteKill();
+  if (gathers_ != nullptr) gathers_->NoteKill();
   for (const auto& worker : workers_) {
     worker->pools->Close(absl::UnavailableError("the simulation is over"));
   }
@@ -835,6 +874,7 @@ void Cluster::TakeDown() {
   }
   world_.RunUntil(world_.NowNs() + 10 * kMs);  // For work that waits in executors.
   load_->DropHeld();
+  if (gathers_ != nullptr) gathers_->Drop();
   if (!Drained()) {
     for (const auto* line : {&workers_, &dying_}) {
       for (const auto& worker : *line) {
@@ -863,11 +903,13 @@ void Cluster::TakeDown() {
 
 ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterReport& other) {
   load += other.load;
+  gathers += other.gathers;
   faults += other.faults;
   events += other.events;
   epochs += other.epochs;
   breaks += other.breaks;
   replays += other.replays;
+  in_runs += other.in_runs;
   standing_claimed += other.standing_claimed;
   standing_dropped += other.standing_dropped;
   kills += other.kills;
@@ -934,18 +976,27 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights) {
   SimRandom aside(seed * 0x9e3779b97f4a7c15u + 23);
   if (weigh(Trouble::kAim, aside.Below(3) == 0))
     options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
+  if (aside.Below(3) == 0) options.load.run_seed = 1 + aside.Below(UINT32_MAX);
+  options.takes_here = aside.Below(2) == 0;
   return options;
 }
 
 ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights) {
   ChannelClusterOptions options = OptionsOfSeed(seed, weights);
   options.load.cancel_storm = true;
-  options.load.aim_seed = 0;
+  options.load.aim_seed = options.load.run_seed = 0;
   options.load.operations = 400;
   options.load.load_ns = 60'000'000;
   options.load.faults = seed % 3 != 0;
   options.load.aborts = options.kills = false;
   options.paths = 1;
+  return options;
+}
+
+ChannelClusterOptions GathersOfSeed(uint64_t seed, const SimWeights& weights) {
+  ChannelClusterOptions options = OptionsOfSeed(seed, weights);
+  options.load.gather_seed = 1 + seed * 0x9e3779b97f4a7c15u;
+  options.load.aborts = false;
   return options;
 }
 

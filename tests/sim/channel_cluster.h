@@ -8,6 +8,7 @@
 #include "channel/ops/fetch_op.h"
 #include "tests/model/slot_edges.h"
 #include "tests/sim/channel_load.h"
+#include "tests/sim/gather_load.h"
 #include "tests/sim/sim_coverage.h"
 #include "tests/sim/sim_weights.h"
 
@@ -35,17 +36,29 @@ struct ChannelClusterOptions {
   int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
   int pollers = 1;     // Each worker has so many, each turned when the seed says so.
   uint32_t slots = 0;  // Each channel has so many; 0: the seed says it.
+  // Producers take what is here without a callback, as programs do.
+  bool takes_here = false;
+  // As seeds were before any of these was drawn: without runs of keys and links that are made anew,
+  // and with a callback for each take.
+  ChannelClusterOptions& WithoutRuns() {
+    takes_here = false;
+    load.run_seed = 0;
+    weights.Set(Trouble::kRenew, 0);
+    return *this;
+  }
   // Everything is traced, and what was traced is held against the tables (verify_traces.h).
   bool verify = true;
 };
 
 struct ChannelClusterReport {
   LoadCounts load;
+  GatherCounts gathers;
   uint64_t faults = 0;
   uint64_t events = 0;
   uint64_t epochs = 0;
   uint64_t breaks = 0;
   uint64_t replays = 0;
+  uint64_t in_runs = 0;
   uint64_t standing_claimed = 0;  // Standing receives that their fetch found.
   uint64_t standing_dropped = 0;
   uint64_t kills = 0;
@@ -72,6 +85,9 @@ ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options);
 ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights = SimWeights());
 // Likewise of a storm of fenced cancels, one in three without a fault.
 ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights = SimWeights());
+
+// The options of a seed with gathers, and few other fetches.
+ChannelClusterOptions GathersOfSeed(uint64_t seed, const SimWeights& weights = SimWeights());
 
 // Freed memory is used again by this process, not given back: most of the time would go
 // into page faults. For programs that run many seeds.

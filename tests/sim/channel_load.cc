@@ -19,6 +19,8 @@ constexpr int64_t kLateNs = 500 * kMs;
 // Serials of tensors of a certain size say which in their upper bits.
 constexpr int kClassShift = 26;
 constexpr uint64_t kClassElements[] = {0, 1, 40, 600, 1000, 3000, 9000, 20'000};
+constexpr uint64_t kSmallClass = 2;  // One for a run of keys.
+constexpr uint64_t kMixedClass = 8;  // Mostly for a run of keys; of all kinds.
 
 constexpr uint64_t kStormWords = (16 << 20) / sizeof(uint64_t);
 
@@ -55,6 +57,7 @@ ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, 
                 [world](const void* address, uint64_t bytes) { world->Unpoison(address, bytes); }}),
       executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)),
       aim_(options.aim_seed),
+      runs_(options.run_seed),
       holding_(options.aim_seed + 1) {
   if (!options_.cancel_storm) return;
   storm_source_ = NewSource(kStormWords);
@@ -93,6 +96,7 @@ void ChannelLoad::Plan() {
     }
   }
   if (!options_.cancel_storm) PlanRecurring();
+  if (options_.run_seed != 0) PlanRuns();
   if (!options_.aborts) return;
   for (uint64_t i = 1 + Draw(3); i > 0; --i) {
     const size_t worker = Draw(workers_);
@@ -132,6 +136,51 @@ void ChannelLoad::PlanRecurring() {
   }
 }
 
+// Keys that are mostly fetched together, by one call or in one turn, and mostly small. Sends come
+// before and after that; some of the keys are fetched alone, too. From a generator of its own, as
+// what it starts draws anew.
+void ChannelLoad::PlanRuns() {
+  for (uint64_t sets = 1 + runs_.Below(3); sets > 0; --sets) {
+    const size_t producer = runs_.Below(workers_);
+    const size_t consumer = (producer + 1 + runs_.Below(workers_ - 1)) % workers_;
+    const size_t first = 200 + 100 * sets;
+    const size_t count = 4 + runs_.Below(12);
+    const bool one_step = runs_.Below(2) == 0;
+    const bool by_one_call = runs_.Below(2) == 0;
+    const int64_t every_ns = runs_.Between(kMs / 4, 4 * kMs);
+    const uint64_t late = runs_.Below(3) == 0 ? 50 : 5;  // So many of a hundred Sends.
+    const auto edges_of = [this, producer, consumer, first, count](int64_t step) {
+      std::vector<Edge*> edges;
+      for (size_t i = 0; i < count; ++i) {
+        edges.push_back(EdgeOf(producer, consumer, first + i, step));
+        edges.back()->size_class = i % 3 == 2 ? kMixedClass : kSmallClass;
+      }
+      return edges;
+    };
+    int64_t step = one_step ? 1 : 1000;
+    for (int64_t at_ns = 0; at_ns + every_ns < options_.load_ns; at_ns += every_ns) {
+      if (!one_step) ++step;
+      const int64_t from_ns = world_->NowNs() + at_ns;
+      const auto later = [this, from_ns, every_ns](int64_t begin, int64_t end) {
+        return from_ns + runs_.Between(begin * every_ns / 4, end * every_ns / 4);
+      };
+      for (size_t i = 0; i < count; ++i) {
+        const bool is_late = runs_.Below(100) < late;
+        world_->At(is_late ? later(2, 4) : later(0, 2),
+                   [this, edges_of, step, i] { Send(edges_of(step)[i]); });
+      }
+      world_->At(later(2, 3), [this, edges_of, step, by_one_call] {
+        if (by_one_call) return StartRun(edges_of(step));
+        for (Edge* edge : edges_of(step)) StartFetch(edge);
+      });
+      if (runs_.Below(4) != 0) continue;
+      const size_t alone = runs_.Below(count);
+      world_->At(later(0, 4), [this, edges_of, step, alone] { Send(edges_of(step)[alone]); });
+      world_->At(later(0, 4), [this, edges_of, step, alone] { StartFetch(edges_of(step)[alone]); });
+    }
+  }
+}
+
 ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t number,
                                        int64_t step) {
   const uint64_t incarnation = target_->IncarnationOf(producer);
@@ -143,6 +192,7 @@ ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t 
     edge.step = step;
     edge.producer_incarnation = incarnation;
     edge.consumer_incarnation = target_->IncarnationOf(consumer);
+    edge.aborted = aborted_.count({producer, incarnation, step}) > 0;
     edge.key = TensorKeyPrefix::Make(Device(producer), incarnation, Device(consumer),
                                      absl::StrCat("edge", number))
                    ->At(0, 0);
@@ -153,7 +203,8 @@ ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t 
 // ---- Sending ----
 
 ChannelLoad::Kind ChannelLoad::KindOf(uint64_t serial) const {
-  if (serial >> kClassShift != 0) return Kind::kNumbers;
+  const uint64_t size_class = serial >> kClassShift;
+  if (size_class != 0 && size_class != kMixedClass) return Kind::kNumbers;
   const uint64_t hash = (serial * 0xd6e8feb86659fd93u) >> 40;
   if (hash % 32 == 0) return Kind::kDead;
   return hash % 32 < 3 ? Kind::kStrings : Kind::kNumbers;
@@ -161,8 +212,9 @@ ChannelLoad::Kind ChannelLoad::KindOf(uint64_t serial) const {
 
 // The size follows from the serial, and the content from both.
 uint64_t ChannelLoad::ElementsOf(uint64_t serial) const {
-  if (serial >> kClassShift != 0) return kClassElements[serial >> kClassShift];
   const uint64_t hash = (serial * 0x9e3779b97f4a7c15u) >> 20;
+  if (serial >> kClassShift == kMixedClass) return 1 + hash % 150;
+  if (serial >> kClassShift != 0) return kClassElements[serial >> kClassShift];
   switch (hash % 8) {
     case 0:
       return 1;  // Besides the serial nothing.
@@ -362,24 +414,52 @@ size_t ChannelLoad::FetchWhatIsLeft() {
 
 void ChannelLoad::StartMany(size_t producer, size_t consumer, int64_t step) {
   std::vector<Fetch*> fetches;
-  std::vector<TensorKey> keys;
   const size_t count = 2 + Draw(6);
   for (size_t number = 0; number < count; ++number) {
     fetches.push_back(NewFetch(EdgeOf(producer, consumer, number, step)));
     fetches.back()->many = true;
-    keys.push_back(fetches.back()->edge->key);
   }
   const RecvArgs args = DrawArgs(fetches[0]);
   for (Fetch* fetch : fetches) {
     fetch->may_end_early = fetches[0]->may_end_early;
     fetch->deadline_ns = fetches[0]->deadline_ns;
   }
-  target_->FetcherOf(consumer)->FetchMany(
-      step, keys, args, [this, fetches](absl::Status, absl::Span<Received> results) {
-        for (size_t i = 0; i < fetches.size(); ++i) {
-          OnDone(fetches[i], results[i].status, results[i].tensor, results[i].is_dead);
-        }
-      });
+  AskMany(fetches, args);
+}
+
+void ChannelLoad::StartRun(const std::vector<Edge*>& edges) {
+  std::vector<Fetch*> fetches;
+  for (Edge* edge : edges) {
+    fetches.push_back(NewFetch(edge));
+    fetches.back()->many = true;
+  }
+  RecvArgs args = DrawArgs(fetches[0]);
+  std::vector<Tensor> destinations;
+  if (Chance(25)) {
+    for (Fetch* fetch : fetches) {
+      RecvArgs one;
+      DrawDestination(fetch, &one);
+      destinations.push_back(one.destination);
+    }
+    args.destinations = destinations;
+  }
+  for (Fetch* fetch : fetches) {
+    fetch->may_end_early = fetches[0]->may_end_early;
+    fetch->deadline_ns = fetches[0]->deadline_ns;
+  }
+  AskMany(fetches, args);
+}
+
+void ChannelLoad::AskMany(const std::vector<Fetch*>& fetches, const RecvArgs& args) {
+  std::vector<TensorKey> keys;
+  for (const Fetch* fetch : fetches) keys.push_back(fetch->edge->key);
+  target_->FetcherOf(fetches[0]->edge->consumer)
+      ->FetchMany(fetches[0]->edge->step, keys, args,
+                  [this, fetches](absl::Status, absl::Span<Received> results) {
+                    for (size_t i = 0; i < fetches.size(); ++i) {
+                      OnDone(fetches[i], results[i].status, results[i].tensor, results[i].is_dead);
+                    }
+                  });
 }
 
 // One tensor on an edge of its own, sent before it is asked for.
@@ -424,13 +504,7 @@ void ChannelLoad::AbortAtProducer(size_t producer, int64_t step) {
       edge.aborted = true;
     }
   }
-  // Edges that are made later belong to the step too.
-  for (size_t consumer = 0; consumer < workers_; ++consumer) {
-    if (consumer == producer) continue;
-    for (size_t number = 0; number < 8; ++number) {
-      EdgeOf(producer, consumer, number, step)->aborted = true;
-    }
-  }
+  aborted_.insert({producer, incarnation, step});
   target_->StepOf(producer, step)->StartAbort(absl::InternalError("the step failed"));
 }
 

@@ -14,11 +14,11 @@
 #include "rendezvous/allocator.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
+#include "tests/doubles/sim_nic/sim_random.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 #include "tests/process/faults/canary_buffers.h"
 #include "tests/process/history/history_file.h"
 #include "tests/sim/sim_executor.h"
-#include "verbs/sim/sim_random.h"
-#include "verbs/sim/sim_world.h"
 
 namespace tryst {
 
@@ -47,9 +47,14 @@ struct LoadOptions {
   bool faults = true;
   bool aborts = false;  // Steps, on either side.
   bool many = false;    // Some fetches are of many keys, whose tensors land and wait for the last.
+  // Not 0: what this draws fetches small tensors of the same keys together, again and again, so
+  // that they are asked for in runs.
+  uint64_t run_seed = 0;
   // Not 0: what this draws aims at moments that chance hardly hits. Cancels come while the bytes
   // are on their way, as often as in a storm.
   uint64_t aim_seed = 0;
+  // Not 0: what this draws sends with selections, gathers, and cancels groups of gathers.
+  uint64_t gather_seed = 0;
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
@@ -152,7 +157,10 @@ class ChannelLoad {
   void StartTransfer(size_t producer, size_t consumer, size_t number);  // cancel_storm.
   void StartFetch(Edge* edge);
   void PlanRecurring();
+  void PlanRuns();
   void StartMany(size_t producer, size_t consumer, int64_t step);
+  void StartRun(const std::vector<Edge*>& edges);
+  void AskMany(const std::vector<Fetch*>& fetches, const RecvArgs& args);
   Fetch* NewFetch(Edge* edge);
   void Ask(Fetch* fetch, const RecvArgs& args);
   bool Lives(const Edge& edge) const;
@@ -192,6 +200,9 @@ class ChannelLoad {
   CanaryBuffers buffers_;
   SimExecutor executor_;
   SimRandom aim_;
+  SimRandom runs_;
+  // Steps that a life of a producer has aborted.
+  std::set<std::tuple<size_t, uint64_t, int64_t>> aborted_;
   Tensor storm_source_;  // What every tensor of a storm is a window of.
   uint64_t next_serial_ = 1;
   std::deque<Fetch> fetches_;

@@ -27,6 +27,7 @@ struct Settings {
   bool verbose = false;
   bool keep_going = false;
   bool cancels = false;
+  bool gathers = false;
   bool coverage = false;
   std::string weights;  // Files; empty: none.
   std::string learn;
@@ -37,7 +38,7 @@ struct Settings {
 };
 
 constexpr char kUsage[] =
-    "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
+    "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N] | --gathers] [--keep-going] "
     "[--links KINDS] [--nic KIND] [--pollers N] [--slots N] [--coverage [--learn FILE]] [--weights "
     "FILE] "
     "[--verbose]\n"
@@ -46,6 +47,8 @@ constexpr char kUsage[] =
     "  --pollers        of each worker\n"
     "  --slots          of each channel; without it the seed says how many\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
+    "  --gathers        sends with selections, gathers, and groups of them that are cancelled; not "
+    "with --cancels\n"
     "  --coverage       prints which states and events, guards and pairs of faults the seeds "
     "reach\n"
     "  --learn          writes weights by which another run reaches the least reached more often\n"
@@ -102,6 +105,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
                                                    : nullptr;
     bool* flag = word == "--verbose"      ? &settings->verbose
                  : word == "--cancels"    ? &settings->cancels
+                 : word == "--gathers"    ? &settings->gathers
                  : word == "--coverage"   ? &settings->coverage
                  : word == "--keep-going" ? &settings->keep_going
                                           : nullptr;
@@ -118,6 +122,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
     }
   }
   if (!settings->learn.empty() && !settings->coverage) return false;
+  if (settings->cancels && settings->gathers) return false;  // Each is a load of its own.
   if (settings->cancels_wanted > 0) settings->seeds = UINT64_MAX - settings->from;
   return true;
 }
@@ -127,8 +132,11 @@ void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterR
   printf("seed %" PRIu64
          " breaks a promise; replay with: ./run sim%s --links %s --nic %s --pollers %" PRIu64
          "%s%s --seeds 1 --from %" PRIu64 " --verbose\n",
-         seed, settings.cancels ? " --cancels" : "", SimLinksName(settings.links),
-         SimNicKindName(settings.nic), settings.pollers,
+         seed,
+         settings.gathers   ? " --gathers"
+         : settings.cancels ? " --cancels"
+                            : "",
+         SimLinksName(settings.links), SimNicKindName(settings.nic), settings.pollers,
          settings.slots == 0 ? "" : absl::StrCat(" --slots ", settings.slots).c_str(),
          settings.weights.empty() ? "" : absl::StrCat(" --weights ", settings.weights).c_str(),
          seed);
@@ -150,13 +158,22 @@ void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelCluste
          " with bytes landed), %" PRIu64 " aborts; %" PRIu64 " delivered, %" PRIu64
          " ended with a status, %" PRIu64 " of them early; %" PRIu64 " MiB, %" PRIu64
          " faults, %" PRIu64 " restarts, %" PRIu64 " paths lost, %" PRIu64
-         " fetches moved, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
-         " events; traces of %" PRIu64 " ends, %" PRIu64 " pairs, verified; %" PRIu64
-         " seeds broke a promise\n",
+         " fetches moved, %" PRIu64 " tensors in runs, %" PRIu64 " connections, %" PRIu64
+         " replays, %" PRIu64 " events; traces of %" PRIu64 " ends, %" PRIu64
+         " pairs, verified; %" PRIu64 " seeds broke a promise\n",
          seeds, from, seconds, load.operations(), load.sends, load.fetches, load.cancels,
          load.cancels_in_flight, load.aborts, load.delivered, load.failed, load.early,
-         load.bytes >> 20, sum.faults, sum.kills, sum.paths_lost, sum.moved, sum.epochs,
-         sum.replays, sum.events, sum.traced, sum.pairs, bad);
+         load.bytes >> 20, sum.faults, sum.kills, sum.paths_lost, sum.moved,
+         sum.in_runs + sum.shm.in_runs, sum.epochs, sum.replays, sum.events, sum.traced, sum.pairs,
+         bad);
+  const GatherCounts& gathers = sum.gathers;
+  if (gathers.gathers > 0) {
+    printf("  %" PRIu64 " gathers: %" PRIu64 " filled (%" PRIu64 " at the end), %" PRIu64
+           " misfits, %" PRIu64 " cancelled, %" PRIu64 " failed; %" PRIu64
+           " groups cancelled, %" PRIu64 " with some under way; %" PRIu64 " MiB\n",
+           gathers.gathers, gathers.filled, gathers.late, gathers.misfits, gathers.cancelled,
+           gathers.failed, gathers.groups, gathers.in_flight, gathers.bytes >> 20);
+  }
   if (sum.shm.fetches > 0) {
     printf("  over shared memory %" PRIu64 " fetches: %" PRIu64 " in cells, %" PRIu64
            " by reference, %" PRIu64 " read in place, %" PRIu64 " in parts, %" PRIu64
@@ -220,8 +237,9 @@ int Main(int argc, char** argv) {
   if (!settings.verbose) SetLogSink(&Quiet);
   KeepFreedMemory();
   const auto run = [&](uint64_t seed) {
-    ChannelClusterOptions options =
-        settings.cancels ? StormOfSeed(seed, *weights) : OptionsOfSeed(seed, *weights);
+    ChannelClusterOptions options = settings.gathers   ? GathersOfSeed(seed, *weights)
+                                    : settings.cancels ? StormOfSeed(seed, *weights)
+                                                       : OptionsOfSeed(seed, *weights);
     options.nic = settings.nic;
     options.links = settings.links;
     options.pollers = static_cast<int>(settings.pollers);

@@ -1,4 +1,5 @@
 // A producer's end of an RDMA channel against a consumer that says whatever it likes.
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,10 +13,11 @@
 #include "channel/ops/limits.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/serve_link.h"
+#include "channel/rdma/serve_source.h"
 #include "gtest/gtest.h"
 #include "rendezvous/tensor_source.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 namespace {
@@ -63,6 +65,7 @@ class Liar final : public MessageLink::Owner {
   absl::Status OnRecord(const wire::Record& record) override {
     tensors += record.type == wire::RecordType::kTensor;
     failures += record.type == wire::RecordType::kFailed;
+    if (record.type == wire::RecordType::kGone && on_gone) on_gone();
     if (record.type != wire::RecordType::kLanded) return absl::OkStatus();
     ++landed;
     has_digest = (record.flags & wire::kHasDigest) != 0;
@@ -84,6 +87,7 @@ class Liar final : public MessageLink::Owner {
   bool has_digest = false;
   int announced_parts = 0;
   int parts = 0;
+  std::function<void()> on_gone;  // The producer has nothing more of what was cancelled.
 };
 
 class HostileRdmaConsumerTest : public ::testing::Test {
@@ -106,15 +110,15 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.digests = digests;
     RdmaOptions rdma;
     rdma.link = options_;
-    rdma.max_waiting = kMostParked;
     ServeSessionOptions serve;
-    serve.path = "rdma";
+    serve.max_parked = kMostParked;
     serve.self = kProducer;
     serve.self_incarnation = 1;
     serve.retain_ms = 1000;
     options_.slots = slots;
     link_ = *MessageLink::Create(hostile_hub_.get(), options_, 1, &liar_);
-    producer_ = RdmaServeLink::MakeSession(hub_.get(), &source_, serve, rdma, HelloOf(1), kSession);
+    kind_ = RdmaServeLink::Kind("rdma", hub_.get(), rdma);
+    producer_ = std::make_unique<ServeSession>(&poller_, &source_, serve, HelloOf(1), kSession);
     const absl::Status joined = Join(1);
     TRYST_CHECK(joined.ok()) << joined;
   }
@@ -131,7 +135,8 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   }
   absl::Status Join(uint64_t epoch) {
     absl::StatusOr<Hello> answer = absl::UnknownError("none");
-    producer_->OnHello(HelloOf(epoch), [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
+    producer_->OnHello(HelloOf(epoch), &kind_,
+                       [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
     for (int i = 0; i < 100; ++i) Settle();
     if (!answer.ok()) return answer.status();
     answered_ = *answer;
@@ -164,8 +169,8 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     for (const std::string& violation : world_.violations()) ADD_FAILURE() << violation;
   }
 
-  void Settle() {
-    world_.RunFor(100'000);
+  void Settle(int64_t ns = 100'000) {
+    world_.RunFor(ns);
     while (poller_.Turn()) {
     }
   }
@@ -250,6 +255,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   std::unique_ptr<QueueHub> hub_;
   std::unique_ptr<QueueHub> hostile_hub_;
   std::unique_ptr<MessageLink> link_;
+  ServeKind kind_;
   std::unique_ptr<ServeSession> producer_;
 };
 
@@ -351,6 +357,35 @@ TEST_F(UnorderedTest, EachWriteOfATensorIsAnnounced) {
   EXPECT_EQ(liar_.announced_parts, 2);
 }
 
+// Half of the writes are late, and GONE would overtake them.
+TEST_F(UnorderedTest, NoByteComesOnceTheProducerSaysThatItIsGone) {
+  constexpr int64_t kBytes = 300 * kMostBytes;  // More writes than may be under way.
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  for (uint16_t i = 0; i < 20; ++i) {
+    std::vector<uint8_t> memory(kBytes);
+    auto region =
+        *hostile_nic_->RegisterRegion(memory.data(), memory.size(), kLocalWrite | kRemoteWrite);
+    bool is_gone = false;
+    liar_.on_gone = [&] {
+      region.reset();  // A write that comes now breaks the link.
+      is_gone = true;
+    };
+    ASSERT_TRUE(SayRequest(0, i, wire::kHasDestination, memory.size(), region.get()));
+    source_.Meet(i, *Tensor::Allocate(DType::kUint8, {kBytes}));
+    wire::Record cancel;
+    cancel.type = wire::RecordType::kCancel;
+    cancel.generation = i;
+    ASSERT_TRUE(link_->Send(cancel));
+    link_->FlushSoon();
+    for (int turn = 0; turn < 10'000 && !is_gone; ++turn) Settle(1000);
+    ASSERT_TRUE(is_gone) << i;
+    ASSERT_EQ(liar_.landed, 0) << "it was all written before the producer heard of the cancel";
+    for (int turn = 0; turn < 10; ++turn) Settle();
+    ASSERT_TRUE(IsServed()) << i;
+  }
+  liar_.on_gone = nullptr;
+}
+
 // A send behind each write tells of it.
 class NoImmediatesTest : public HostileRdmaConsumerTest {
  protected:
@@ -396,7 +431,7 @@ TEST_F(NoDigestsTest, AreNotReckonedWhereNobodyAsks) {
 TEST_F(HostileRdmaConsumerTest, AHelloOfAnEpochThatIsOverOpensNothing) {
   for (const uint64_t epoch : {0, 1}) {
     absl::Status answered;
-    producer_->OnHello(HelloOf(epoch),
+    producer_->OnHello(HelloOf(epoch), &kind_,
                        [&](absl::StatusOr<Hello> answer) { answered = answer.status(); });
     EXPECT_EQ(answered.code(), absl::StatusCode::kAborted) << answered;
   }
@@ -557,10 +592,11 @@ TEST_F(HostileRdmaConsumerTest, AConsumerIsGivenUpOnlyIfItStaysAway) {
 
 TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   absl::Status answered;
-  const auto say_badly = [&answered](ServeSession* producer, Hello hello) {
+  const auto say_badly = [&](ServeSession* producer, Hello hello) {
     hello.parameters = "of no kind";
     answered = absl::UnknownError("not answered");
-    producer->OnHello(hello, [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
+    producer->OnHello(hello, &kind_,
+                      [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
   };
   // The hello would replace the link that the consumer has already.
   say_badly(producer_.get(), HelloOf(2));
@@ -571,12 +607,10 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   Settle();
   EXPECT_TRUE(producer_->Abandoned());
   // A producer that has no link yet refuses such a hello as well.
-  RdmaOptions rdma;
-  rdma.link = options_;
   ServeSessionOptions options;
   options.retain_ms = 1000;
   const auto first =
-      RdmaServeLink::MakeSession(hub_.get(), &source_, options, rdma, HelloOf(1), kSession);
+      std::make_unique<ServeSession>(&poller_, &source_, options, HelloOf(1), kSession);
   say_badly(first.get(), HelloOf(1));
   EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
   EXPECT_FALSE(first->Abandoned());
@@ -584,6 +618,27 @@ TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
   Settle();
   EXPECT_TRUE(first->Abandoned());
   first->Close(absl::CancelledError("over"));
+}
+
+// There are places for what goes by so many queue pairs, and none behind them.
+TEST_F(HostileRdmaConsumerTest, AHelloThatAsksForMoreThanThereIsIsRefused) {
+  const Hello good = HelloOf(1);
+  Hello many = good;
+  many.queue_pairs.assign(kMaxLanes + 1, good.queue_pairs[0]);
+  Hello large = good;
+  wire::ChannelParameters parameters = *wire::DecodeParameters(good.parameters);
+  parameters.message_bytes *= 2;
+  wire::EncodeParameters(parameters, reinterpret_cast<uint8_t*>(&large.parameters[0]));
+  const auto other =
+      std::make_unique<ServeSession>(&poller_, &source_, ServeSessionOptions(), good, kSession);
+  for (const Hello& hello : {many, large}) {
+    absl::Status answered = absl::UnknownError("not answered");
+    other->OnHello(hello, &kind_,
+                   [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
+    EXPECT_EQ(answered.code(), absl::StatusCode::kInvalidArgument) << answered;
+    EXPECT_EQ(other->View().state, "not connected");
+  }
+  other->Close(absl::CancelledError("over"));
 }
 
 // Simulated honest ends reach these never, or once in thousands of seeds.

@@ -10,17 +10,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/reached.h"
-#include "channel/crc32c.h"
 #include "channel/ops/farewell.h"
 #include "channel/rdma/fetch_link.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 #include "tests/process/pair/path_listener.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
 
 namespace tryst {
 namespace {
@@ -57,6 +57,9 @@ class Scripted final : public MessageLink::Owner {
   };
   absl::Status OnRecord(const wire::Record& record) override {
     asked.push_back({record.type, record.slot, record.generation});
+    if (record.type == wire::RecordType::kRequest) {
+      lent_bytes = wire::DecodeRequest(record)->destination_bytes;
+    }
     pongs_due += record.type == wire::RecordType::kPing && answers_pings;
     return absl::OkStatus();
   }
@@ -80,6 +83,7 @@ class Scripted final : public MessageLink::Owner {
     return {};
   }
   std::vector<Asked> asked;
+  uint64_t lent_bytes = 0;  // Where a tensor may be written, as the last request says.
   int accepted = 0;
   bool answers_pings = false;
   int pongs_due = 0;
@@ -112,13 +116,13 @@ class HostileRdmaProducerTest : public ::testing::Test {
     rdma.offered_bytes = 4096;
     rdma.standing = standing;
     FetchOpsOptions options;
-    options.path = "rdma";
     options.self = kConsumer;
     options.self_incarnation = 2;
     options.peer = kProducer;
-    options.user = &user_;
     options.give_up_ms = give_up_ms;
-    channel_ = RdmaFetchLink::MakeSession(hub_.get(), landings_.get(), &hellos_, options, rdma);
+    kind_ = RdmaFetchLink::Kind("rdma", hub_.get(), landings_.get(), rdma);
+    channel_ = std::make_unique<FetchSession>(&poller_, &hellos_, options,
+                                              FetchSession::Kinds{&kind_}, &user_);
   }
 
   ~HostileRdmaProducerTest() override {
@@ -298,7 +302,8 @@ class HostileRdmaProducerTest : public ::testing::Test {
   Hellos hellos_;
   size_t answered_ = 0;
   int64_t step_ = 1;
-  PathListener user_{/*has_another=*/true};
+  FetchKind kind_;
+  PathListener user_;
   LinkOptions link_options_;
   Scripted scripted_;
   std::shared_ptr<Nic> nic_;
@@ -383,6 +388,24 @@ TEST_F(HostileRdmaProducerTest, MoreThanTheDestinationHoldsHasNotLanded) {
   Answer(1, 5);
   SayLanded(0, /*digest=*/0);
   EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+// Behind the caller's memory lies what is not his, and the key would open that, too.
+TEST_F(HostileRdmaProducerTest, NoMoreThanTheCallersMemoryIsLent) {
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  EXPECT_EQ(scripted_.lent_bytes, uint64_t{kBytes});
+  wire::TensorMeta meta;  // The shape is the caller's, and the bytes are more.
+  meta.dtype = static_cast<uint8_t>(DType::kUint8);
+  meta.rank = 1;
+  meta.dims[0] = kBytes;
+  meta.bytes = 2 * kBytes;
+  SayMeta(wire::RecordType::kNeedDestination, 0, meta);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "it is asked for with room";
+  EXPECT_EQ(scripted_.lent_bytes, uint64_t{kBytes});
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
@@ -651,127 +674,48 @@ TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
   EXPECT_EQ(TimesReached("rare: a wrong digest for the second time"), 1u);
 }
 
-// An honest one. Those behind the first would get its tensor, which goes back, if they stayed.
-TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
-  const auto fetch = [&](int32_t i) {
-    RecvArgs args;
-    args.alloc_attrs.scope_id = i;
-    Fetch("a", args);
-  };
-  for (int32_t i = 0; i < 3; ++i) fetch(i);
-  const Fetched* const other = Fetch("b");
-  Answer(1, 5);
-  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "one of each key";
-  for (const char* edge : {"c", "d", "e"}) Fetch(edge);
-  for (int32_t i = 3; i < 5; ++i) fetch(i);  // No slot is free for them to be looked at.
-  const size_t asked = scripted_.CountOf(wire::RecordType::kRequest);
-  wire::Record record;
-  record.type = wire::RecordType::kNeedDestination;
-  for (const Scripted::Asked& asked : scripted_.asked) {
-    if (asked.type == wire::RecordType::kRequest && asked.slot == 0) {
-      record.generation = asked.generation;
+// Beside the bound there is one at a time.
+TEST_F(HostileRdmaProducerTest, WhatIsLargerThanAllLandingsComesAlone) {
+  const auto announce = [&](uint16_t slot) {
+    for (const Scripted::Asked& asked : scripted_.asked) {
+      if (asked.type != wire::RecordType::kRequest || asked.slot != slot) continue;
+      Announce(asked, 2 << 20);
+      break;
     }
-  }
-  wire::TensorMeta meta;
-  meta.dtype = static_cast<uint8_t>(DType::kUint8);
-  meta.rank = 1;
-  meta.bytes = 2 << 20;
-  meta.dims[0] = 2 << 20;
-  ASSERT_TRUE(
-      link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
-  link_->FlushSoon();
-  for (int i = 0; i < 10; ++i) Settle();
-  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
-  record.type = wire::RecordType::kGone;
-  Say(record);
-  ASSERT_EQ(user_.too_large.size(), 5u);
-  for (int32_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(user_.too_large[static_cast<size_t>(i)].args.alloc_attrs.scope_id, i) << "in order";
-  }
-  EXPECT_LE(scripted_.CountOf(wire::RecordType::kRequest), asked + 1) << "a follower is asked for";
-  EXPECT_EQ(other->calls, 0);
-  for (WaitingFetch& fetch : std::exchange(user_.too_large, {})) {
-    std::move(fetch.done)({absl::OkStatus(), Tensor(), true});
-  }
-}
-
-class TooLargeTest : public HostileRdmaProducerTest {
- protected:
-  void AnnounceLast(uint64_t bytes) {
-    Announce(scripted_.LastRequest(), bytes);
     for (int i = 0; i < 10; ++i) Settle();
-  }
-};
-
-// The link breaks before the peer has said that it gives nothing more.
-TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheLinkBreaks) {
-  const Fetched* const fetched = Fetch("a");
+  };
+  const auto waits = [&] {
+    return static_cast<RdmaFetchLink*>(channel_->link())->waits_for_room();
+  };
+  const Fetched* const first = Fetch("a");
+  const Fetched* const second = Fetch("b");
   Answer(1, 5);
-  const Scripted::Asked asked = scripted_.LastRequest();
-  AnnounceLast(2 << 20);
-  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
-  EXPECT_TRUE(user_.too_large.empty());
-  BreakLink();
-  Answer(1, 5);
-  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 2u) << "it is said once more";
-  EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  SayGone(asked);
-  EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  ASSERT_EQ(user_.too_large.size(), 1u);
-}
-
-// The producer of the next session has nothing of it, and does not know the cancel.
-TEST_F(TooLargeTest, WhatIsTooLargeMovesAlsoWhenTheProducerHasForgottenIt) {
-  const Fetched* const fetched = Fetch("a");
-  Answer(1, 5);
-  AnnounceLast(2 << 20);
-  BreakLink();
-  Answer(1, 6);
-  EXPECT_EQ(fetched->calls, 0) << fetched->status;
-  ASSERT_EQ(user_.too_large.size(), 1u);
-}
-
-TEST_F(TooLargeTest, WhatIsToMoveEndsWithItsCallerWhileTheLinkDrains) {
-  Cancellation cancellation;
-  RecvArgs args;
-  args.cancellation = &cancellation;
-  const Fetched* const fetched = Fetch("a", args);
-  Answer(1, 5);
-  AnnounceLast(2 << 20);
-  link_->Break(absl::UnavailableError("cut"));
-  for (int i = 0; i < 20'000 && channel_->Counted().breaks == 0; ++i) Settle();
-  ASSERT_EQ(channel_->Counted().breaks, 1u);
-  cancellation.StartCancel();
-  Settle();
-  EXPECT_EQ(fetched->calls, 1);
-  EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
-  Answer(1, 5);
-  EXPECT_TRUE(user_.too_large.empty());
-}
-
-// The first fetch has memory of its own, and the next one would need a landing that is never there.
-TEST_F(TooLargeTest, WhatWaitsForRoomIsNotPassedToWhoCanHaveNone) {
-  constexpr uint64_t kLarge = 2 << 20;
-  RecvArgs args;
-  args.destination = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(kLarge)});
-  ASSERT_TRUE(landings_->TakeBudget(1, LandingPool::For::kReady)) << "so that there is no room";
-  Cancellation cancellation;
-  args.cancellation = &cancellation;
-  const Fetched* const first = Fetch("a", args);
-  const Fetched* const next = Fetch("a");
-  Answer(1, 5);
-  const Scripted::Asked asked = scripted_.LastRequest();
-  AnnounceLast(kLarge);
-  EXPECT_TRUE(static_cast<RdmaFetchLink*>(channel_->link())->waits_for_room());
-  cancellation.StartCancel();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u);
+  announce(0);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u) << "it is asked for with room";
+  EXPECT_TRUE(landings_->large_is_lent());
+  EXPECT_FALSE(waits());
+  announce(1);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u);
+  EXPECT_TRUE(waits());
+  EXPECT_EQ(first->calls + second->calls, 0);
+  EXPECT_EQ(landings_->pinned_bytes(), 0u) << "it is beside the bound";
+  SayFailed(0, 0);
+  EXPECT_EQ(first->calls, 1);
+  static_cast<RdmaFetchLink*>(channel_->link())->TakeRoom();
   for (int i = 0; i < 10; ++i) Settle();
-  EXPECT_TRUE(absl::IsCancelled(first->status)) << first->status;
-  EXPECT_FALSE(static_cast<RdmaFetchLink*>(channel_->link())->waits_for_room());
-  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
-  SayGone(asked);
-  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "the next one asks by itself";
-  EXPECT_EQ(next->calls, 0);
-  landings_->GiveBudget(1, LandingPool::For::kReady);
+  EXPECT_FALSE(waits());
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 4u);
+}
+
+TEST_F(HostileRdmaProducerTest, WhatTheNicCannotRegisterAtAllIsAnError) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  Announce(scripted_.LastRequest(), uint64_t{1} << 50);
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(fetched->status)) << fetched->status;
+  EXPECT_TRUE(channel_->open());
 }
 
 // The part of the first attempt must not stand for that of the second.
@@ -1113,17 +1057,21 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
     return passed_ms();
   }
   int64_t RunUntilLeft(Does does, int64_t ms = 60'000) {
-    return Run(does, ms, [this] { return !user_.left.empty(); });
+    return Run(does, ms, [this] { return user_.failed > 0; });
   }
   void ExpectLeft(const Fetched& fetched, int64_t took_ms) {
-    EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
-    EXPECT_EQ(channel_->Counted().moved, 1u);
+    EXPECT_EQ(user_.failed, 1) << channel_->Explain();
     EXPECT_EQ(fetched.calls, 0) << "it goes on elsewhere: " << fetched.status;
     EXPECT_GE(took_ms, kGiveUpMs);
     EXPECT_LE(took_ms, kGiveUpMs + 2000) << channel_->Explain();
   }
   void AnswerHello(Does does) {
     const Hello& asked = hellos_.asked.back();
+    if (asked.path == "none") {
+      answered_ = hellos_.answers.size();
+      return std::exchange(hellos_.answers.back(),
+                           nullptr)(absl::UnimplementedError("no path none"));
+    }
     Hello answer;
     answer.worker = kProducer;
     answer.incarnation = 1;
@@ -1140,24 +1088,18 @@ class OwingRdmaProducerTest : public HostileRdmaProducerTest {
     scripted_.asked.clear();
     announced_ = 0;
     announced_generation_ = -1;
-    if (asked.queue_pairs.empty()) {
-      Farewell farewell;
-      farewell.session = kSession;
-      answer.parameters = EncodeFarewell(farewell);
-    } else {
-      LinkOptions options = link_options_;
-      if (does == Does::kIsSilent) {
-        options.ack_delay_us = int64_t{3600} * 1'000'000;
-        options.ring_slots = 128;  // So many need not be acknowledged.
-      }
-      link_ = *MessageLink::Create(hostile_hub_.get(), options, static_cast<uint32_t>(asked.epoch),
-                                   &scripted_);
-      if (does != Does::kNeverDials) {
-        const absl::Status connected = link_->Connect(asked);
-        ASSERT_TRUE(connected.ok()) << connected;
-      }
-      link_->DescribeTo(&answer, kSession);
+    LinkOptions options = link_options_;
+    if (does == Does::kIsSilent) {
+      options.ack_delay_us = int64_t{3600} * 1'000'000;
+      options.ring_slots = 128;  // So many need not be acknowledged.
     }
+    link_ = *MessageLink::Create(hostile_hub_.get(), options, static_cast<uint32_t>(asked.epoch),
+                                 &scripted_);
+    if (does != Does::kNeverDials) {
+      const absl::Status connected = link_->Connect(asked);
+      ASSERT_TRUE(connected.ok()) << connected;
+    }
+    link_->DescribeTo(&answer, kSession);
     answered_ = hellos_.answers.size();
     std::exchange(hellos_.answers.back(), nullptr)(std::move(answer));
   }
@@ -1213,21 +1155,12 @@ TEST_F(OwingRdmaProducerTest, WhoBringsAWrongTensorAndNoOtherIsLeft) {
   ExpectLeft(*fetched, RunUntilLeft(Does::kAnswers));
 }
 
-// Larger than the landing memory: it is the other path's from the start.
-TEST_F(OwingRdmaProducerTest, WhoAnnouncesTenGibibytesIsLeftWithThatFetch) {
-  announces_bytes_ = uint64_t{10} << 30;
-  Fetch("a");
-  Run(Does::kAnswers, 1000, [this] { return scripted_.CountOf(wire::RecordType::kCancel) > 0; });
-  SayGone(scripted_.LastRequest());
-  ASSERT_EQ(user_.too_large.size(), 1u);
-}
-
 // An honest producer answers, and its program has not called Send yet.
 TEST_F(OwingRdmaProducerTest, WhoAnswersMayTakeLongForItsSend) {
   const Fetched* const fetched = Fetch("a");
   RunUntilLeft(Does::kAnswers, 3 * kGiveUpMs);
   EXPECT_TRUE(channel_->open()) << channel_->Explain();
-  EXPECT_EQ(channel_->Counted().moved, 0u);
+  EXPECT_EQ(user_.failed, 0);
   EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_EQ(hellos_.asked.size(), 1u);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
@@ -1243,7 +1176,7 @@ TEST_F(OwingRdmaProducerTest, WhoMayWriteMuchMayBeSilentForLonger) {
   RunUntilLeft(Does::kIsSilent, kGiveUpMs + 450);
   EXPECT_EQ(channel_->Counted().breaks, 0u);
   EXPECT_LE(RunUntilLeft(Does::kIsSilent), 1000);
-  EXPECT_EQ(user_.left.size(), 1u);
+  EXPECT_EQ(user_.failed, 1);
 }
 
 // An honest one on a slow wire: it answers no ping before the bytes that it has queued have landed.
@@ -1269,7 +1202,7 @@ TEST_F(UnorderedOwingTest, WhoMayWriteMuchHasTheTimeThatASlowWireTakes) {
   announces_bytes_ = 1 << 20;
   const Fetched* const fetched = Fetch("a");
   const int64_t took_ms = RunUntilLeft(Does::kAnswers);
-  EXPECT_EQ(user_.left.size(), 1u) << channel_->Explain();
+  EXPECT_EQ(user_.failed, 1) << channel_->Explain();
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
   EXPECT_GE(took_ms, 1049);  // 1 MiB, of which a millisecond brings 1000 bytes.
   EXPECT_LE(took_ms, 3000) << channel_->Explain();

@@ -12,8 +12,8 @@
 
 #include "channel/transports.h"
 #include "rendezvous/tensor_source.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 

@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "base/reached.h"
 #include "gtest/gtest.h"
+#include "tests/doubles/sim_nic/sim_nic.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 #include "verbs/forwarding_nic.h"
-#include "verbs/sim/sim_nic.h"
-#include "verbs/sim/sim_world.h"
 
 namespace tryst {
 namespace {
@@ -254,15 +254,46 @@ class StallingLinkTest : public MessageLinkTest {
   StallingLinkTest() : MessageLinkTest(SimNicOptions(), StallsSoon()) {}
   // A write of no bytes, whose completion the link hears.
   void WriteNothing() {
+    PostNothing();
+    Settle();
+  }
+  void PostNothing() {
     link_->Write(0, {memory_->address(), 0, memory_->local_key()}, 0, 0, true, 0, 0);
     link_->FlushSoon();
-    Settle();
+  }
+  void RunForUs(int64_t us) {
+    for (const int64_t until_ns = world_.NowNs() + us * 1000; world_.NowNs() < until_ns;) {
+      world_.RunFor(10'000);
+      while (poller_.Turn()) {
+      }
+    }
   }
 
   uint8_t bytes_[8] = {};
   const std::unique_ptr<Region> memory_ =
       *nic_->RegisterRegion(bytes_, sizeof(bytes_), kLocalWrite);
 };
+
+TEST_F(StallingLinkTest, WhatIsPostedAfterAPauseHasTheWholeTime) {
+  Connect();
+  Settle();
+  PostNothing();
+  RunForUs(1950);
+  LinkModel slow;
+  slow.latency_ns = 500'000;
+  world_.SetLink(0, 1, slow);
+  PostNothing();  // The first was done long ago, and its time is nearly over.
+  RunForUs(300);
+  EXPECT_FALSE(link_->broken()) << owner_.broken;
+  slow.latency_ns = 30'000'000;
+  world_.SetLink(0, 1, slow);
+  RunForUs(1500);
+  PostNothing();
+  RunForUs(1900);
+  EXPECT_FALSE(link_->broken()) << owner_.broken;
+  RunForUs(300);
+  EXPECT_TRUE(link_->broken());
+}
 
 TEST_F(StallingLinkTest, BreaksWhenNoWorkCompletesForSoLong) {
   Connect();
@@ -412,6 +443,17 @@ class RefusingNic final : public ForwardingNic {
     const RefusingNic* const nic_;
   };
 };
+
+TEST(MessageLinkLimitsTest, ANicThatTakesNoReceivesIsRefused) {
+  SimWorld world(1);
+  Poller poller(&world.clock());
+  RefusingNic nic(world.OpenNic(0, SimNicOptions()));
+  nic.refuses_receives = true;
+  const auto hub = *QueueHub::Create(&nic, &poller, 512);
+  Recorder owner;
+  const auto link = MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
+}
 
 class RefusingNicTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(AllWorks, RefusingNicTest, testing::Bool());

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "rendezvous/executor.h"
-#include "verbs/sim/sim_random.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_random.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 

@@ -11,8 +11,8 @@
 
 #include "server/members/announcer.h"
 #include "server/members/heartbeat.h"
-#include "verbs/sim/sim_random.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/doubles/sim_nic/sim_random.h"
+#include "tests/doubles/sim_nic/sim_world.h"
 
 namespace tryst {
 

@@ -9,7 +9,7 @@
 #include "channel/arena/arena.h"
 #include "channel/pool/channel_pools.h"
 #include "channel/shm/shm_transport.h"
-#include "verbs/sim/sim_random.h"
+#include "tests/doubles/sim_nic/sim_random.h"
 
 // Shared memory in the simulated cluster. Its links are the real ones: memory of the kernel that
 // both ends map, sockets, and reads out of the producer's memory, all within one process. Their

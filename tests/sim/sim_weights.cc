@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "verbs/sim/sim_random.h"
+#include "tests/doubles/sim_nic/sim_random.h"
 
 namespace tryst {
 
@@ -17,7 +17,7 @@ const char* TroubleName(Trouble trouble) {
   constexpr const char* kNames[] = {
       "break",  "fail",  "delay",     "lose",    "lose_for_ever", "duplicate",  "flip",
       "refuse", "port",  "address",   "silence", "slow_link",     "lossy_link", "overrun",
-      "jump",   "kills", "two_paths", "aborts",  "aim",
+      "jump",   "kills", "two_paths", "aborts",  "aim",           "renew",
   };
   static_assert(std::size(kNames) == kTroubleCount, "one is missing");
   return kNames[static_cast<size_t>(trouble)];

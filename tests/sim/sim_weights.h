@@ -31,9 +31,10 @@ enum class Trouble : uint8_t {
   kKills,
   kPaths,
   kAborts,
-  kAim,  // Cancels and refusals at moments that chance hardly hits.
+  kAim,    // Cancels and refusals at moments that chance hardly hits.
+  kRenew,  // Workers make their links anew, as when their certificates change.
 };
-inline constexpr size_t kTroubleCount = static_cast<size_t>(Trouble::kAim) + 1;
+inline constexpr size_t kTroubleCount = static_cast<size_t>(Trouble::kRenew) + 1;
 const char* TroubleName(Trouble trouble);
 
 // In how many of a hundred seeds each trouble is. A seed and its weights make a run, to the last
@@ -41,7 +42,7 @@ const char* TroubleName(Trouble trouble);
 class SimWeights {
  public:
   static constexpr std::array<uint32_t, kTroubleCount> kUsual = {
-      50, 40, 50, 20, 10, 20, 30, 10, 15, 15, 20, 20, 20, 5, 10, 50, 33, 25, 33};
+      50, 40, 50, 20, 10, 20, 30, 10, 15, 15, 20, 20, 20, 5, 10, 50, 33, 25, 33, 20};
 
   uint32_t of(Trouble trouble) const { return percent_[static_cast<size_t>(trouble)]; }
   void Set(Trouble trouble, uint32_t percent);

@@ -36,7 +36,7 @@ TEST_P(SlotEdgesTest, TheCodeTakesEveryEdgeOfTheModel) {
     const uint64_t seed = ran < std::size(kRare) ? kRare[ran] : ran - std::size(kRare) + 1;
     ++ran;
     ChannelClusterOptions options = seed % 8 == 0 ? StormOfSeed(seed) : OptionsOfSeed(seed);
-    options.slots = static_cast<uint32_t>(GetParam());
+    options.WithoutRuns().slots = static_cast<uint32_t>(GetParam());
     const ChannelClusterReport report = RunChannelCluster(options);
     for (const std::string& violation : report.violations) {
       ADD_FAILURE() << "seed " << seed << " at " << GetParam() << " slots: " << violation;

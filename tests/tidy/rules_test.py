@@ -194,8 +194,17 @@ class RulesTest(unittest.TestCase):
 
     def test_layering_keeps_back_ends_apart(self):
         self.expect(rules.layering,
-                    {"verbs/soft/BUILD": 'cc_library(name = "soft", deps = ["//verbs:nic", "//verbs/sim:trace"])\n'},
-                    "verbs/soft:soft -> verbs/sim:trace: back ends")
+                    {"verbs/soft/BUILD": 'cc_library(name = "soft", deps = ["//verbs:nic", "//verbs/ofi:trace"])\n'},
+                    "verbs/soft:soft -> verbs/ofi:trace: back ends")
+
+    def test_layering_lets_tests_use_doubles(self):
+        self.expect(rules.layering,
+                    {"gpu/BUILD": 'cc_library(name = "gpu", deps = ["//tests/doubles/cuda:fake_cuda"])\n'
+                                  'cc_test(name = "t", deps = ["//tests/doubles/cuda:fake_cuda", "//tests/sim:load"])\n',
+                     "gpu/a_test.cc": '#include "tests/doubles/cuda/fake_cuda.h"\n',
+                     "gpu/a.cc": '#include "tests/doubles/cuda/fake_cuda.h"\n'},
+                    "gpu:gpu -> tests/doubles/cuda:fake_cuda: gpu may use", "gpu:t -> tests/sim:load: gpu may use",
+                    "gpu/a.cc:1: gpu/a.cc -> tests/doubles/cuda/fake_cuda.h")
 
     def test_foreign_headers(self):
         self.expect(rules.foreign_headers,

@@ -11,8 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "verbs/sim/sim_random.h"
+#include "tests/doubles/sim_nic/sim_random.h"
 #include "weights/chain.h"
+#include "weights/held.h"
 #include "weights/route.h"
 #include "weights/shelf.h"
 
@@ -22,9 +23,12 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr size_t kAsksAtOnce = 8;
 constexpr size_t kKeptByOwners = 2;
+constexpr int64_t kElements = 4;  // Each box of an owner has so many.
+constexpr uint32_t kOwn = UINT32_MAX;
 constexpr int64_t kLatencyNs = 30'000;
 constexpr int64_t kTryNs = 2'000 * kMs;        // With somebody else to ask.
 constexpr int64_t kPatienceNs = 10'000 * kMs;  // Without.
+constexpr int64_t kSilentNs = 2'000 * kMs;     // Then the leader names a member no more.
 
 struct Wire {
   int64_t out_free = 0, in_free = 0;
@@ -37,14 +41,23 @@ struct Owner {
   PartChain chain;
 };
 
+// A part that is put together of others, since its owners are gone.
+struct Rescued {
+  PartName name;
+  size_t missing = 0;
+};
+
 // One fetch of one part.
 struct Fetching {
   Fetching(const PartName& part, std::vector<uint32_t> owners, size_t first)
       : name(part), route(std::move(owners), first) {}
+  Fetching(const PartName& part, std::vector<Holder> holders, std::shared_ptr<Rescued> rescued)
+      : name(part), route(std::move(holders)), of(std::move(rescued)) {}
   PartName name;
   PartRoute route;
   bool expected = false;
-  uint64_t attempt = 0;  // An answer to another one is late.
+  uint64_t attempt = 0;         // An answer to another one is late.
+  std::shared_ptr<Rescued> of;  // It is taken for this one.
 };
 
 struct Member {
@@ -56,11 +69,19 @@ struct Member {
   int64_t still_until = 0;  // It neither hears nor says anything.
   Wire wire;
   std::unique_ptr<PartShelf> shelf;
+  KnownHolders known;
   WeightVersion active, staging, has;
   std::set<uint64_t> over;  // Versions that it knows to be over.
   std::deque<std::unique_ptr<Fetching>> left;
   std::vector<std::unique_ptr<Fetching>> out;
   std::set<uint32_t> landed;
+  std::vector<std::unique_ptr<Fetching>> orphans;  // No owner has these any more.
+  std::set<std::string> bad;                       // Who sent wrong parts of this version.
+  bool asked_leader = false;                       // In this fetch.
+  // What the leader has heard that it has, in which life, and when it was last heard.
+  std::set<uint64_t> said;
+  uint64_t said_life = 0;
+  int64_t died_ns = 0;
   // Who waits here for what is coming: the part, and what is to be done when that is known.
   std::vector<std::pair<PartName, std::function<void()>>> waiting;
 };
@@ -74,6 +95,12 @@ class World {
       members_[i]->index = i;
       members_[i]->holds = options.all_hold || i % 3 != 2;
       NewLife(members_[i].get());
+    }
+    SimRandom cuts(options.seed ^ 0xc075);
+    for (int i = 0; i < options.members; ++i) {
+      const int64_t begin = static_cast<int64_t>(cuts.Below(kElements));
+      const int64_t extent = 1 + static_cast<int64_t>(cuts.Below(kElements - begin));
+      cuts_.push_back(options.cuts ? Box{{begin}, {extent}} : WholeBox());
     }
   }
 
@@ -119,16 +146,25 @@ class World {
     if (options_.verbose) printf("%9.3f ms  %s\n", static_cast<double>(now_) / kMs, what.c_str());
   }
   static std::string WorkerOf(int member) { return absl::StrCat("m", member); }
-  static PartName Name(const WeightVersion& version, uint32_t part) {
-    return {version, part, {{0}, {1}}};
+  static Box WholeBox() { return {{0}, {kElements}}; }
+  static PartName Name(const WeightVersion& version, uint32_t part, const Box& box) {
+    return {version, part, box};
   }
-  static PartKey KeyOf(const PartName& part) { return {part.version.number, part.tensor}; }
+  static uint32_t CodeOf(const PartName& part) {
+    return static_cast<uint32_t>(part.tensor * 64 + part.box.begin[0] * 8 + part.box.extent[0]);
+  }
+  static PartKey KeyOf(const PartName& part) { return {part.version.number, CodeOf(part)}; }
   uint64_t BytesOfAll() const {
     return static_cast<uint64_t>(options_.parts) * options_.owners / options_.slices;
   }
   // What the bytes of a part are. A liar's are others.
   static uint64_t Content(const PartName& part) {
-    return part.version.birth * 1'000'003 + part.tensor;
+    return part.version.birth * 1'000'003 + CodeOf(part);
+  }
+  // The word of its owner, unless it is a box.
+  static std::optional<Digest> DigestOfOwner(const PartName& part) {
+    if (part.box == WholeBox()) return std::nullopt;
+    return DigestOfContent(Content(part));
   }
   static Digest DigestOfContent(uint64_t content) { return DigestOf(&content, sizeof(content)); }
   // Groups of `replicas` owners have the same parts, which count through all groups.
@@ -157,8 +193,22 @@ class World {
     }
     for (const auto& member : members_) TellLog(member.get());
     At(now_ + 60'000 * kMs, [=] {
-      if (newest_ == version && active_ != version) GiveUp();
+      if (newest_ != version || active_ == version || !led_) return;
+      if (owner_died_ns_ != 0) JudgeRescue();
+      GiveUp();
     });
+    if (options_.owner_dies && number == static_cast<uint64_t>(options_.versions)) {
+      if (options_.first_dies) {
+        // Some come late.
+        for (int i = 0; i < 3; ++i) {
+          const int member = static_cast<int>(random_.Below(members_.size()));
+          At(now_ + random_.Between(0, 600) * kMs, [=] { Kill(member); });
+        }
+        At(now_ + random_.Between(1, 1200) * kMs, [=] { OwnerDies(); });
+      } else {
+        At(now_ + random_.Between(0, 3 * options_.parts) * options_.part_ns, [=] { OwnerDies(); });
+      }
+    }
   }
 
   // Not all have it: the version is dropped, and the next one is sealed.
@@ -180,6 +230,7 @@ class World {
 
   // It hears what the log says now, some time later.
   void TellLog(Member* member) {
+    if (!led_) return;
     const WeightVersion active = active_, newest = newest_;
     const std::set<uint64_t> over = over_;
     const uint64_t life = member->life;
@@ -196,24 +247,58 @@ class World {
     if (active.number >= member->active.number) member->active = active;
     std::vector<WeightVersion> open;
     if (newest != active && member->over.count(newest.number) == 0) open.push_back(newest);
-    member->shelf->Allow(member->active, open);
+    Allow(member, member->active, open);
     if (member->over.count(member->staging.number) > 0) GiveUpAll(member);
     EndWaiting(member);
     if (member->over.count(newest.number) == 0 && member->staging != newest) Stage(member, newest);
   }
 
+  void Allow(Member* member, const WeightVersion& active, const std::vector<WeightVersion>& open) {
+    member->shelf->Allow(active, open);
+    member->known.KeepOnly(
+        [&](const WeightVersion& version) { return member->shelf->Allows(version); });
+  }
+
+  // The first owner's next life has a log of its own, in which nothing is active. What a member is
+  // fetching it goes on to fetch.
+  void OnNewLog(Member* member) {
+    const auto all = [](uint32_t, const Box&) { return true; };
+    const size_t had = member->shelf->PartsOf(member->active, SIZE_MAX, all).size();
+    Allow(member, {}, {});
+    const size_t has = member->shelf->PartsOf(member->active, SIZE_MAX, all).size();
+    if (has != had) {
+      Break("ActiveStays", absl::StrCat("a new log takes ", had - has, " parts of what is active ",
+                                        "from member ", member->index));
+    }
+    report_.kept += has;
+    EndWaiting(member);
+  }
+
   void Stage(Member* member, const WeightVersion& version) {
     GiveUpAll(member);
+    if (member->staging != version) member->bad.clear();
     member->staging = version;
     member->landed.clear();
-    const uint32_t count = options_.parts * options_.owners / options_.replicas;
-    const uint32_t slice = member->index % options_.slices;
-    for (uint32_t part = 0; part < count; ++part) {
-      const uint32_t group = part / options_.parts;
-      if (group * options_.slices * options_.replicas / options_.owners != slice) continue;
-      member->left.push_back(std::make_unique<Fetching>(Name(version, part), OwnersOf(part), part));
+    member->asked_leader = false;
+    for (const uint32_t part : PartsOf(*member)) {
+      member->left.push_back(std::make_unique<Fetching>(Name(version, part, cuts_[member->index]),
+                                                        OwnersOf(part), part));
     }
     AskMore(member);
+  }
+
+  // What it wants of a version.
+  std::vector<uint32_t> PartsOf(const Member& member) const {
+    const uint32_t count = options_.parts * options_.owners / options_.replicas;
+    const uint32_t slice = member.index % options_.slices;
+    std::vector<uint32_t> parts;
+    for (uint32_t part = 0; part < count; ++part) {
+      const uint32_t group = part / options_.parts;
+      if (group * options_.slices * options_.replicas / options_.owners == slice) {
+        parts.push_back(part);
+      }
+    }
+    return parts;
   }
 
   void GiveUpAll(Member* member) {
@@ -226,6 +311,7 @@ class World {
     }
     member->out.clear();
     member->left.clear();
+    member->orphans.clear();
     EndWaiting(member);
   }
 
@@ -236,17 +322,135 @@ class World {
       std::unique_ptr<Fetching> one = std::move(member->left.front());
       member->left.pop_front();
       Tensor bytes;
-      if (member->shelf->Find(one->name, &bytes) == PartShelf::State::kHeld) {
+      if (one->of == nullptr && member->shelf->Find(one->name, &bytes) == PartShelf::State::kHeld) {
         member->landed.insert(one->name.tensor);
         continue;
       }
       member->out.push_back(std::move(one));
       Ask(member, member->out.back().get());
     }
-    if (member->left.empty() && member->out.empty()) Staged(member);
+    if (!member->left.empty() || !member->out.empty()) return;
+    if (member->orphans.empty()) return Staged(member);
+    AskLeader(member);
+  }
+
+  // Which members stand in for the owners that are gone.
+  void AskLeader(Member* member) {
+    if (std::exchange(member->asked_leader, true)) return BeginAgain(member);
+    const uint64_t life = member->life;
+    const WeightVersion version = member->staging;
+    // There and back, and the same to each of whom the leader names.
+    At(now_ + 4 * kLatencyNs, [=] {
+      if (member->life == life && member->up && member->staging == version &&
+          member->over.count(version.number) == 0) {
+        Rescue(member);
+      }
+    });
+  }
+
+  std::vector<Holder> HoldersOf(const WeightVersion& version, Member* asker) {
+    std::vector<Holder> holders;
+    if (!led_) {
+      for (const Holder& holder : HeardOf(version, *asker)) {
+        asker->known.Add(version, holder, /*of_itself=*/false);
+      }
+      for (const Holder& holder : asker->known.Of(version)) {
+        if (holder.worker != WorkerOf(asker->index)) holders.push_back(holder);
+      }
+      return holders;
+    }
+    for (size_t i = 1; i < members_.size(); ++i) {
+      const Member& other = *members_[(asker->index + i) % members_.size()];
+      const bool lives = other.up && other.life == other.said_life;
+      if ((lives || now_ < other.died_ns + kSilentNs) && other.said.count(version.number) > 0) {
+        holders.push_back({WorkerOf(other.index), other.said_life});
+        asker->known.Add(version, holders.back(), /*of_itself=*/true);
+      }
+    }
+    return holders;
+  }
+
+  // What owners say, and members of whom it has heard itself.
+  std::vector<Holder> HeardOf(const WeightVersion& version, const Member& asker) const {
+    std::vector<Holder> heard;
+    const auto add = [&](const std::vector<Holder>& more) {
+      heard.insert(heard.end(), more.begin(), more.end());
+    };
+    for (const Owner& owner : owners_) {
+      if (!owner.dead) add(owner.chain.HoldersOf(version));
+    }
+    size_t asked = 0;
+    for (const Holder& holder : asker.known.Of(version)) {
+      const Member& other = *members_[MemberOf(holder.worker)];
+      if (other.index == asker.index || asked++ == kAsksAtOnce) continue;
+      if (other.up && other.life == holder.incarnation) add(other.known.Of(version));
+    }
+    return heard;
+  }
+
+  void Rescue(Member* member) {
+    const std::vector<Holder> holders = HoldersOf(member->staging, member);
+    auto orphans = std::move(member->orphans);
+    member->orphans.clear();
+    for (auto& orphan : orphans) {
+      BoxCover cover(WholeBox());
+      AddParts(*member, orphan->name.tensor, kOwn, &cover);
+      for (uint32_t i = 0; i < holders.size(); ++i) {
+        const Member& other = *members_[MemberOf(holders[i].worker)];
+        if (other.up && other.life == holders[i].incarnation &&
+            member->bad.count(holders[i].worker) == 0) {
+          AddParts(other, orphan->name.tensor, i, &cover);
+        }
+      }
+      const auto anybody = [](uint32_t) { return true; };
+      auto chosen = cover.Choose(anybody);
+      if (!chosen.has_value()) {
+        chosen = cover.Choose(orphan->name.box, anybody);
+        report_.by_parts += chosen.has_value();
+      }
+      if (!chosen.has_value()) return BeginAgain(member);
+      const auto rescued = std::make_shared<Rescued>(Rescued{orphan->name, 0});
+      for (const BoxCover::Part& taken : *chosen) {
+        std::vector<Holder> having;
+        bool own = false;
+        for (const uint32_t i : taken.holders) {
+          own = own || i == kOwn;
+          if (i != kOwn) having.push_back(holders[i]);
+        }
+        if (own) continue;
+        ++rescued->missing;
+        PartName name = orphan->name;
+        name.box = taken.box;
+        member->left.push_back(std::make_unique<Fetching>(name, std::move(having), rescued));
+      }
+      if (rescued->missing == 0) Put(member, rescued->name);
+    }
+    AskMore(member);
+  }
+
+  void AddParts(const Member& other, uint32_t part, uint32_t holder, BoxCover* cover) const {
+    for (const HeldPart& held : other.shelf->PartsOf(
+             newest_, SIZE_MAX, [part](uint32_t tensor, const Box&) { return tensor == part; })) {
+      cover->Add(held.box, holder, held.digest);
+    }
+  }
+
+  // The part is there, and perhaps for others.
+  void Put(Member* member, const PartName& name) {
+    member->landed.insert(name.tensor);
+    if (!member->holds || !member->shelf->Expect(name, 1)) return;
+    member->shelf->Put(name, OneByte(), DigestOfOwner(name));
+    SayHolds(member, name.version);
+  }
+  Tensor OneByte() {
+    return *Tensor::Adopt(&one_byte_, DType::kUint8, {1}, {}, [] {});
   }
 
   void Staged(Member* member) {
+    if (member->landed.size() != PartsOf(*member).size()) {
+      Break("WholeStage", absl::StrCat("member ", member->index, " has staged ",
+                                       member->landed.size(), " parts alone"));
+    }
     if (member->has == member->staging) return;
     member->has = member->staging;
     Say(absl::StrCat("member ", member->index, " has version ", member->has.number));
@@ -254,6 +458,7 @@ class World {
       if (other->up && other->has != newest_) return;
     }
     if (active_ == newest_ || over_.count(newest_.number) > 0) return;
+    if (!led_) return;
     if (report_.sync_ns == 0) report_.sync_ns = now_ - sealed_ns_;
     if (active_.number != 0) over_.insert(active_.number);
     active_ = newest_;
@@ -299,7 +504,15 @@ class World {
        }));
     if (one->route.referral().has_value()) {
       const Holder holder = one->route.referral()->holder;
-      At(now_ + kLatencyNs, [=] { AskHolder(member, name, attempt, holder); });
+      const Holder asker{WorkerOf(member->index), one->expected ? life : 0};
+      At(now_ + kLatencyNs, [=] {
+        Member* const asked = members_[MemberOf(holder.worker)].get();
+        const bool hears = asked->up && asked->life == holder.incarnation;
+        if (hears && asked->shelf->Allows(name.version)) {
+          asked->known.Add(name.version, asker, /*of_itself=*/true);
+        }
+        AskHolder(member, name, attempt, holder);
+      });
       return;
     }
     if (!asked_.insert({KeyOf(name), life}).second) ++returns_[KeyOf(name)];
@@ -333,14 +546,37 @@ class World {
     Fetching* const one = Find(to, name, attempt);
     if (one == nullptr) return;
     // The digest of an owner's word, or of its list.
-    if (!comes || DigestOfContent(content) != DigestOfContent(Content(name))) return Fail(to, one);
-    if (one->expected)
-      to->shelf->Put(name, Tensor::Adopt(&one_byte_, DType::kUint8, {1}, {}, [] {}).value());
+    const bool right = DigestOfContent(content) == DigestOfContent(Content(name));
+    if (comes && !right && one->of != nullptr) to->bad.insert(one->route.referral()->holder.worker);
+    if (!comes || !right) return Fail(to, one);
+    report_.rescued += one->route.owners().empty();
+    report_.unled += one->route.owners().empty() && !led_;
+    const std::shared_ptr<Rescued> of = one->of;
+    if (of != nullptr) {
+      if (--of->missing == 0) Put(to, of->name);
+      Remove(to, one);
+      EndWaiting(to);
+      return AskMore(to);
+    }
+    if (one->expected) {
+      to->shelf->Put(name, OneByte(), DigestOfOwner(name));
+      SayHolds(to, name.version);
+    }
     if (to->shelf->bytes() > 2 * BytesOfAll()) Break("BoundedMemory", "a shelf has too much");
     to->landed.insert(name.tensor);
     Remove(to, one);
     EndWaiting(to);
     AskMore(to);
+  }
+
+  // Its next question to the leader says what it has for others.
+  void SayHolds(Member* member, const WeightVersion& version) {
+    const uint64_t life = member->life;
+    At(now_ + random_.Between(0, 333) * kMs, [=] {
+      if (member->life != life || !member->up) return;
+      if (std::exchange(member->said_life, life) != life) member->said.clear();
+      member->said.insert(version.number);
+    });
   }
 
   void Remove(Member* member, const Fetching* one) {
@@ -354,11 +590,26 @@ class World {
     ++report_.returns;
     waits_for_.erase({KeyOf(one->name), member->index});
     if (one->route.Fail()) return Ask(member, one);
-    // All of it begins again, as often as the leader is asked.
-    const WeightVersion version = one->name.version;
+    if (one->route.owners().empty()) return BeginAgain(member);
+    // Whoever waits for it here would wait for whoever has it after all, which may be himself.
+    if (one->expected) member->shelf->GiveUp(one->name);
+    one->expected = false;
+    const auto found = std::find_if(member->out.begin(), member->out.end(),
+                                    [one](const auto& other) { return other.get() == one; });
+    member->orphans.push_back(std::move(*found));
+    member->out.erase(found);
+    EndWaiting(member);
+    AskMore(member);
+  }
+
+  // All of it, as often as the leader is asked.
+  void BeginAgain(Member* member) {
+    const WeightVersion version = member->staging;
     const uint64_t life = member->life;
     GiveUpAll(member);
-    At(now_ + 300 * kMs, [=] {
+    if (owner_died_ns_ != 0 && now_ > owner_died_ns_ + 90'000 * kMs) return;
+    // Where boxes are cut, more is out of reach, and is asked for all the while.
+    At(now_ + (options_.cuts ? 2000 : 300) * kMs, [=] {
       if (member->life == life && member->up && member->staging == version &&
           member->has != version && member->over.count(version.number) == 0) {
         Stage(member, version);
@@ -379,7 +630,8 @@ class World {
       ++report_.sent_by_owners;
       const uint64_t sent = ++by_owners_[KeyOf(name)];
       unforced_[KeyOf(name)] += may_be_sent_on;
-      if (options_.all_hold && !options_.random_faults && options_.dying.empty() && sent > 1) {
+      if (options_.all_hold && !options_.random_faults && !options_.owner_dies &&
+          options_.dying.empty() && sent > 1) {
         Break("BytesOut", absl::StrCat("part ", name.tensor, " leaves its owners twice"));
       }
       return Answer(&owner->wire, asker, name, attempt, Content(name));
@@ -392,6 +644,7 @@ class World {
       Fetching* const one = Find(asker, name, attempt);
       if (one == nullptr) return;
       one->route.SendOn({*to, std::nullopt});
+      asker->known.Add(name.version, *to, /*of_itself=*/false);
       Ask(asker, one);
     });
   }
@@ -403,6 +656,9 @@ class World {
     waits_for_[{part, asker->index}] = at;
     for (int steps = 0; steps < options_.members; ++steps) {
       if (members_[at.first]->life != at.second) return;  // It has died, which is noticed.
+      // Where nothing is to come, as where another log has begun, nobody is made to wait.
+      Tensor bytes;
+      if (members_[at.first]->shelf->Find(name, &bytes) != PartShelf::State::kComing) return;
       if (at.first == asker->index) {
         return Break("NoCircle", absl::StrCat("member ", at.first, " waits for itself"));
       }
@@ -466,6 +722,7 @@ class World {
     member->life = random_.Next() | 1;
     member->up = true;
     member->shelf = std::make_unique<PartShelf>(2 * BytesOfAll());
+    member->known = {};
     member->active = member->staging = member->has = {};
   }
 
@@ -475,8 +732,10 @@ class World {
     Say(absl::StrCat("member ", index, " dies"));
     ++report_.kills;
     member->up = false;
+    member->died_ns = now_;
     member->left.clear();
     member->out.clear();
+    member->orphans.clear();
     auto waiting = std::move(member->waiting);
     member->waiting.clear();
     for (auto& one : waiting) one.second();
@@ -489,6 +748,80 @@ class World {
       NewLife(member);
       TellLog(member);
     });
+  }
+
+  void OwnerDies() {
+    Owner& owner = owners_[options_.first_dies ? 0 : random_.Below(owners_.size())];
+    Say("an owner dies");
+    owner.dead = true;
+    led_ = !options_.first_dies;
+    for (const auto& member : members_) {
+      if (led_) break;
+      const uint64_t life = member->life;
+      At(now_ + random_.Between(500, 5000) * kMs, [=, member = member.get()] {
+        if (member->life == life && member->up) OnNewLog(member);
+      });
+    }
+    owner.holds.clear();
+    owner_died_ns_ = std::max<int64_t>(now_, 1);
+    if (members_.size() > 2 && random_.Chance(300'000)) {
+      members_[random_.Below(members_.size())]->lies = true;
+    }
+    for (int i = 0; i < 2; ++i) {
+      const int member = static_cast<int>(random_.Below(members_.size()));
+      At(now_ + random_.Between(0, 1000) * kMs, [=] { Kill(member); });
+    }
+  }
+
+  // Whether all that it lacks is at an owner that lives, or at a member that does not lie.
+  bool CouldHave(const Member& member) const {
+    std::set<int> reached;
+    for (const auto& other : members_) {
+      if (led_ || other->index == member.index) reached.insert(other->index);
+    }
+    if (!led_) {
+      for (const auto& all : {member.known.Of(newest_), HeardOf(newest_, member)}) {
+        for (const Holder& holder : all) {
+          const int index = MemberOf(holder.worker);
+          if (members_[index]->life == holder.incarnation) reached.insert(index);
+        }
+      }
+    }
+    for (const uint32_t part : PartsOf(member)) {
+      const std::vector<uint32_t> owners = OwnersOf(part);
+      if (!std::all_of(owners.begin(), owners.end(),
+                       [this](uint32_t owner) { return owners_[owner].dead; })) {
+        continue;
+      }
+      std::set<int64_t> had;  // Elements.
+      for (const auto& other : members_) {
+        if (!other->up || other->lies || reached.count(other->index) == 0) continue;
+        for (const Box& box : cuts_) {
+          Tensor bytes;
+          const PartName name = Name(newest_, part, box);
+          if (other->shelf->Find(name, &bytes) != PartShelf::State::kHeld) continue;
+          for (int64_t i = 0; i < box.extent[0]; ++i) had.insert(box.begin[0] + i);
+        }
+      }
+      const Box& wanted = cuts_[member.index];
+      for (int64_t i = 0; i < wanted.extent[0]; ++i) {
+        if (had.count(wanted.begin[0] + i) == 0) return false;
+      }
+    }
+    return true;
+  }
+
+  void JudgeRescue() {
+    for (const auto& member : members_) {
+      if (!member->up || member->has == newest_) continue;
+      if (!led_ && member->staging != newest_) continue;  // It has never heard of it.
+      if (!CouldHave(*member)) {
+        ++report_.out_of_reach;
+        continue;
+      }
+      Break("Fetches", absl::StrCat("member ", member->index, " lacks version ", newest_.number,
+                                    ", whose parts others have"));
+    }
   }
 
   void Trouble() {
@@ -528,12 +861,16 @@ class World {
   }
 
   void JudgeEnd() {
-    for (const auto& member : members_) {
-      if (options_.come_back ? !member->up || member->has != newest_
-                             : member->up && member->has != newest_) {
-        Break("Fetches", absl::StrCat("member ", member->index, " has version ", member->has.number,
-                                      " and not ", newest_.number));
+    if (owner_died_ns_ == 0) {
+      for (const auto& member : members_) {
+        if (options_.come_back ? !member->up || member->has != newest_
+                               : member->up && member->has != newest_) {
+          Break("Fetches", absl::StrCat("member ", member->index, " has version ",
+                                        member->has.number, " and not ", newest_.number));
+        }
       }
+    } else if (over_.count(newest_.number) == 0) {
+      JudgeRescue();
     }
     // An owner sends a part to the first that might have been sent on, and to one more for each
     // that came back from somebody.
@@ -553,12 +890,15 @@ class World {
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> queue_;
   std::vector<Owner> owners_;
   std::vector<std::unique_ptr<Member>> members_;
+  std::vector<Box> cuts_;  // What each member wants of each box.
   WeightVersion newest_, active_;
+  bool led_ = true;  // Somebody leads.
   int64_t sealed_ns_ = 0;
   std::set<uint64_t> over_;
   uint64_t attempts_ = 0;
   bool paused_ = false;
   int dead_owners_ = 0;
+  int64_t owner_died_ns_ = 0;
   char one_byte_ = 0;
   std::map<PartKey, uint64_t> by_owners_, unforced_, returns_;
   std::set<std::pair<PartKey, uint64_t>> asked_;  // By which life of a member.
@@ -582,6 +922,9 @@ ChainOptions ChainOfSeed(uint64_t seed) {
   options.all_hold = random.Chance(700'000);
   options.random_faults = true;
   options.pauses = random.Chance(500'000);
+  options.owner_dies = random.Chance(400'000);
+  options.cuts = random.Chance(300'000);
+  options.first_dies = options.owner_dies && random.Chance(400'000);
   return options;
 }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-// Owners that send parts of versions and members that send them on, by PartChain, PartShelf and
-// PartRoute as they ship, on virtual time and wires of a given width. One thread.
+// Owners that send parts of versions and members that send them on, by PartChain, PartShelf,
+// PartRoute and BoxCover as they ship, on virtual time and wires of a given width. One thread.
 namespace tryst {
 
 struct ChainOptions {
@@ -21,6 +21,13 @@ struct ChainOptions {
   bool all_hold = true;         // Else one member of three has nothing for others.
   bool random_faults = false;   // Members die and lie; with replicas an owner dies.
   bool pauses = true;           // And members stand still.
+  // Once the last version is sealed an owner dies for good, and members come and go after that.
+  bool owner_dies = false;
+  // That owner is the first one, which also keeps the log: from then on nobody leads, and a log
+  // that is new may begin, in which nothing is active.
+  bool first_dies = false;
+  // Members want parts of the boxes, cut in many ways, so that some are had whole by nobody.
+  bool cuts = false;
   // These members die in the middle of the first version.
   std::vector<int> dying;
   bool come_back = true;
@@ -32,6 +39,11 @@ struct ChainReport {
   uint64_t events = 0;
   uint64_t sent_by_owners = 0, sent_on = 0;  // Parts.
   uint64_t referrals = 0, returns = 0;       // Whom owners sent on, and who came back.
+  uint64_t rescued = 0;       // Parts that came of members when their owners were gone,
+  uint64_t unled = 0;         // of whom members had heard, since nobody led,
+  uint64_t by_parts = 0;      // of boxes that nobody had whole.
+  uint64_t kept = 0;          // Parts of what is active that members have when a new log begins.
+  uint64_t out_of_reach = 0;  // Members that lack what nobody has any more.
   uint64_t lies = 0, kills = 0, retired_asks = 0, timeouts = 0, dropped = 0;
   uint64_t most_by_owners = 0;  // How often they sent one part of one version.
   uint64_t most_by_member = 0;  // How often it sent one.

@@ -47,6 +47,72 @@ TEST(ChainSim, MembersThatHaveNothingForOthersAreSpread) {
   EXPECT_LE(report.most_by_member, 2u);
 }
 
+// Members that have it all, and one that comes when the owner is gone.
+TEST(ChainSim, WhoComesAfterAnOwnersDeathGetsItOfMembers) {
+  ChainReport sum;
+  for (uint64_t seed = 7'000'000'001; seed <= 7'000'000'100; ++seed) {
+    ChainOptions options;
+    options.seed = seed;
+    options.owner_dies = true;
+    options.versions = 1;
+    const ChainReport report = RunChain(options);
+    ExpectKept(report, seed);
+    sum.rescued += report.rescued;
+    sum.out_of_reach += report.out_of_reach;
+  }
+  EXPECT_GT(sum.rescued, 2000u);
+  printf("%zu parts came of members, %zu members lack what nobody has\n", sum.rescued,
+         sum.out_of_reach);
+}
+
+// What nobody has whole is had in parts, each by its owner's digest.
+TEST(ChainSim, OfBoxesThatNobodyHasWholeMembersGetWhatOthersHave) {
+  ChainReport sum;
+  for (uint64_t seed = 7'000'000'001; seed <= 7'000'000'100; ++seed) {
+    ChainOptions options;
+    options.seed = seed;
+    options.members = 3 + static_cast<int>(seed % 6);
+    options.owner_dies = true;
+    options.cuts = true;
+    options.versions = 1;
+    const ChainReport report = RunChain(options);
+    ExpectKept(report, seed);
+    sum.rescued += report.rescued;
+    sum.by_parts += report.by_parts;
+    sum.out_of_reach += report.out_of_reach;
+  }
+  EXPECT_GT(sum.by_parts, 500u);
+  printf(
+      "%zu parts came of members, for %zu of boxes that nobody has, %zu members lack what "
+      "nobody has any more\n",
+      sum.rescued, sum.by_parts, sum.out_of_reach);
+}
+
+// The only owner dies, and with it the log; or the first of two.
+TEST(ChainSim, WhereNobodyLeadsMembersGetItOfThoseOfWhomTheyHaveHeard) {
+  ChainReport sum;
+  for (uint64_t seed = 7'000'000'001; seed <= 7'000'000'200; ++seed) {
+    ChainOptions options;
+    options.seed = seed;
+    options.members = 3 + static_cast<int>(seed % 6);
+    options.owners = 1 + static_cast<int>(seed % 2);
+    options.parts = 100;
+    options.owner_dies = true;
+    options.first_dies = true;
+    options.cuts = seed % 3 == 0;
+    options.versions = 1;
+    const ChainReport report = RunChain(options);
+    ExpectKept(report, seed);
+    sum.unled += report.unled;
+    sum.kept += report.kept;
+    sum.out_of_reach += report.out_of_reach;
+  }
+  EXPECT_GT(sum.unled, 1000u);
+  EXPECT_GT(sum.kept, 10'000u);
+  printf("%zu parts came of members where nobody led, %zu members are out of reach\n", sum.unled,
+         sum.out_of_reach);
+}
+
 // 64 owners, 58 replicas of 16 hosts each.
 ChainOptions AThousandHosts() {
   ChainOptions options;
@@ -93,6 +159,10 @@ TEST(ChainSim, WhateverGoesWrongEveryMemberHasTheLastVersion) {
     sum.retired_asks += report.retired_asks;
     sum.timeouts += report.timeouts;
     sum.dropped += report.dropped;
+    sum.rescued += report.rescued;
+    sum.by_parts += report.by_parts;
+    sum.unled += report.unled;
+    sum.out_of_reach += report.out_of_reach;
   }
   // The runs reach what could break.
   EXPECT_GT(sum.sent_on, 100'000u);
@@ -100,13 +170,17 @@ TEST(ChainSim, WhateverGoesWrongEveryMemberHasTheLastVersion) {
   EXPECT_GT(sum.lies, 5000u);
   EXPECT_GT(sum.kills, 5000u);
   EXPECT_GT(sum.retired_asks, 1000u);
-  EXPECT_GT(sum.timeouts, 2000u);
+  EXPECT_GT(sum.timeouts, 1000u);
   EXPECT_GT(sum.dropped, 500u);
+  EXPECT_GT(sum.rescued, 1000u);
+  EXPECT_GT(sum.by_parts, 200u);
+  EXPECT_GT(sum.unled, 150u);
+  EXPECT_GT(sum.out_of_reach, 100u);
   printf(
       "%zu sent by owners, %zu sent on, %zu returns, %zu lies, %zu kills, %zu retired asks, %zu "
-      "timeouts, %zu dropped\n",
+      "timeouts, %zu dropped, %zu rescued, %zu by parts, %zu unled, %zu out of reach\n",
       sum.sent_by_owners, sum.sent_on, sum.returns, sum.lies, sum.kills, sum.retired_asks,
-      sum.timeouts, sum.dropped);
+      sum.timeouts, sum.dropped, sum.rescued, sum.by_parts, sum.unled, sum.out_of_reach);
 }
 
 TEST(ChainSim, EqualSeedsAreEqualRuns) {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "tests/doubles/sim_nic/sim_random.h"
 #include "tests/weights/fleet_judge.h"
-#include "verbs/sim/sim_random.h"
 #include "weights/leader.h"
 #include "weights/member.h"
 #include "weights/owner.h"
@@ -262,6 +262,9 @@ class Fleet {
     ++report_.operations;
     place.process.reset();
     At(now_ + network_.Between(20, 3000) * kMs, [this, at] { Start(at); });
+    const size_t first = static_cast<size_t>(options_.leaders);  // The first owner's place.
+    if (options_.first_leads && at == 0) Kill(first);
+    if (options_.first_leads && at == first) Kill(0);
   }
 
   Process* Living(size_t at, uint64_t incarnation) {
@@ -639,9 +642,10 @@ class Fleet {
       if (kind <= 10) {
         for (auto& due : calls_due_) due.second = std::max(due.second, until + 100 * kMs);
       }
-      (kind <= 10   ? process->paused_until
-       : kind == 11 ? process->cut_until
-                    : process->slow_until) = until;
+      int64_t& ends = kind <= 10   ? process->paused_until
+                      : kind == 11 ? process->cut_until
+                                   : process->slow_until;
+      ends = std::max(ends, until);  // What was put off until then stays put off.
       Say(absl::StrCat(Name(victim), kind <= 10   ? " is paused"
                                      : kind == 11 ? " is cut off"
                                                   : " is slow to reach"));
@@ -653,7 +657,8 @@ class Fleet {
     Process* process = places_[at].process.get();
     if (places_.size() > 24) return;
     Say(absl::StrCat(Name(at), " is replaced"));
-    (chaos_.Chance(500'000) ? process->paused_until : process->cut_until) = until;
+    int64_t& ends = chaos_.Chance(500'000) ? process->paused_until : process->cut_until;
+    ends = std::max(ends, until);
     for (auto& due : calls_due_) due.second = std::max(due.second, until + 100 * kMs);
     places_.push_back({Role::kOwner, places_[at].index, nullptr, false});
     Start(places_.size() - 1);
@@ -768,6 +773,7 @@ FleetOptions FleetOfSeed(uint64_t seed) {
   options.most_open = random.Between(1, 3);
   options.fickle = random.Chance(500'000);
   if (random.Chance(500'000)) options.kept_entries = random.Between(2, 6);
+  options.first_leads = options.worker_decides && random.Chance(500'000);
   return options;
 }
 

@@ -30,6 +30,7 @@ struct FleetOptions {
   int owners = 2;
   int leaders = 2;
   bool worker_decides = false;  // The log dies with the leader, of whom there is one.
+  bool first_leads = false;     // That worker is the first owner's: both die at once.
   bool random_faults = false;
   size_t kept_entries = 64;  // The decider and leaders keep so many.
   size_t most_open = 1;      // The trainers seal while fewer versions than these are sealed.

@@ -1,4 +1,5 @@
-// Runs fleets of seeds, or of one seed with every fault at every message: ./run sim --fleet.
+// Runs fleets of seeds, or of one seed with every fault at every message: ./run sim --fleet. With
+// --chain it runs seeds of chain_sim.h.
 //
 // Prints the first that breaks a promise, and exits with 1 then.
 
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "tests/weights/chain_sim.h"
 #include "tests/weights/fleet_sim.h"
 
 namespace tryst {
@@ -57,9 +59,33 @@ bool EveryMessage(uint64_t seed, uint64_t stride, bool worker, bool slow, Sum* s
   return true;
 }
 
+int Chains(uint64_t from, uint64_t seeds, bool verbose) {
+  uint64_t events = 0, sent_on = 0, rescued = 0, by_parts = 0, unled = 0, out_of_reach = 0;
+  for (uint64_t seed = from; seed < from + seeds; ++seed) {
+    ChainOptions options = ChainOfSeed(seed);
+    options.verbose = verbose;
+    const ChainReport report = RunChain(options);
+    events += report.events;
+    sent_on += report.sent_on;
+    rescued += report.rescued;
+    by_parts += report.by_parts;
+    unled += report.unled;
+    out_of_reach += report.out_of_reach;
+    if (report.violations.empty()) continue;
+    printf("seed %" PRIu64 ":\n", seed);
+    for (const std::string& violation : report.violations) printf("  %s\n", violation.c_str());
+    return 1;
+  }
+  printf("%" PRIu64 " runs: %" PRIu64 " events, %" PRIu64 " parts sent on, %" PRIu64
+         " rescued, %" PRIu64 " of them where nobody led, %" PRIu64
+         " put together of parts, %" PRIu64 " members out of reach\n",
+         seeds, events, sent_on, rescued, unled, by_parts, out_of_reach);
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   uint64_t seeds = 200, from = 7'000'000'001, stride = 0, at = 0, fault = 0;
-  bool verbose = false, worker = false, slow = false;
+  bool verbose = false, worker = false, slow = false, chain = false;
   for (int i = 1; i < argc; ++i) {
     const auto number = [&](const char* name, uint64_t* value) {
       if (strcmp(argv[i], name) != 0 || i + 1 >= argc) return false;
@@ -71,10 +97,12 @@ int Main(int argc, char** argv) {
       continue;
     }
     verbose = verbose || strcmp(argv[i], "--verbose") == 0;
+    chain = chain || strcmp(argv[i], "--chain") == 0;
     slow = slow || strcmp(argv[i], "--slow") == 0;
     worker = worker || strcmp(argv[i], "--worker") == 0;
   }
   SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+  if (chain) return Chains(from, seeds, verbose);
   Sum sum;
   bool good = true;
   if (at != 0) {

@@ -112,7 +112,12 @@ class GroupTest : public testing::TestWithParam<const char*> {
     for (const auto& owner : owners_) {
       const std::string ended = owner->Done(absl::StrCat("seal ", number, " 30"));
       sealed = sealed && ended == "OK";
-      EXPECT_TRUE(ended == "OK" || absl::StartsWith(ended, "ABORTED")) << ended;
+      // It may be dropped before an owner that is late publishes it; and an owner that comes with a
+      // new term waits for the others, whose seals have ended with the former one.
+      EXPECT_TRUE(ended == "OK" || absl::StartsWith(ended, "ABORTED") ||
+                  absl::StartsWith(ended, "ALREADY_EXISTS") ||
+                  absl::StartsWith(ended, "DEADLINE_EXCEEDED"))
+          << ended;
     }
     return sealed;
   }
@@ -160,8 +165,8 @@ TEST_P(GroupTest, AFleetSwitchesRollingAndAtABarrier) {
       if (served[i + 1].number == 3) first_of_3 = std::min(first_of_3, served[i + 1].since_ns);
     }
   }
-  // What is seen is up to a turn of the one who looks later than what is.
-  EXPECT_LT(last_of_2, first_of_3 + 20'000'000);
+  // What is seen is up to a turn of the one who looks later than what is, on a busy machine more.
+  EXPECT_LT(last_of_2, first_of_3 + 100'000'000);
   // What comes later is a member of the version that is active.
   Worker* const late = StartMember();
   late->Await("staged 3: OK");
@@ -218,6 +223,27 @@ TEST_P(GroupTest, AnOwnerThatDiesBeforeItSealsDropsTheVersion) {
   while (number < 6 && !TrySeal(number)) ++number;
   EXPECT_EQ(owners_[0]->Order(absl::StrCat("activate ", number, " rolling 30")), "OK");
   for (const auto& member : members_) member->Await(absl::StrCat("serves ", number, " "));
+}
+
+TEST_P(GroupTest, WhoComesWhenAnOwnerIsGoneIsServedByAMember) {
+  Begin(1);
+  // The leader hears by the next question what the member has for others.
+  absl::SleepFor(absl::Seconds(1));
+  owners_[2]->process()->Signal(SIGSTOP);
+  Worker* const late = StartMember();
+  late->Await("prepare 1");
+  absl::SleepFor(absl::Milliseconds(500));
+  owners_[2]->process()->Signal(SIGKILL);  // In the middle of its fetch.
+  late->Await("staged 1: OK");
+  late->Await("serves 1 ");
+  Worker* const later = StartMember();
+  later->Await("staged 1: OK");
+  later->Await("serves 1 ");
+  // Its next life has nothing of the version, and begins another term.
+  owners_[2] = std::make_unique<Worker>("owner", 2, GetParam(), seed_);
+  Worker* const last = StartMember();
+  last->Await("staged 1: OK");
+  last->Await("serves 1 ");
 }
 
 TEST_P(GroupTest, WhoeverHearsNothingOfTheLeaderServesNothing) {

@@ -17,9 +17,10 @@
 #:   [--path shm|soft]         Mooncake and Ray's store, in Python; --pause: how long members stand while they generate
 #:   [--peers LIST] [--json FILE]; --delta: what comes of a version to who has the one before;
 #:   --data: what the copies, digests and deltas of weights/ cost one core
-#: bench kv [--quick]          blocks that lie anywhere, from pool to pool of two processes, in Python, beside NIXL
-#:   agent                     through NIXL's own agent, its back end TRYST or UCX
-#:   [--abort] [--spans=LIST]  how long a cancel takes, and what comes after it; --data: what the copies cost one core
+#: bench kv [SYSTEM ...]       blocks that lie anywhere, from pool to pool of two processes, in Python, beside NIXL and Mooncake;
+#:   [--quick] [--turns=N]     SYSTEM: c, by the C interface; shm; soft; nixl; mooncake; agent, through NIXL's own agent, its back
+#:   [--spans=LIST]            end TRYST or UCX; else all in that order, N times in turns
+#:   [--json=FILE] [--abort]   --abort: how long a cancel takes, and what comes after it; --data: what the copies cost one core
 #: bench nccl [--check|--kill N]  NCCL over the plugin beside NCCL's sockets, on this machine's GPUs (needs PyTorch)
 #: bench device                tensors between devices of this machine
 #: bench tensorflow [OPTIONS]  TensorFlow's steps by Tryst beside its gRPC (docs/TENSORFLOW.md)
@@ -86,8 +87,10 @@ verb_bench() {
     if [[ ${2:-} == --data ]]; then start //bench:kv_bench "${@:3}"; fi
     need python3-venv
     make_wheel
-    make_nixl_plugin
-    exec env TRYST_NIXL_PLUGINS="$(readlink -f "$plugins")" bench/python.sh "$wheel" bench/kv.py "${@:2}"
+    local lib
+    lib=$(bz info "${static_flags[@]}" bazel-bin 2>/dev/null)/server/c
+    gcc -O2 -std=gnu99 -Iserver/c bench/kv.c "$lib/libtryst.so.1" -Wl,-rpath,"$lib" -o out/wheel/kv
+    exec bench/python.sh "$wheel" bench/kv.py "--c=$PWD/out/wheel/kv" "${@:2}"
   fi
   if [[ ${1:-} == tensorflow ]]; then
     make_wheel
@@ -108,8 +111,12 @@ verb_bench() {
 make_wheel() { # [--for=PROCESSOR]: sets $wheel.
   need python3-dev python3-venv binutils
   self_contained "$@"
-  bz build "${static_flags[@]}" //python:_tryst.abi3.so //server/c:libtryst.so.1 || die "the wheel does not build"
-  local made
+  local made label=() plugin=()
+  # NIXL's interface was read on x86-64.
+  if [[ -z $cross ]]; then label=(//plugins/nixl:libplugin_TRYST.so); fi
+  bz build "${static_flags[@]}" //python:_tryst.abi3.so //server/c:libtryst.so.1 "${label[@]}" || die "the wheel does not build"
   made=$(bz info "${static_flags[@]}" bazel-bin 2>/dev/null)
-  wheel=$(python3 python/wheel.py "$made/python/_tryst.abi3.so" "$made/server/c/libtryst.so.1" "$linked_from/THIRD_PARTY" out/wheel)
+  if [[ -z $cross ]]; then plugin=("$made/plugins/nixl/libplugin_TRYST.so"); fi
+  wheel=$(python3 python/wheel.py "$made/python/_tryst.abi3.so" "$made/server/c/libtryst.so.1" "$linked_from/THIRD_PARTY" out/wheel \
+    "${plugin[@]}")
 }

@@ -15,6 +15,7 @@ verb_fuzz() {
 
 #: sim [--seeds N] [--from S]  the channels that ship, over simulated NICs with faults; a failing seed replays exactly
 #:   --cancels                 storms of fenced cancels; --until-cancels N: so many with bytes on their way
+#:   --gathers                 sends with selections, gathers, groups that are cancelled; not with --cancels
 #:   --hosts [--workers N --servers N --trouble kills|rack|rolling]  a job of 900 workers and 100 servers: some 20 GB
 #:   --fleet [--every N] [--worker]  which version of its weights a fleet serves; every fault at every Nth message
 #:   --links shm|shm,nics      over shared memory, which is real, or over that before a NIC
@@ -95,18 +96,28 @@ verb_fence() {
 #:   --waiting                 of the second model, by spin: epochs, replay and waiting, in minutes and some GB
 #:   --fence [RULE]            of the third, in a minute: one slot over carriers of two epochs; --all: without each rule, too
 #:   --loan [RULE]             of the fourth, at once: a session over links of shared memory that break; --all: as above
+#:   --run [RULE]              of another, in seconds: keys that are asked for in runs, and alone; --all: as above
+#:   --grant [RULE]            of another, at once: a read under a grant of a region, which may end; --all: as above
 #:   --weights                 of the fifth, by spin: which version of its weights a fleet serves, in minutes and some GB
 verb_model() {
-  if [[ ${1:-} == --waiting || ${1:-} == --weights ]]; then
-    need g++ spin
-    exec "tests/model/${1#--}_model.py"
-  fi
-  if [[ ${1:-} == --fence || ${1:-} == --loan ]]; then
-    need python3
-    exec "tests/model/${1#--}_model.py" "${@:2}"
-  fi
-  need "${build_packages[@]}"
-  start //tests/model:slot_model_search "$@"
+  case ${1:-} in
+    --waiting | --weights)
+      need g++ spin
+      exec "tests/model/${1#--}_model.py"
+      ;;
+    --fence | --loan | --run | --grant)
+      need python3
+      exec "tests/model/${1#--}_model.py" "${@:2}"
+      ;;
+    "" | --slots | --fetches | --breaks | --restarts | --cancels | --digests | --parks | --failures | --farewells | --edges)
+      need "${build_packages[@]}"
+      start //tests/model:slot_model_search "$@"
+      ;;
+    *)
+      note "no model $1; './run help' lists them"
+      exit 2
+      ;;
+  esac
 }
 
 #: mutants [--some N|--quick] [--from SEED]  plants faults into a copy of the tree, one at a time, and sees whether the tests find them

@@ -7,7 +7,7 @@
 #:   --fresh [--suite=NAME] [--demo]  ./run demo and ./run test in a bare Debian 12, or NAME, chroot (needs root);
 #:                             --demo: only the first
 #:   --python [--with=torch]   the wheel from its file in a fresh environment, with jax and ray, or what is named (needs PyPI)
-#:   --adapters                the adapters in NIXL and LMCache of PyPI; the conformance kit for NIXL's back ends
+#:   --adapters [nixl|lmcache|vllm ...]  the adapters in NIXL, LMCache and vLLM of PyPI; the conformance kit for NIXL's back ends
 #:   --systems [SUITE...]      wheel, C library and NCCL's plug-in in bare Debians, the oldest and the newest to be had (needs root)
 #:   --release [SUITE...]      ./run release with a key of its own: what it made fits together; then --systems
 #:     [--for=PROCESSOR ...] [--twice] [--quick]: made twice and compared; in no other systems
@@ -32,13 +32,12 @@ verb_test() {
     --python)
       (need valgrind) || note "no instructions will be counted"
       make_wheel
-      bz build "${static_flags[@]}" //:sdk_c //gpu:libfake_cuda.so || die "what the tests need does not build"
+      bz build "${static_flags[@]}" //:sdk_c //tests/doubles/cuda:libfake_cuda.so || die "what the tests need does not build"
       exec tests/frameworks/python/run.sh "$wheel" "$(bz info bazel-bin 2>/dev/null)" "${@:2}"
       ;;
     --adapters)
       make_wheel
-      make_nixl_plugin
-      exec tests/frameworks/adapters/run.sh "$wheel" "$plugins"
+      exec tests/frameworks/adapters/run.sh "$wheel" "${@:2}"
       ;;
     --systems)
       need debootstrap

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "verbs/ibv/fake_ibv.h"
+#include "tests/doubles/ibv/fake_ibv.h"
 
 namespace tryst {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "verbs/ibv/fake_ibv.h"
-#include "verbs/ibv/ibv_nic_fixture.h"
+#include "tests/doubles/ibv/fake_ibv.h"
+#include "tests/doubles/ibv/ibv_nic_fixture.h"
 
 namespace tryst {
 namespace {

@@ -13,7 +13,6 @@ constexpr uint32_t kAddressMagic = 0x41595254;  // "TRYA"
 constexpr uint32_t kHelloMagic = 0x48595254;    // "TRYH"
 constexpr uint16_t kVersion = 1;
 constexpr size_t kAddressFixedBytes = 28;
-constexpr size_t kMaxListenerBytes = 200;
 constexpr int kTls = 1;
 constexpr int kSealed = 2;
 constexpr size_t kSealedBytes = sizeof(Token) + Sealing::kTagBytes;

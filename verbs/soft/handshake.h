@@ -23,8 +23,9 @@ struct SoftAddress {
   uint32_t number = 0;
   uint8_t sockets = 1;
   bool tls = false;
-  std::string listener;  // In the form of SocketAddress::Parse().
+  std::string listener;  // In the form of SocketAddress::ParseAll().
 };
+inline constexpr size_t kMaxListenerBytes = 200;
 std::string EncodeSoftAddress(const SoftAddress& address);
 // The token is encrypted, and all proved, under a key of the `secret` that both sides share and of
 // `salt`, which is random and used once.

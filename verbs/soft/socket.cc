@@ -13,11 +13,21 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+#ifdef __SANITIZE_THREAD__
+extern "C" {  // What ThreadSanitizer's library has and its headers do not declare.
+void __tsan_read_range(void* begin, unsigned long size);    // NOLINT
+void AnnotateIgnoreReadsBegin(const char* file, int line);  // NOLINT
+void AnnotateIgnoreReadsEnd(const char* file, int line);    // NOLINT
+}
+#endif
 
 namespace tryst {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr size_t kMostAddresses = 8;
 
 // Small frames must not wait for a full segment.
 void SendAtOnce(int fd) {
@@ -25,6 +35,21 @@ void SendAtOnce(int fd) {
   // Fails on Unix sockets, which never wait.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
+
+// ThreadSanitizer takes note of what sendmsg() has read when the call returns. By then the peer may
+// have answered, and whoever owned the bytes may change them. So they count as read before.
+class ReadBefore {
+ public:
+#ifdef __SANITIZE_THREAD__
+  ReadBefore(const iovec* pieces, int count) {
+    for (int i = 0; i < count; ++i) __tsan_read_range(pieces[i].iov_base, pieces[i].iov_len);
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  }
+  ~ReadBefore() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+#else
+  ReadBefore(const iovec*, int) {}
+#endif
+};
 
 // Whether bytes to `peer` stay on the host: to one of its own addresses, a host sends from that
 // address.
@@ -103,6 +128,21 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
   return address;
 }
 
+absl::StatusOr<std::vector<SocketAddress>> SocketAddress::ParseAll(absl::string_view text) {
+  std::vector<SocketAddress> all;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    absl::StatusOr<SocketAddress> one = Parse(part);
+    if (!one.ok()) return one.status();
+    if (part != text && one->storage_.ss_family == AF_UNIX) return BadAddress(text);
+    all.push_back(*one);
+  }
+  if (all.size() > kMostAddresses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a soft NIC has at most ", kMostAddresses, " addresses, and not ", text));
+  }
+  return all;
+}
+
 std::string SocketAddress::ToString() const {
   char host[INET6_ADDRSTRLEN] = {};
   if (storage_.ss_family == AF_INET) {
@@ -119,6 +159,11 @@ std::string SocketAddress::ToString() const {
   const size_t bytes = length_ - offsetof(sockaddr_un, sun_path);
   if (bytes == 0) return "unix:";
   return absl::StrCat("unix:@", absl::string_view(from->sun_path + 1, bytes - 1));
+}
+
+std::string SocketAddress::host() const {
+  const std::string text = ToString();
+  return text.substr(0, text.rfind(':'));
 }
 
 bool SocketAddress::is_wildcard() const {
@@ -165,10 +210,16 @@ absl::StatusOr<Fd> SocketAddress::Listen() const {
   return fd;
 }
 
-Fd SocketAddress::Dial() const {
+Fd SocketAddress::Dial(const SocketAddress* from) const {
   Fd fd(socket(storage_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return fd;
   SendAtOnce(fd.get());
+  if (from != nullptr && from->storage_.ss_family == storage_.ss_family) {
+    SocketAddress self = *from;
+    self.set_port(0);
+    // If that host is gone, the system finds another way, or none.
+    bind(fd.get(), reinterpret_cast<const sockaddr*>(&self.storage_), self.length_);
+  }
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage_), length_) != 0 &&
       errno != EINPROGRESS) {
     const int error = errno;
@@ -199,6 +250,27 @@ Fd AcceptFrom(int listener) {
   SendAtOnce(fd.get());
   ChooseCongestionControl(peer, fd.get());
   return fd;
+}
+
+void EndWhenSilent(int fd, int silence_ms) {
+  const unsigned timeout_ms = static_cast<unsigned>(silence_ms);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+}
+
+void HoldUnsent(int fd, uint32_t bytes) {
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof(bytes));
+}
+
+ssize_t SendNow(int fd, const iovec* pieces, int count) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  const ReadBefore read(pieces, count);
+  ssize_t sent;
+  do {
+    sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
 }
 
 }  // namespace tryst

@@ -2,10 +2,13 @@
 #define TRYST_VERBS_SOFT_SOCKET_H_
 
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -40,7 +43,10 @@ class SocketAddress {
  public:
   // "1.2.3.4:5", "[::1]:5", "unix:@name" (abstract); to listen, also "unix:" for any name.
   static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
+  // One, or several of IP with commas between them.
+  static absl::StatusOr<std::vector<SocketAddress>> ParseAll(absl::string_view text);
   std::string ToString() const;
+  std::string host() const;      // REQUIRES: it is no Unix socket's.
   bool is_wildcard() const;      // Whether it is an IP address that means "every interface".
   uint16_t port() const;         // 0 for Unix sockets.
   void set_port(uint16_t port);  // REQUIRES: it is no Unix socket's.
@@ -48,8 +54,9 @@ class SocketAddress {
   // All sockets are non-blocking and closed on exec.
   absl::StatusOr<Fd> Listen() const;
   // A socket that is connecting: until it is connected, writing fails with EAGAIN. An invalid Fd,
-  // with errno: it failed at once.
-  Fd Dial() const;
+  // with errno: it failed at once. `from`: the host of ours that it leaves by; null: as the system
+  // routes it.
+  Fd Dial(const SocketAddress* from = nullptr) const;
   // The address on which `fd` really listens.
   static absl::StatusOr<SocketAddress> Of(int fd);
 
@@ -62,6 +69,14 @@ class SocketAddress {
 // at once. Between two ends of one host they use no pacing congestion control, which is made for
 // networks.
 Fd AcceptFrom(int listener);
+
+// As sendmsg(2) that never blocks, raises no SIGPIPE and is not interrupted.
+ssize_t SendNow(int fd, const iovec* pieces, int count);
+
+// The socket ends when the peer's kernel acknowledges nothing for so long. 0: as the system has it.
+void EndWhenSilent(int fd, int silence_ms);
+// The socket takes no more while it holds so much that is not under way.
+void HoldUnsent(int fd, uint32_t bytes);
 
 }  // namespace tryst
 

@@ -29,12 +29,13 @@ constexpr int kEventsPerTurn = 64;
 constexpr uint32_t kFirstRing = 1024;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What epoll is to say of a lane. What a helper receives would wake us in vain.
+// What epoll is to say of a lane. What a helper receives would wake us in vain, and so would what
+// is not read before another lane has brought something.
 uint32_t Events(const SoftLane& lane) {
   const bool for_room =
       lane.stream.shows_room_apart() &&
       (lane.full || (lane.state == SoftLane::State::kDialling && !lane.stream.SendWaitsForPeer()));
-  return (lane.receiving.given() ? 0u : EPOLLIN) | (for_room ? EPOLLOUT : 0u);
+  return (lane.receiving.given() || lane.parked ? 0u : EPOLLIN) | (for_room ? EPOLLOUT : 0u);
 }
 
 }  // namespace
@@ -172,7 +173,6 @@ bool SoftCompletionQueue::DebtsAreDue(bool sleeping) const {
 }
 
 void SoftCompletionQueue::PayDebts(bool all) {
-  if (debtors_.empty()) return;
   paying_.swap(debtors_);
   for (SoftQueuePair* debtor : paying_) {
     if (debtor->DebtMayWait(turn_, all)) {
@@ -196,10 +196,19 @@ void SoftCompletionQueue::TakeTurn() {
   ++turn_;
   PayDebts(DebtsAreDue(/*sleeping=*/false));
   if (!handed_.empty()) TakeBackHanded();
+  // Backwards: a lane that is lost leaves the list, and one that is to be served again comes last.
+  for (size_t i = again_.size(); i-- > 0;) {
+    if (i >= again_.size()) continue;
+    SoftLane* const lane = again_[i];
+    again_.erase(again_.begin() + static_cast<ptrdiff_t>(i));
+    lane->again = false;
+    lane->owner->Serve(lane);
+  }
   const bool few = FewLanes();
   // Backwards: a lane that is lost leaves the list.
   for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
-    if (i < lanes_.size() && lanes_[i]->index == 0) lanes_[i]->owner->Serve(lanes_[i]);
+    const bool is_due = i < lanes_.size() && lanes_[i]->index == 0 && !lanes_[i]->again;
+    if (is_due) lanes_[i]->owner->Serve(lanes_[i]);
   }
   // Whoever slept may have been woken by a timer or a stranger, unless this is what for.
   const bool found = ring_begin_ < ring_end_;
@@ -231,7 +240,8 @@ void SoftCompletionQueue::ServeReady() {
       // By number, because what came before it in `events` may have closed it.
       const auto lane = lane_by_id_.find(id);
       if (lane != lane_by_id_.end()) {
-        lane->second->owner->Serve(lane->second);
+        // One that is to be served again has brought all that it may in this turn.
+        if (!lane->second->again) lane->second->owner->Serve(lane->second);
       } else {
         strangers = leaving = true;
       }
@@ -268,11 +278,12 @@ void SoftCompletionQueue::WatchWhatMatters() {
     at_ns = std::min(at_ns, debts_since_ns_ + ack_delay_ns_);
   }
   SetTimer(at_ns, now_ns);
-  if (handed_.empty()) return;
+  if (handed_.empty() && again_.empty()) return;
   bell_->Listen();
-  const bool done = std::any_of(handed_.begin(), handed_.end(), [](const SoftLane* lane) {
-    return lane->sending.done() || lane->receiving.done();
-  });
+  const bool done =
+      !again_.empty() || std::any_of(handed_.begin(), handed_.end(), [](const SoftLane* lane) {
+        return lane->sending.done() || lane->receiving.done();
+      });
   if (done) bell_->Ring();
 }
 
@@ -304,6 +315,8 @@ void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
   if (lane->index == 0) --first_lanes_;
   if (lane->handed) handed_.erase(std::find(handed_.begin(), handed_.end(), lane));
   lane->handed = false;
+  if (lane->again) again_.erase(std::find(again_.begin(), again_.end(), lane));
+  lane->again = false;
   lane_by_id_.erase(lane->id);
   lane->id = 0;
 }
@@ -317,6 +330,11 @@ void SoftCompletionQueue::WatchLane(SoftLane* lane) {
 
 void SoftCompletionQueue::WatchLanes() {
   for (SoftLane* lane : lanes_) WatchLane(lane);
+}
+
+void SoftCompletionQueue::ServeAgain(SoftLane* lane) {
+  if (std::exchange(lane->again, true)) return;
+  again_.push_back(lane);
 }
 
 void SoftCompletionQueue::NoteFull(SoftLane* lane) {

@@ -50,6 +50,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   void RemoveLane(SoftLane* lane);
   void WatchLane(SoftLane* lane);  // For room, too, if it waits for some.
   void NoteFull(SoftLane* lane);
+  // It holds bytes for the next turn, whatever its descriptor shows.
+  void ServeAgain(SoftLane* lane);
   // Gives one of the lane's hands to a helper; the queue pair's TakeBack() follows.
   void Hand(SoftLane* lane, SoftHand* hand);
   // Messages that several lanes carry are under way: for some turns all lanes are looked after.
@@ -115,7 +117,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftLane*> lanes_;
   size_t first_lanes_ = 0;         // How many of them are their queue pairs' first.
   uint64_t striping_until_ = 0;    // A turn.
-  std::vector<SoftLane*> handed_;  // Those with hands given.
+  std::vector<SoftLane*> handed_;  // Those with hands given,
+  std::vector<SoftLane*> again_;   // and those that hold bytes which no descriptor shows.
   std::shared_ptr<SoftBell> bell_ = std::make_shared<SoftBell>();
   absl::flat_hash_map<uint64_t, SoftLane*> lane_by_id_;
   std::vector<SoftQueuePair*> active_;

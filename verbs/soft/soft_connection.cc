@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace tryst {
 namespace {
 
 constexpr int64_t kFirstRedialNs = 1'000'000;
 constexpr int64_t kLastRedialNs = 100'000'000;
+// So soon a dial is given up where the peer has another address, since one of the networks may be
+// down: three of them fit into the time that a queue pair has.
+constexpr int64_t kMostDialNs = 140'000'000;
 // The first lane receives many small frames in one call.
 constexpr size_t kFirstStagingBytes = SoftStaging::kBytes;
 constexpr size_t kLaterStagingBytes = 1 << 10;
@@ -35,9 +42,9 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
       DecodeSoftAddress(remote_address, shared_->context->options.secret);
   if (!peer.ok()) return peer.status();
   if (shared_->context->options.pipes == nullptr) {
-    absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
-    if (!listener.ok()) return listener.status();
-    peer_listener_ = *listener;
+    absl::StatusOr<std::vector<SocketAddress>> all = SocketAddress::ParseAll(peer->listener);
+    if (!all.ok()) return all.status();
+    peer_listeners_ = *std::move(all);
   }
   if (peer->tls != (shared_->context->tls != nullptr)) {
     return absl::InvalidArgumentError(
@@ -69,12 +76,18 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   return absl::OkStatus();
 }
 
-SoftStream SoftConnection::NewStream() {
+SoftStream SoftConnection::NewStream(const SoftLane& lane) {
   if (SoftPipes* const pipes = shared_->context->options.pipes.get(); pipes != nullptr) {
     return SoftStream(pipes->Dial(peer_.listener));
   }
   SoftTls* const tls = shared_->context->tls.get();
-  Fd fd = peer_listener_.Dial();
+  // The first lane goes over the first network that is up; the others have one each, and come back
+  // with it.
+  const size_t turn = lane.index == 0 ? lane.dials : static_cast<size_t>(lane.index) - 1;
+  const size_t which = turn % peer_listeners_.size();
+  const std::vector<SocketAddress>& ours = shared_->context->addresses;
+  const bool paired = ours.size() > 1 && ours.size() == peer_listeners_.size();
+  Fd fd = peer_listeners_[which].Dial(paired ? &ours[which] : nullptr);
   std::unique_ptr<SoftTlsSession> session;
   if (tls != nullptr && fd.valid()) session = tls->Dial(fd.get(), peer_.number, peer_.token);
   if (!fd.valid() || (tls != nullptr && session == nullptr)) return SoftStream();
@@ -82,15 +95,24 @@ SoftStream SoftConnection::NewStream() {
 }
 
 void SoftConnection::Dial(SoftLane* lane) {
-  lane->stream = NewStream();
+  lane->stream = NewStream(*lane);
   lane->stream.set_keep(shared_->options.keep);
   if (!lane->stream.valid()) return RetryDial(lane);
   lane->state = SoftLane::State::kDialling;
+  lane->dialled_at_ns = shared_->context->clock->NowNs();
   shared_->completions->AddLane(lane);
+}
+
+int64_t SoftConnection::DialEndsNs(const SoftLane& lane) const {
+  const bool dials =
+      lane.state == SoftLane::State::kDialling || lane.state == SoftLane::State::kGreeted;
+  return dials && peer_listeners_.size() > 1 ? lane.dialled_at_ns + kMostDialNs
+                                             : std::numeric_limits<int64_t>::max();
 }
 
 void SoftConnection::RetryDial(SoftLane* lane) {
   Drop(lane);
+  ++lane->dials;
   lane->redial_after_ns =
       std::min(std::max(lane->redial_after_ns * 2, kFirstRedialNs), kLastRedialNs);
   lane->redial_at_ns = shared_->context->clock->NowNs() + lane->redial_after_ns;
@@ -187,6 +209,13 @@ void SoftConnection::Raise(SoftLane* lane, const SoftHello& hello) {
   lane->state = SoftLane::State::kUp;
   lane->redial_after_ns = 0;
   shared_->waits.NoteMoved();
+  if (has_flows()) {
+    // Its bytes may be the only ones that do not come, which nobody else sees. Twice: a peer that
+    // has much to do does not read.
+    const int64_t silence_ms = SoftWaits::PeerBudgetNs(shared_->options) / 500'000;
+    EndWhenSilent(lane->stream.fd(), static_cast<int>(std::min<int64_t>(silence_ms, INT_MAX)));
+    if (lane->index != 0) HoldUnsent(lane->stream.fd(), lane->pace.unsent_bytes());
+  }
   if (lane->index != 0) return;
   shared_->progress.TakeHello(hello.receives);
   shared_->OweAckIfCreditIsDue();
@@ -198,6 +227,7 @@ void SoftConnection::Drop(SoftLane* lane) {
   lane->stream.Close();
   lane->state = SoftLane::State::kIdle;
   lane->full = false;
+  lane->parked = false;
   lane->GiveBackStaging(shared_->completions->stagings());
   lane->GiveBackBatch(shared_->completions->batches());
 }
@@ -208,6 +238,7 @@ bool SoftConnection::Redials(const SoftLane& lane) const {
 
 void SoftConnection::RedialWhatIsDue(int64_t now_ns) {
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (now_ns >= DialEndsNs(*lane)) RetryDial(lane.get());
     if (Redials(*lane) && now_ns >= lane->redial_at_ns) Dial(lane.get());
   }
 }
@@ -215,7 +246,7 @@ void SoftConnection::RedialWhatIsDue(int64_t now_ns) {
 int64_t SoftConnection::next_redial_ns() const {
   int64_t at_ns = std::numeric_limits<int64_t>::max();
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
-    if (Redials(*lane)) at_ns = std::min(at_ns, lane->redial_at_ns);
+    at_ns = std::min(at_ns, Redials(*lane) ? lane->redial_at_ns : DialEndsNs(*lane));
   }
   return at_ns;
 }
@@ -227,11 +258,14 @@ bool SoftConnection::Unreachable() const {
   return state == SoftLane::State::kIdle || state == SoftLane::State::kDialling;
 }
 
-int SoftConnection::carriers() const {
-  if (has_no_crew() || !shared_->context->options.crew->helps()) return 0;
+int SoftConnection::later_up() const {
   return static_cast<int>(
       std::count_if(lanes_.begin() + 1, lanes_.end(),
                     [](const std::unique_ptr<SoftLane>& lane) { return lane->up(); }));
+}
+
+int SoftConnection::carriers() const {
+  return has_no_crew() || !shared_->context->options.crew->helps() ? 0 : later_up();
 }
 
 bool SoftConnection::has_no_crew() const {
@@ -248,6 +282,21 @@ void SoftConnection::WatchLanes() {
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
     if (lane->id != 0) shared_->completions->WatchLane(lane.get());
   }
+}
+
+std::string SoftConnection::Networks() const {
+  std::map<std::string, int> sockets;
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (!has_flows() || !lane->up()) continue;
+    const absl::StatusOr<SocketAddress> self = SocketAddress::Of(lane->stream.fd());
+    if (self.ok()) ++sockets[self->host()];
+  }
+  std::vector<std::string> parts;
+  for (const auto& network : sockets) {
+    parts.push_back(
+        absl::StrCat(network.second, parts.empty() ? " sockets" : "", " by ", network.first));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 void SoftConnection::HangUp(SoftLane* lost) {

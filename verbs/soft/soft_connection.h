@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,8 +31,17 @@ class SoftConnection {
   // Lanes after the first that helpers may carry messages on. Without any, no helper makes system
   // calls: one socket is as fast so.
   int carriers() const;
+  int later_up() const;  // Lanes after the first that are.
   // The poller uses all lanes itself: there are no helpers, not even resting ones.
   bool has_no_crew() const;
+  // Its later lanes are flows of their own, over one network or several, of which one may be slow,
+  // or gone.
+  bool has_flows() const {
+    const SoftContext& context = *shared_->context;
+    return peer_listeners_.size() > 1 || context.addresses.size() > 1 || context.options.flows > 1;
+  }
+  // "2 sockets by 10.0.1.2, 1 by 10.0.2.2". Empty: it has one network, and one flow there.
+  std::string Networks() const;
   // A later lane is lost; what the first one still brings is handled.
   bool hanging_up() const { return hanging_up_; }
 
@@ -55,7 +65,9 @@ class SoftConnection {
   void Break();                 // Drops all lanes.
 
  private:
-  SoftStream NewStream();  // Invalid: the peer cannot be dialled now.
+  SoftStream NewStream(const SoftLane& lane);  // Invalid: the peer cannot be dialled now.
+  // When a dial is given up for the next address. INT64_MAX: not.
+  int64_t DialEndsNs(const SoftLane& lane) const;
   void Dial(SoftLane* lane);
   bool Wants(const SoftLane& lane) const { return lane.index == 0 || shared_->wants_lanes; }
   bool Redials(const SoftLane& lane) const;
@@ -70,7 +82,7 @@ class SoftConnection {
   SoftShared* const shared_;
   QueuePairState state_ = QueuePairState::kReset;
   SoftAddress peer_;
-  SocketAddress peer_listener_;
+  std::vector<SocketAddress> peer_listeners_;
   bool dialler_ = false;
   bool hanging_up_ = false;
   std::vector<std::unique_ptr<SoftLane>> lanes_;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/log.h"
@@ -27,6 +28,12 @@ void FillFromSystem(absl::Span<uint8_t> out) {
 SoftNicOptions Completed(SoftNicOptions options) {
   if (options.random == nullptr) options.random = FillFromSystem;
   return options;
+}
+
+// None: pipes carry the bytes.
+std::vector<SocketAddress> AddressesOf(const SoftNicOptions& options) {
+  absl::StatusOr<std::vector<SocketAddress>> all = SocketAddress::ParseAll(options.listen_address);
+  return all.ok() ? *std::move(all) : std::vector<SocketAddress>();
 }
 
 uint32_t RandomStart(const SoftNicOptions& options) {
@@ -61,6 +68,7 @@ absl::optional<NicEvent> SoftEvents::Take() {
 
 SoftContext::SoftContext(SoftNicOptions given)
     : options(Completed(std::move(given))),
+      addresses(AddressesOf(options)),
       clock(options.clock != nullptr ? options.clock : &steady_clock),
       regions(options.random),
       next_queue_pair(RandomStart(options)) {}

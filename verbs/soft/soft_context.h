@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
@@ -40,7 +41,8 @@ struct SoftContext {
   Token NewToken() const;
   Token NewTokenOf(const QueuePairOptions& queue_pair) const;
 
-  const SoftNicOptions options;  // No field is null.
+  const SoftNicOptions options;                // No field is null.
+  const std::vector<SocketAddress> addresses;  // Those that options.listen_address names.
   const SteadyClock steady_clock;
   const Clock* const clock;
   std::unique_ptr<SoftTls> tls;  // Null: no TLS. Constant after OpenSoftNic().

@@ -34,35 +34,55 @@ absl::Status SoftDoor::Listen() {
     if (!pipes.ok()) return pipes.status();
     pipes_ = *std::move(pipes);
     address_ = pipes_->address();
-    epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
+    WatchListeners(EPOLLIN, EPOLL_CTL_ADD);
     return absl::OkStatus();
   }
-  absl::StatusOr<SocketAddress> wanted = SocketAddress::Parse(options.listen_address);
-  if (!wanted.ok()) return wanted.status();
-  const uint16_t first = wanted->port();
-  absl::StatusOr<Fd> fd = wanted->Listen();
+  for (const SocketAddress& wanted : context_->addresses) {
+    const absl::Status listens = ListenOn(wanted);
+    if (!listens.ok()) return listens;
+  }
+  if (address_.size() > kMaxListenerBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the addresses of a soft NIC are too long to be told to a peer: ", address_));
+  }
+  WatchListeners(EPOLLIN, EPOLL_CTL_ADD);
+  return absl::OkStatus();
+}
+
+absl::Status SoftDoor::ListenOn(SocketAddress wanted) {
+  const SoftNicOptions& options = context_->options;
+  const uint16_t first = wanted.port();
+  absl::StatusOr<Fd> fd = wanted.Listen();
   for (int i = 1; !fd.ok() && first != 0 && i < options.listen_ports && first + i < 65536; ++i) {
-    wanted->set_port(static_cast<uint16_t>(first + i));
-    fd = wanted->Listen();
+    wanted.set_port(static_cast<uint16_t>(first + i));
+    fd = wanted.Listen();
   }
   if (!fd.ok()) return fd.status();
-  listener_ = *std::move(fd);
-  absl::StatusOr<SocketAddress> bound = SocketAddress::Of(listener_.get());
+  listeners_.push_back(*std::move(fd));
+  absl::StatusOr<SocketAddress> bound = SocketAddress::Of(listeners_.back().get());
   if (!bound.ok()) return bound.status();
   if (!options.advertised_host.empty()) {
     bound = SocketAddress::Parse(absl::StrCat(options.advertised_host, ":", bound->port()));
     if (!bound.ok()) return bound.status();
   }
-  address_ = bound->ToString();
-  epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
+  absl::StrAppend(&address_, address_.empty() ? "" : ",", bound->ToString());
   return absl::OkStatus();
 }
 
-// The listening socket would stay readable and keep sleepers awake.
+void SoftDoor::WatchListeners(uint32_t events, int operation) {
+  if (pipes_ != nullptr) {
+    return epoll_->Watch(pipes_->event_fd(), events, SoftEpoll::kListenerId, operation);
+  }
+  for (const Fd& fd : listeners_) {
+    epoll_->Watch(fd.get(), events, SoftEpoll::kListenerId, operation);
+  }
+}
+
+// The listening sockets would stay readable and keep sleepers awake.
 void SoftDoor::PauseListening(int64_t until_ns) {
   listening_ = false;
   listen_again_ns_ = until_ns;
-  epoll_->Watch(listener_fd(), 0, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
+  WatchListeners(0, EPOLL_CTL_MOD);
 }
 
 void SoftDoor::Accept() {
@@ -97,7 +117,11 @@ void SoftDoor::Accept() {
 SoftStream SoftDoor::NextStream() {
   errno = 0;
   if (pipes_ != nullptr) return SoftStream(pipes_->Accept());
-  Fd fd = AcceptFrom(listener_.get());
+  Fd fd;
+  for (const Fd& listener : listeners_) {
+    fd = AcceptFrom(listener.get());
+    if (fd.valid() || errno != EAGAIN) break;
+  }
   if (!fd.valid() || context_->tls == nullptr) return SoftStream(std::move(fd));
   auto tls = context_->tls->Accept(fd.get(), [this](uint32_t number) -> absl::optional<Token> {
     const auto found = queue_pairs_->find(number);
@@ -156,7 +180,7 @@ void SoftDoor::RunTimers(int64_t now_ns) {
   leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(), late), leaving_.end());
   if (!listening_ && now_ns >= listen_again_ns_) {
     listening_ = true;
-    epoll_->Watch(listener_fd(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
+    WatchListeners(EPOLLIN, EPOLL_CTL_MOD);
   }
 }
 

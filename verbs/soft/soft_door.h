@@ -20,7 +20,7 @@ namespace tryst {
 
 class SoftQueuePair;
 
-// The sockets of a completion queue that no queue pair owns: the listener, accepted
+// The sockets of a completion queue that no queue pair owns: the listeners, accepted
 // strangers until they have shown whose they are, and those that are being closed. The queue's
 // thread only.
 class SoftDoor {
@@ -60,7 +60,8 @@ class SoftDoor {
     size_t sent = 0;
   };
   void PauseListening(int64_t until_ns);
-  int listener_fd() const { return pipes_ != nullptr ? pipes_->event_fd() : listener_.get(); }
+  absl::Status ListenOn(SocketAddress wanted);
+  void WatchListeners(uint32_t events, int operation);
   SoftStream NextStream();
   bool HearStranger(Stranger* stranger);  // False when it is to be dropped.
   bool SeeOffOne(Leaving* leaving);
@@ -68,10 +69,10 @@ class SoftDoor {
   SoftContext* const context_;
   SoftEpoll* const epoll_;
   const QueuePairs* const queue_pairs_;
-  Fd listener_;                                 // Or:
+  std::vector<Fd> listeners_;                   // Or:
   std::unique_ptr<SoftPipes::Listener> pipes_;  // Null: peers come by sockets.
   std::string address_;
-  bool listening_ = true;  // The listener is in epoll.
+  bool listening_ = true;  // The listeners are in epoll.
   int64_t listen_again_ns_ = 0;
   int64_t nuisances_since_ns_ = 0;
   int nuisances_ = 0;  // Since then: who connected and came to nothing.

@@ -1,5 +1,6 @@
 #include "verbs/soft/soft_ending.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -89,11 +90,24 @@ void SoftEnding::Break(CompletionStatus first, uint64_t culprit) {
 
 void SoftEnding::Lost() { Break(CompletionStatus::kRetryExceeded, SoftSendRing::kNone); }
 
+bool SoftEnding::IsStuckWithout(const SoftLane* lost) const {
+  const auto& lanes = connection_->lanes();
+  return connection_->first()->parked &&
+         std::none_of(lanes.begin() + 1, lanes.end(), [lost](const auto& one) {
+           return one.get() != lost && one->up() && !one->parked;
+         });
+}
+
+void SoftEnding::LoseIfStuck() {
+  if (connection_->ready() && connection_->hanging_up() && IsStuckWithout(nullptr)) Lost();
+}
+
 // When one lane ends, all end. But the peer's last frames come on the first lane, and may still be
-// under way when a later lane is closed.
+// under way when a later lane is closed. A first lane that is parked is not read, and its end not
+// seen: what it waits for may come on the lanes that are left, or never.
 void SoftEnding::LoseLane(SoftLane* lane) {
   if (!connection_->ready()) return;
-  if (lane->index == 0 || !connection_->first()->up()) {
+  if (lane->index == 0 || !connection_->first()->up() || IsStuckWithout(lane)) {
     Lost();
   } else {
     connection_->HangUp(lane);

@@ -35,11 +35,15 @@ class SoftEnding {
   void Break(CompletionStatus first, uint64_t culprit);
   void Lost();  // The peer is.
   void LoseLane(SoftLane* lane);
+  // After HangUp(): ends all if what is left waits for what nobody brings.
+  void LoseIfStuck();
   // Says no to request `sequence`, as the last word on this connection.
   void Refuse(uint32_t sequence, WireError error);
   void Nonsense(const char* what);  // The peer has sent what no peer of ours sends.
 
  private:
+  // No lane but `lost` can bring what the first one waits for.
+  bool IsStuckWithout(const SoftLane* lost) const;
   bool Done(const SoftSend& send) const;
   void FinishSend(const SoftSend& send, CompletionStatus status);
   void FlushAll(CompletionStatus first, uint64_t culprit);

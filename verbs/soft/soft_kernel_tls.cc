@@ -5,7 +5,11 @@
 #include <openssl/crypto.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
+
+#include "verbs/soft/socket.h"
 
 // Debian 12's headers of the C library are older than the kernel's.
 #ifndef TCP_ULP
@@ -16,6 +20,11 @@
 #endif
 
 namespace tryst {
+namespace {
+
+constexpr uint64_t kFullRecordBytes = 16 << 10;  // The kernel begins one for each call, too.
+
+}  // namespace
 
 tls12_crypto_info_aes_gcm_128 KernelKeys(const SoftRecordKeys& keys) {
   tls12_crypto_info_aes_gcm_128 info = {};
@@ -40,6 +49,16 @@ bool KernelSends(int fd, SoftRecordKeys* keys) {
   const bool sends = setsockopt(fd, SOL_TLS, TLS_TX, &info, sizeof(info)) == 0;
   OPENSSL_cleanse(&info, sizeof(info));
   return sends;
+}
+
+ssize_t SoftKernelSender::Send(int fd, const iovec* pieces, int count) {
+  if (left_ == 0) {
+    errno = ECONNRESET;
+    return -1;
+  }
+  const ssize_t sent = SendNow(fd, pieces, count);
+  if (sent > 0) left_ -= std::min(left_, static_cast<uint64_t>(sent) / kFullRecordBytes + 1);
+  return sent;
 }
 
 }  // namespace tryst

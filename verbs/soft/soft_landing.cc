@@ -49,19 +49,13 @@ int SoftLanding::Places(SoftLane* lane, uint64_t bytes, iovec* out, int max) {
 }
 
 void SoftLanding::Copy(SoftLane* lane, const uint8_t* from, uint64_t bytes) {
-  constexpr int kMost = 64;
-  while (bytes > 0) {
-    iovec places[kMost];
-    const int count = Places(lane, bytes, places, kMost);
-    uint64_t copied = 0;
-    for (int i = 0; i < count; ++i) {
-      memcpy(places[i].iov_base, from + copied, places[i].iov_len);
-      copied += places[i].iov_len;
-    }
-    from += copied;
-    bytes -= copied;
-    NoteLanded(lane, copied);
+  iovec places[kMostPlaces];
+  const int count = Places(lane, bytes, places, kMostPlaces);
+  for (int i = 0; i < count; ++i) {
+    memcpy(places[i].iov_base, from, places[i].iov_len);
+    from += places[i].iov_len;
   }
+  NoteLanded(lane, bytes);
 }
 
 void SoftLanding::NoteLanded(SoftLane* lane, uint64_t bytes) {

@@ -18,6 +18,9 @@ namespace tryst {
 // of one may come on several lanes.
 class SoftLanding {
  public:
+  // OpenSoftNic() allows no more entries of one transfer.
+  static constexpr int kMostPlaces = 64;
+
   SoftLanding(SoftShared* shared, SoftEnding* ending) : shared_(shared), ending_(ending) {}
 
   // A message is arriving.

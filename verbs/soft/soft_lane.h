@@ -13,6 +13,7 @@
 #include "verbs/soft/soft_batch.h"
 #include "verbs/soft/soft_hand.h"
 #include "verbs/soft/soft_loans.h"
+#include "verbs/soft/soft_pace.h"
 #include "verbs/soft/soft_region_table.h"
 #include "verbs/soft/soft_stream.h"
 
@@ -54,14 +55,18 @@ struct SoftLane {
   uint64_t id = 0;           // In the completion queue's set; 0: not in it.
   uint32_t watched_for = 0;  // By epoll.
   bool handed = false;       // In the completion queue's list of those with hands given.
+  bool again = false;        // And in that of those to serve in the next turn.
   SoftSendHand sending;
   SoftReceiveHand receiving;
-  SoftHello hello;  // A held socket's.
+  SoftHello hello;     // A held socket's.
+  uint32_t dials = 0;  // That came to nothing.
+  int64_t dialled_at_ns = 0;
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 
   std::unique_ptr<SoftBatch> out;  // Null: it is empty.
   bool full = false;               // The socket accepts no more at present.
+  SoftPace pace;                   // Where there are several addresses.
   // The memory of a batch of read responses may be deregistered while the batch waits, so it is
   // pinned anew for each system call. 0: none.
   uint32_t out_remote_key = 0;
@@ -74,7 +79,8 @@ struct SoftLane {
   size_t capacity = 0;
   size_t begin = 0;
   size_t end = 0;
-  FrameHeader frame;  // The frame whose payload is arriving.
+  bool parked = false;  // The first of them is a frame that waits for another lane's.
+  FrameHeader frame;    // The frame whose payload is arriving.
   uint64_t payload_left = 0;
   uint64_t payload_offset = 0;  // In its message.
   uint64_t read_work = 0;       // The work whose answer it is, if it is one.

@@ -10,14 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "verbs/soft/soft_completion_queue.h"
 #include "verbs/soft/soft_context.h"
-#include "verbs/soft/soft_lane.h"
+#include "verbs/soft/soft_landing.h"
 #include "verbs/soft/soft_queue_pair.h"
 
 namespace tryst {
 namespace {
 
-constexpr int kMaxSocketsPerQueuePair = 64;
+constexpr int kMaxSocketsPerQueuePair = 65;  // The first, and eight to each of eight addresses.
 constexpr int kMostSocketsWithCrew = 7;
+static_assert(2 * SoftLanding::kMostPlaces <= SoftBatch::kMaxPieces);
 
 class SoftRegion final : public Region {
  public:
@@ -59,12 +60,25 @@ class SoftRegion final : public Region {
 };
 
 absl::Status CheckOptions(const SoftNicOptions& options) {
-  absl::StatusOr<SocketAddress> listen = SocketAddress::Parse(options.listen_address);
+  const auto listen = SocketAddress::ParseAll(options.listen_address);
   if (!listen.ok()) return listen.status();
-  if (listen->is_wildcard() && options.advertised_host.empty()) {
+  const bool wildcard = std::any_of(listen->begin(), listen->end(),
+                                    [](const SocketAddress& one) { return one.is_wildcard(); });
+  if (wildcard && options.advertised_host.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.listen_address,
         " stands for every interface: set advertised_host to the address that peers connect to"));
+  }
+  if (listen->size() > 1 && !options.advertised_host.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("peers cannot reach ", options.listen_address, " by one host, ",
+                     options.advertised_host, ": name the addresses by which they are reached"));
+  }
+  const size_t most_flows = (kMaxSocketsPerQueuePair - 1) / std::max<size_t>(listen->size(), 1);
+  if (options.flows < 1 || static_cast<size_t>(options.flows) > most_flows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a soft NIC cannot have ", options.flows, " flows to each address: it may have 1 to ",
+        most_flows, " where it has ", listen->size(), " addresses"));
   }
   if (options.sockets_per_queue_pair < 1 ||
       options.sockets_per_queue_pair > kMaxSocketsPerQueuePair) {
@@ -77,7 +91,7 @@ absl::Status CheckOptions(const SoftNicOptions& options) {
         "a soft NIC over pipes has no TLS and no helpers: leave tls and crew unset");
   }
   if (options.max_pending_handshakes < 1 || options.limits.max_entries < 1 ||
-      options.limits.max_entries > SoftBatch::kMaxPieces / 2) {
+      options.limits.max_entries > SoftLanding::kMostPlaces) {
     return absl::InvalidArgumentError(
         "a soft NIC must allow at least one connection that is being opened, and 1 to 64 pieces of "
         "memory per transfer");
@@ -201,6 +215,11 @@ NicLimits DefaultSoftNicLimits() {
 absl::StatusOr<std::unique_ptr<SoftNic>> OpenSoftNic(SoftNicOptions options) {
   const absl::Status checked = CheckOptions(options);
   if (!checked.ok()) return checked;
+  const int networks = static_cast<int>(SocketAddress::ParseAll(options.listen_address)->size());
+  if (const int flows = networks * options.flows; flows > 1) {
+    // The first socket, which is none of them, goes over any network.
+    options.sockets_per_queue_pair = std::max(options.sockets_per_queue_pair, flows + 1);
+  }
   auto nic = std::make_unique<SoftNicImpl>(std::move(options));
   const absl::Status opened = nic->Open();
   if (!opened.ok()) return opened;

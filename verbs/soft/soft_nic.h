@@ -30,16 +30,24 @@ struct SoftNicOptions {
 
   std::string name = "soft";
   // "host:port", "[v6]:port" (numeric hosts), or "unix:" for peers of this host only, without TCP.
+  // With commas between them up to eight addresses of IP, each of a network of its own: then a
+  // queue pair has a socket in each at least, and goes on without those that break
+  // (docs/decisions/0081-several-networks.md). A worker names its networks in the same order as its
+  // peers.
   // Every completion queue has its own listening socket, so that it shares nothing with other
   // threads: a port other than 0 is the first of `listen_ports` consecutive ones.
   std::string listen_address = "127.0.0.1:0";
   uint16_t listen_ports = 16;
-  std::string advertised_host;  // The host by which peers reach us; the listening host unless set.
+  // The host by which peers reach us; the listening host unless set. Of one address only.
+  std::string advertised_host;
   // Carry the bytes in place of sockets; then there are no TLS and no helpers here, and
   // listen_address and what belongs to it are not used. Null: sockets do.
   std::shared_ptr<SoftPipes> pipes;
-  // The two sides use the smaller number. More than one is useful with helpers, or if one flow
-  // cannot fill the link (docs/decisions/0061-help-with-large-tensors.md). Those after the first
+  // To each address of the peer, for large messages: where the network holds each flow to a part of
+  // the link, or one takes a slow path. Both sides name the same number.
+  int flows = 1;
+  // The two sides use the smaller number; as many at least as there are flows, and the first. More
+  // are useful with helpers (docs/decisions/0061-help-with-large-tensors.md). Those after the first
   // are dialled with the first large message.
   int sockets_per_queue_pair = 1;
   std::shared_ptr<Crew> crew;       // UseCrew(). May be null.
@@ -53,6 +61,8 @@ struct SoftNicOptions {
   // How long an acknowledgement waits for a message to ride on, while the poller sleeps too. 0: not
   // when it sleeps.
   absl::Duration ack_delay = absl::ZeroDuration();
+  // What one socket may bring in one turn, and a queue pair take, so that the others get theirs.
+  uint64_t bytes_per_turn = 4 << 20;
   // How long a work waits for the peer's receive, times (rnr_retry_count + 1).
   absl::Duration rnr_timer = absl::Milliseconds(10);
   // How long a stranger may take to authenticate.

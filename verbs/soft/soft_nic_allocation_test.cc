@@ -4,7 +4,7 @@
 #include <new>
 
 #include "gtest/gtest.h"
-#include "verbs/soft/soft_world.h"
+#include "tests/doubles/soft/soft_world.h"
 
 namespace {
 // The other tests of this program have threads.

@@ -150,6 +150,7 @@ void SoftQueuePair::Serve(SoftLane* lane) {
   const bool came = receiver_.Read(lane);
   if (receiver_.any_parked()) {
     receiver_.TakeParked();
+    ending_.LoseIfStuck();
   } else if (!came && !lane->full && !sender_.AnythingToSend()) {
     return;  // Most looks of a poller that does not sleep.
   }
@@ -162,6 +163,7 @@ void SoftQueuePair::TakeBack(SoftLane* lane) {
   if (lane->receiving.done()) {
     receiver_.FinishHanded(lane);
     if (connection_.ready() && receiver_.any_parked()) receiver_.TakeParked();
+    ending_.LoseIfStuck();
   }
   if (connection_.ready() && lane->sending.done()) sender_.FinishHanded(lane);
   if (connection_.ready()) Pump();
@@ -190,10 +192,7 @@ void SoftQueuePair::AwaitPeersKernel() {
   if (!unheard) return;  // The code that waits for them has given up.
   PayDebt();
   if (!connection_.ready()) return;
-  for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) {
-    lane->Recall();
-    if (lane->up()) lane->stream.EndSending();
-  }
+  for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) lane->Recall();
   const Clock& clock = *shared_.context->clock;
   std::atomic<int64_t>& in_vain_ns = shared_.context->waited_in_vain_ns;
   const int64_t began_ns = clock.NowNs();

@@ -43,6 +43,7 @@ class SoftQueuePair final : public QueuePair {
     return shared_.options.receive_depth - ending_.receives_held();
   }
   bool sends_wait_for_poll() const override;
+  std::string Networks() const override { return connection_.Networks(); }
   void Break() override;
 
   // The rest is for the completion queue.

@@ -15,9 +15,6 @@ namespace {
 // While a payload of at least this is arriving, what is read with its end is only the
 // next header, so that the next payload, too, goes straight to its place.
 constexpr uint64_t kDirectBytes = 8 << 10;
-// For one socket in one turn, so that the others get theirs.
-constexpr uint64_t kBytesPerTurn = 4 << 20;
-constexpr int kMostPlaces = 64;
 
 }  // namespace
 
@@ -36,16 +33,17 @@ void SoftReceiver::TakeParked() {
       } else {
         Leave(lane.get());
       }
+      if (!lane->parked && lane->id != 0) shared_->completions->WatchLane(lane.get());
     }
   } while (landing_->changes() != before);
 }
 
 bool SoftReceiver::Read(SoftLane* lane) {
   if (lane->receiving.given()) return false;
-  uint64_t budget = kBytesPerTurn;
+  uint64_t budget = shared_->context->options.bytes_per_turn;
   bool came = false;
   bool more = true;
-  while (more && (budget > 0 || lane->stream.HoldsBytes()) && TakeStaged(lane)) {
+  while (more && budget > 0 && TakeStaged(lane)) {
     if (HandOver(lane)) return came;
     size_t wanted = 0;
     const ssize_t got = ReadSome(lane, &wanted);
@@ -60,6 +58,10 @@ bool SoftReceiver::Read(SoftLane* lane) {
     more = static_cast<size_t>(got) == wanted;
   }
   if (came && connection_->ready()) TakeStaged(lane);
+  if (budget == 0 && connection_->ready() && lane->stream.HoldsBytes()) {
+    TRYST_REACHED("soft: a lane holds more than it may bring in a turn");
+    shared_->completions->ServeAgain(lane);  // Epoll does not show these bytes.
+  }
   Leave(lane);
   return came;
 }
@@ -97,8 +99,10 @@ void SoftReceiver::FinishHanded(SoftLane* lane) {
   } else {
     const bool all = landed == lane->payload_left;
     landing_->NoteLanded(lane, landed);
+    // What has waited for this is taken before the end of a lane is met, which may end them all.
+    if (all && any_parked_) TakeParked();
     // Otherwise epoll says when there is more.
-    if (all) Read(lane);
+    if (all && connection_->ready() && lane->up()) Read(lane);
   }
 }
 
@@ -156,20 +160,16 @@ ssize_t SoftReceiver::ReadPayload(SoftLane* lane, size_t* wanted) {
     errno = EAGAIN;  // Already refused.
     return -1;
   }
-  iovec places[kMostPlaces + 1];
-  int count = landing_->Places(lane, lane->payload_left, places, kMostPlaces);
-  uint64_t payload = 0;
-  for (int i = 0; i < count; ++i) payload += places[i].iov_len;
-  *wanted = payload;
-  if (payload == lane->payload_left) {
-    size_t room = lane->capacity - lane->end;
-    if (lane->frame.bytes >= kDirectBytes) room = std::min(room, kFrameHeaderBytes);
-    places[count++] = {lane->staging->bytes + lane->end, room};
-    *wanted += room;
-  }
+  iovec places[SoftLanding::kMostPlaces + 1];
+  int count = landing_->Places(lane, lane->payload_left, places, SoftLanding::kMostPlaces);
+  // Behind the payload the next header.
+  size_t room = lane->capacity - lane->end;
+  if (lane->frame.bytes >= kDirectBytes) room = std::min(room, kFrameHeaderBytes);
+  places[count++] = {lane->staging->bytes + lane->end, room};
+  *wanted = lane->payload_left + room;
   const ssize_t got = lane->stream.Receive(places, count);
   if (got <= 0) return got;
-  const uint64_t landed = std::min(payload, static_cast<uint64_t>(got));
+  const uint64_t landed = std::min(lane->payload_left, static_cast<uint64_t>(got));
   lane->end += static_cast<size_t>(got) - landed;
   landing_->NoteLanded(lane, landed);
   return got;
@@ -206,7 +206,8 @@ bool SoftReceiver::TakeFrame(SoftLane* lane, const uint8_t* header) {
     return false;
   }
   const SoftFrameHandler::Taken taken = frames_.Take(lane, frame);
-  any_parked_ |= taken == SoftFrameHandler::Taken::kLater;
+  lane->parked = taken == SoftFrameHandler::Taken::kLater;
+  any_parked_ |= lane->parked;
   return taken == SoftFrameHandler::Taken::kYes;
 }
 

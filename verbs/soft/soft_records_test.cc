@@ -368,12 +368,14 @@ TEST(SoftRecordsTest, KeysThatChangeForNothingEndTheConnection) {
     got = SSL_read(peer.ssl(), &byte, 1);
   }
   ASSERT_EQ(got, 1);
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_EQ(SSL_key_update(peer.ssl(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
-    ASSERT_EQ(SSL_do_handshake(peer.ssl()), 1);
+  for (const int updates : {2, 3}) {
+    for (int i = 0; i < updates; ++i) {
+      ASSERT_EQ(SSL_key_update(peer.ssl(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+      ASSERT_EQ(SSL_do_handshake(peer.ssl()), 1);
+    }
+    ASSERT_EQ(SSL_write(peer.ssl(), &byte, 1), 1);
+    EXPECT_EQ(session->Receive(&piece, 1), updates == 2 ? 1 : -1) << updates;
   }
-  ASSERT_EQ(SSL_write(peer.ssl(), &byte, 1), 1);
-  EXPECT_LT(session->Receive(&piece, 1), 0);
   EXPECT_EQ(errno, EPROTO);
 }
 
@@ -454,6 +456,34 @@ TEST(SoftRecordsTest, TheKernelGetsTheKeysAsItWantsThem) {
   EXPECT_EQ(memcmp(info.rec_seq, one, 8), 0);
   Pair pair;
   EXPECT_FALSE(KernelSends(pair.fd[0], &keys)) << "no Unix socket has TLS in the kernel";
+}
+
+// Each call has a record, and one more for every 16 KiB.
+TEST(SoftRecordsTest, TheKernelSealsSoManyRecordsWithItsKey) {
+  Pair pair;
+  SoftKernelSender sender(5);
+  char bytes[20 << 10] = {};
+  for (const size_t size : {size_t{1}, sizeof(bytes), size_t{1}, size_t{1}}) {
+    const iovec piece = {bytes, size};
+    ASSERT_EQ(sender.Send(pair.fd[0], &piece, 1), static_cast<ssize_t>(size));
+  }
+  const iovec piece = {bytes, 1};
+  EXPECT_EQ(sender.Send(pair.fd[0], &piece, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+// What the socket has no room for was not sealed.
+TEST(SoftRecordsTest, TheKernelSealsNothingThatDoesNotGo) {
+  Pair pair;
+  SoftKernelSender sender(2);
+  std::string bytes(16 << 20, '\0');
+  const iovec all = {&bytes[0], bytes.size()};
+  while (send(pair.fd[0], &bytes[0], bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(sender.Send(pair.fd[0], &all, 1), -1);
+    EXPECT_EQ(errno, EAGAIN);
+  }
 }
 
 }  // namespace

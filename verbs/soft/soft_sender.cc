@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/reached.h"
+#include "verbs/soft/flow_rate.h"
+
 namespace tryst {
 namespace {
 
 // Large enough that one system call is cheap, and small enough that the headers, which carry
 // acknowledgements, are fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
-// The first frame of a message that helpers carry has so much. The poller sends it, and goes on
+// The first frame of a message that other lanes carry has so much. The poller sends it, and goes on
 // with the next message; each later one is a helper's, for whom less would be too little and more
 // keeps others waiting for the last.
 constexpr uint64_t kFirstFrameBytes = 4 << 10;
@@ -33,11 +36,18 @@ void DescribeMessage(const SoftSend& send, FrameHeader* header) {
 }  // namespace
 
 void SoftSender::Pump() {
-  // All lanes see one number, so that what one leaves to the others is not left by them.
   carriers_ = connection_->carriers();
+  // Each flow has a later lane, so the first need not keep its messages waiting.
+  leaves_ = carriers_ > 0 || (connection_->has_flows() && connection_->later_up() > 0);
+  written_ = 0;
   bool again = true;
   while (again && connection_->ready() && connection_->first()->up() &&
          !connection_->hanging_up()) {
+    if (written_ >= shared_->context->options.bytes_per_turn) {
+      // A peer that reads as fast as we write would keep the others waiting for all that is posted.
+      TRYST_REACHED("soft: more to send than a turn may");
+      return shared_->completions->ServeAgain(connection_->first());
+    }
     again = false;
     for (const std::unique_ptr<SoftLane>& lane : connection_->lanes()) {
       if (!connection_->ready()) return;
@@ -66,7 +76,8 @@ bool SoftSender::PumpLane(SoftLane* lane) {
     ending_->Lost();
     return false;
   }
-  return FinishWrite(lane, progress);
+  const bool all = FinishWrite(lane, progress);
+  return all || (leaves_ && lane->index > 0 && !NextIsCut());
 }
 
 // False: it is too little for a helper, or there is none.
@@ -90,9 +101,19 @@ void SoftSender::FinishHanded(SoftLane* lane) {
 
 // True: the batch was sent completely, and another may follow.
 bool SoftSender::FinishWrite(SoftLane* lane, SoftBatch::Progress progress) {
+  if (lane->index > 0 && connection_->has_flows()) {
+    const int64_t now_ns = shared_->context->clock->NowNs();
+    const int fd = lane->stream.fd();
+    if (lane->pace.Due(now_ns) && lane->pace.Set(now_ns, FlowRate(fd))) {
+      HoldUnsent(fd, lane->pace.unsent_bytes());
+    }
+  }
   if (progress == SoftBatch::Progress::kLost) {
-    // The peer may have sent the reason, and much before it; then this ends with that.
-    while (lane->index == 0 && connection_->ready() && receiver_->Read(lane)) {
+    // The peer may have sent the reason, and much before it; then this ends with that. It may also
+    // go on sending, so there is a bound: more than a socket holds.
+    constexpr int kMostReads = 16;
+    for (int i = 0; i < kMostReads && lane->index == 0 && connection_->ready(); ++i) {
+      if (!receiver_->Read(lane)) break;
     }
     ending_->LoseLane(lane);
     return false;
@@ -123,6 +144,7 @@ bool SoftSender::WriteBatch(SoftLane* lane, SoftBatch::Progress* progress) {
   *progress = lane->out->WriteTo(&lane->stream, &written);
   if (pinned != nullptr) regions.Unpin(pinned);
   if (written > 0) shared_->waits.NoteMoved();
+  written_ += written;
   return true;
 }
 
@@ -134,7 +156,7 @@ bool SoftSender::Fill(SoftLane* lane) {
   } else if (shared_->reads.OldestIsCut(shared_->context->options.stripe_bytes)) {
     // The other lanes help with what the first has begun.
     AddAnswerFrame(lane);
-  } else if (NextIsCut() && (carriers_ > 0 || connection_->has_no_crew())) {
+  } else if (NextIsCut() && (leaves_ || connection_->has_no_crew()) && !ComesTooLate(*lane)) {
     AddMessageFrame(lane);
   }
   if (lane->out->empty()) lane->GiveBackBatch(shared_->completions->batches());
@@ -150,7 +172,7 @@ void SoftSender::FillFirst(SoftLane* lane) {
   }
   const int entries = static_cast<int>(std::max<uint32_t>(shared_->options.max_entries, 1));
   while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(entries) && StartNext() &&
-         !(carriers_ > 0 && NextIsCut())) {
+         !(leaves_ && NextIsCut())) {
     AddMessageFrame(lane);
   }
   answer_next_ = true;
@@ -215,13 +237,30 @@ bool SoftSender::NextIsCut() const {
   return send.announced_first && IsCut(send);
 }
 
+// Without it, the rest of the next work is there sooner.
+bool SoftSender::ComesTooLate(const SoftLane& lane) const {
+  if (!connection_->has_flows()) return false;
+  uint64_t most = 0;
+  uint64_t sum = 0;
+  for (const std::unique_ptr<SoftLane>& other : connection_->lanes()) {
+    if (other->index == 0 || !other->up()) continue;
+    most = std::max(most, other->pace.frame_bytes());
+    sum += other->pace.frame_bytes();
+  }
+  const SoftSend& send = shared_->sends.at(shared_->sends.next());
+  return lane.pace.IsLate(send.total - send.assigned, most, sum) &&
+         !lane.pace.ForgetsRate(shared_->context->clock->NowNs());
+}
+
 bool SoftSender::IsCut(const SoftSend& send) const {
   return send.total >= shared_->context->options.stripe_bytes;
 }
 
-uint64_t SoftSender::MostFrameBytes(const SoftSend& send) const {
-  if (carriers_ == 0 || !IsCut(send)) return kMaxFrameBytes;
-  if (!send.announced_first) return kFirstFrameBytes;
+uint64_t SoftSender::MostFrameBytes(const SoftLane& lane, const SoftSend& send) const {
+  if (!IsCut(send)) return kMaxFrameBytes;
+  if (leaves_ && !send.announced_first) return kFirstFrameBytes;
+  if (lane.index > 0 && connection_->has_flows()) return lane.pace.frame_bytes();
+  if (carriers_ == 0) return kMaxFrameBytes;
   return std::clamp<uint64_t>(send.total / static_cast<uint64_t>(carriers_), kLeastHelpedBytes,
                               kMostHelpedBytes);
 }
@@ -243,7 +282,7 @@ void SoftSender::AddMessageFrame(SoftLane* lane) {
     send.assigned = send.total;
   } else {
     header.bytes =
-        static_cast<uint32_t>(std::min(send.total - send.assigned, MostFrameBytes(send)));
+        static_cast<uint32_t>(std::min(send.total - send.assigned, MostFrameBytes(*lane, send)));
     if (!send.announced_first) {
       DescribeMessage(send, &header);
       send.announced_first = true;

@@ -21,7 +21,7 @@ class SoftSender {
              SoftReceiver* receiver)
       : shared_(shared), connection_(connection), ending_(ending), receiver_(receiver) {}
 
-  void Pump();                        // Sends what the sockets take.
+  void Pump();                        // Sends what the sockets take, and a turn may.
   void FinishHanded(SoftLane* lane);  // Takes back a lane's batch from a helper.
   // Sends acknowledgements now, in a frame of their own if there is no other.
   void Acknowledge();
@@ -38,8 +38,9 @@ class SoftSender {
   bool Start(SoftSend* send, uint64_t i);
   CompletionStatus CheckLocalKeys(const SoftSend& send, uint64_t i);
   bool NextIsCut() const;
+  bool ComesTooLate(const SoftLane& lane) const;
   bool IsCut(const SoftSend& send) const;
-  uint64_t MostFrameBytes(const SoftSend& send) const;
+  uint64_t MostFrameBytes(const SoftLane& lane, const SoftSend& send) const;
   void AddMessageFrame(SoftLane* lane);
   void AddAnswerFrame(SoftLane* lane);
 
@@ -49,7 +50,11 @@ class SoftSender {
   SoftReceiver* const receiver_;
   bool answer_next_ = false;  // Alternates between our works and the peer's READs.
   bool ack_now_ = false;
-  int carriers_ = 0;  // Lanes on which helpers carry messages, as of the last Pump().
+  uint64_t written_ = 0;  // By this Pump().
+  // As of the last Pump(), of which all lanes see the same, so that what one leaves to the others
+  // is not left by them:
+  int carriers_ = 0;     // Lanes on which helpers carry messages.
+  bool leaves_ = false;  // The first lane leaves the rest of a large message to the others.
 };
 
 }  // namespace tryst

@@ -17,14 +17,7 @@ void SoftStream::Close() {
 ssize_t SoftStream::Send(const iovec* pieces, int count) {
   if (pipe_ != nullptr) return pipe_->Send(pieces, count);
   if (tls_ != nullptr) return tls_->Send(pieces, count);
-  msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(pieces);
-  message.msg_iovlen = static_cast<size_t>(count);
-  ssize_t sent;
-  do {
-    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent;
+  return SendNow(fd_.get(), pieces, count);
 }
 
 ssize_t SoftStream::Send(const void* bytes, size_t size) {

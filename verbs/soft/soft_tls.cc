@@ -18,7 +18,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "verbs/soft/soft_kernel_tls.h"
 
 namespace tryst {
 namespace {
@@ -26,7 +25,6 @@ namespace {
 constexpr size_t kIdentityBytes = 16;  // Eight hexadecimal digits and a zero.
 // A handshake without certificates has some hundred, so who sends more is no peer of ours.
 constexpr size_t kMostHandshakeBytes = 8 << 10;
-constexpr uint64_t kFullRecordBytes = 16 << 10;  // The kernel begins one for each call, too.
 
 long ControlSocket(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH || command == BIO_CTRL_DUP ? 1 : 0;
@@ -208,22 +206,7 @@ void SoftTlsSession::UseSecrets() {
 ssize_t SoftTlsSession::Send(const iovec* pieces, int count) {
   if (!Handshake()) return -1;
   waits_for_peer_ = false;
-  if (!kernel_sends_) return writer_->Send(fd_, pieces, count);
-  // The kernel keeps the first key for good. Before it has sealed too much, the connection is made
-  // anew.
-  if (kernel_records_ >= SoftRecordWriter::kRecordsOfKey) {
-    errno = ECONNRESET;
-    return -1;
-  }
-  msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(pieces);
-  message.msg_iovlen = static_cast<size_t>(count);
-  ssize_t sent;
-  do {
-    sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  if (sent > 0) kernel_records_ += static_cast<uint64_t>(sent) / kFullRecordBytes + 1;
-  return sent;
+  return kernel_sends_ ? kernel_.Send(fd_, pieces, count) : writer_->Send(fd_, pieces, count);
 }
 
 ssize_t SoftTlsSession::Receive(const iovec* pieces, int count) {

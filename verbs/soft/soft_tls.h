@@ -14,6 +14,7 @@
 #include "absl/types/optional.h"
 #include "verbs/soft/handshake.h"
 #include "verbs/soft/soft_blocks.h"
+#include "verbs/soft/soft_kernel_tls.h"
 #include "verbs/soft/soft_records.h"
 
 struct bio_st;
@@ -67,7 +68,7 @@ class SoftTlsSession {
   size_t heard_ = 0;  // In the handshake.
   bool waits_for_peer_ = false;
   bool kernel_sends_ = false;
-  uint64_t kernel_records_ = 0;  // At most so many has the kernel sealed.
+  SoftKernelSender kernel_;
   SoftTrafficSecret dialler_secret_ = {};
   SoftTrafficSecret acceptor_secret_ = {};
   absl::optional<SoftRecordWriter> writer_;

@@ -7,11 +7,6 @@
 namespace tryst {
 namespace {
 
-int64_t PeerBudget(const QueuePairOptions& options) {
-  if (options.ack_timeout == 0) return Patience::kForEver;  // As in the InfiniBand specification.
-  return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
-}
-
 int64_t ReceiveBudget(const SoftNicOptions& nic, const QueuePairOptions& options) {
   if (options.rnr_retry_count == 7) return Patience::kForEver;
   return absl::ToInt64Nanoseconds(nic.rnr_timer) * (options.rnr_retry_count + 1);
@@ -19,10 +14,15 @@ int64_t ReceiveBudget(const SoftNicOptions& nic, const QueuePairOptions& options
 
 }  // namespace
 
+int64_t SoftWaits::PeerBudgetNs(const QueuePairOptions& options) {
+  if (options.ack_timeout == 0) return Patience::kForEver;  // As in the InfiniBand specification.
+  return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
+}
+
 SoftWaits::SoftWaits(const SoftNicOptions& nic, const QueuePairOptions& options)
-    : for_answers_(PeerBudget(options)),
+    : for_answers_(PeerBudgetNs(options)),
       for_receives_(ReceiveBudget(nic, options)),
-      for_connections_(PeerBudget(options)) {}
+      for_connections_(PeerBudgetNs(options)) {}
 
 void SoftWaits::Feed() {
   starved_ = false;

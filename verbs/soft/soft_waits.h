@@ -21,6 +21,9 @@ class SoftWaits {
 
   SoftWaits(const SoftNicOptions& nic, const QueuePairOptions& options);
 
+  // How long a peer may say nothing. INT64_MAX: for ever.
+  static int64_t PeerBudgetNs(const QueuePairOptions& options);
+
   void NoteMoved() { moved_ = true; }  // Bytes have come or gone.
   bool starved() const { return starved_; }
   void Starve() { starved_ = true; }  // A work waits for a receive of the peer.

@@ -5,19 +5,24 @@
 
 Six processes stand on two hosts, which are network namespaces on a wire of their own where this runs as root, and the
 loopback where not. They speak TLS. Pairs of them send to each other over shared memory, the software NIC and gRPC alone
-(client.py, client.c), stream after stream. Meanwhile they are killed and come back, are stopped, their wire is cut or slow,
-and half of the lives have limits so small that they are always reached. Two live through it all.
+(client.py, client.c), stream after stream. Meanwhile they are killed and come back, are stopped, their wire is cut or slow, one's
+clock of the day is set forth and back by minutes, one's disk is slow (harm.c), and half of the lives have limits so small that they
+are always reached. Two live through it all.
 
 Each client writes down what it did and saw, and this program what it did to them. Then checker.py, which knows nothing but
-these files, judges. The last line says how many of its rules held, by path. The folder is kept, and named, when one did not.
+these files, judges. Beside it `tryst verify` judges what the workers traced of all their operations. The last line says how many rules
+held, by path. The folder is kept, and named, when one did not.
 """
 import argparse
 import ctypes
+import mmap
 import os
 import random
+import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,7 +36,15 @@ PATIENCE_S = 8  # The least over gRPC alone.
 KEEP_S = 120  # As docs/CONFIG.md says of patience.
 SLACK_S = 3
 GIVE_UP_S = 60  # A stream that takes longer, beside its faults, stands still.
-HELD_MS = 200
+HELD_MS, LATE_MS = 200, 60
+STEPS_MIN = (1.5, 3, 10)  # A clock of the day is set so far; what a caller states is good for a minute.
+DISK_MS = (30, 300)  # For how long each read, write or sync of a file takes.
+VERIFY_S = 8  # A worker keeps the newest 4,096 operations.
+NOTHING_TRACED = 3
+# Times are those at which a turn began: of one during which a process or the machine stood still, they seem to go back.
+OF_LONG_TURNS = re.compile(r" (\d+\.\d+) ms before (that was sent|it came)$")
+LONGEST_STOP_S = 13
+DAY_S = 86400
 INSIDE = "TRYST_AUDIT_INSIDE"  # Set where this process has a network namespace of its own.
 BASE_MIB = 128  # A process with its program and its connections has this before any tensor.
 MIB = 1 << 20
@@ -62,14 +75,32 @@ def die_with_parent():
     LIBC.prctl(1, signal.SIGKILL)
 
 
-def certificates(folder, addresses):
-    """An authority, and one certificate for all workers of the cluster."""
+class Shim:
+    """What harm.c does to one process, or to none yet."""
+
+    def __init__(self, library, path):
+        with open(path, "wb") as file:
+            file.write(bytes(16))
+        with open(path, "r+b") as file:
+            self.bytes = mmap.mmap(file.fileno(), 16)
+        self.environment = {"LD_PRELOAD": library, "TRYST_AUDIT_HARM": path}
+
+    def step(self, seconds):
+        struct.pack_into("<q", self.bytes, 0, round(seconds * 1e9))
+
+    def delay(self, ms):
+        struct.pack_into("<q", self.bytes, 8, ms * 1000)
+
+
+def certificates(folder, addresses, shim):
+    """An authority, and one certificate for all workers of the cluster. Of yesterday: a clock that is behind must not find them too new."""
     with open(os.path.join(folder, "names"), "w", encoding="ascii") as file:
         file.write("subjectAltName=URI:tryst://tryst,%s\n" % ",".join("IP:" + one for one in addresses))
     new = "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=audit"
     for command in (new + " -x509 -keyout ca.key -out ca.crt", new + " -keyout worker.key -out worker.csr",
                     "x509 -req -in worker.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out worker.crt -extfile names"):
-        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, stderr=subprocess.DEVNULL,
+                       env=dict(os.environ, **shim.environment))
     return {"certificate_file": folder + "/worker.crt", "key_file": folder + "/worker.key", "ca_file": folder + "/ca.crt"}
 
 
@@ -152,9 +183,12 @@ class Life:
         self.ready = threading.Event()
         self.incarnation = None
         self.streams = {}
-        self.dead = self.stopped = False
+        self.dead = self.stopped = self.slow = False
+        self.ahead_min = 0  # Its clock of the day.
+        self.shim = Shim(audit.shim, audit.folder + "/%s.harm" % self.name)
         host = worker[0]
-        environment = dict(os.environ, MALLOC_ARENA_MAX="2", PYTHONPATH=audit.site, LD_LIBRARY_PATH=audit.library)
+        environment = dict(os.environ, MALLOC_ARENA_MAX="2", PYTHONPATH=audit.site, LD_LIBRARY_PATH=audit.library,
+                           **self.shim.environment)
         command = [sys.executable, "-P", HERE + "/client.py"] if self.program == "python" else [audit.client]
         self.log = open(audit.folder + "/%s.log" % self.name, "wb")
         audit.write("life", self.name, worker, self.limit_kib)
@@ -181,6 +215,13 @@ class Life:
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError, OSError):
             pass  # It has died; reap() will see.
+
+    def has_ended(self, seconds):
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def memory_kib(self):
         with open("/proc/%d/status" % self.process.pid, encoding="ascii") as status:
@@ -259,6 +300,7 @@ class Audit:
         self.folder = folder
         self.histories = folder + "/histories"
         self.site, self.library, self.client = folder + "/site", folder + "/sdk/lib", folder + "/client"
+        self.shim = folder + "/harm.so"
         os.makedirs(self.histories)
         self.file = os.open(self.histories + "/audit.history", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.notes = []
@@ -268,14 +310,21 @@ class Audit:
         self.places = {worker: "%s:%d" % (self.wire.address(host), 21000 + i if self.wire.mine else free_port())
                        for i, (worker, host) in enumerate(hosts.items())}
         os.makedirs(folder + "/secrets", mode=0o700)
+        shim = Shim(self.shim, folder + "/secrets/harm")
+        shim.step(-DAY_S)
+        self.secrets = certificates(folder + "/secrets", ["127.0.0.1", "10.91.0.1", "10.91.0.2"], shim)
         self.settings = {
             "cluster_spec": "w=" + ",".join(self.places.values()), "nic": "soft", "shm": "auto",
-            "patience": "%ds" % PATIENCE_S, "stop_deadline": "5s", "protocol": "grpc+verbs",
-            **certificates(folder + "/secrets", ["127.0.0.1", "10.91.0.1", "10.91.0.2"])}
+            "patience": "%ds" % PATIENCE_S, "stop_deadline": "5s", "protocol": "grpc+verbs", "trace_sample_every": 1,
+            **self.secrets}
         self.settings["shm"] = "on"
         self.lives, self.numbers, self.streams = {}, dict.fromkeys(WORKERS, 0), {}
         self.number = 0
-        self.faults = dict.fromkeys(("kill", "stop", "cut", "slow"), 0)
+        self.faults = dict.fromkeys(("kill", "stop", "cut", "slow", "step", "disk"), 0)
+        self.verified = self.traces = self.long_turns = 0
+        self.untraced = ""
+        self.refused = []  # What `tryst verify` said.
+        self.over = threading.Event()
         self.ends_at = []  # (when, what to do): the end of a fault.
         self.cut = self.slowed = False
         self.held_s = 0.0  # For how long the machine let nobody run.
@@ -290,6 +339,8 @@ class Audit:
         subprocess.run(["gcc", "-std=c11", "-O2", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic",
                         "-I" + self.folder + "/sdk/include", HERE + "/client.c", "-L" + self.library, "-l:libtryst.so.1",
                         "-pthread", "-o", self.client], check=True)
+        subprocess.run(["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", HERE + "/harm.c", "-ldl", "-pthread",
+                        "-o", self.shim], check=True)
 
     def write(self, *words):
         os.write(self.file, (" ".join(map(str, (*words, now()))) + "\n").encode())
@@ -333,7 +384,7 @@ class Audit:
 
     def strike(self):
         rng = self.random
-        kind = rng.choices(("kill", "stop", "cut", "slow"), (4, 4, 3, 1) if self.wire.mine else (1, 1, 0, 0))[0]
+        kind = rng.choices(tuple(self.faults), (4, 4, 3, 1, 3, 2) if self.wire.mine else (3, 3, 0, 0, 3, 2))[0]
         up = [life for life in self.lives.values() if not life.dead and not life.stopped and life.ready.is_set()]
         long = rng.random() < 0.15
         if kind == "kill":
@@ -347,14 +398,14 @@ class Audit:
         elif kind == "stop":
             if not up:
                 return
-            life, seconds = rng.choice(up), rng.uniform(10, 13) if long else rng.uniform(0.1, 3)
+            life, seconds = rng.choice(up), rng.uniform(10, LONGEST_STOP_S) if long else rng.uniform(0.1, 3)
             self.write("stop", life.name)
             life.process.send_signal(signal.SIGSTOP)
             life.stopped = True
             self.excuse(seconds, [life])
             self.later(seconds, lambda: self.resume(life))
         elif kind == "cut" and not self.cut:
-            seconds = rng.uniform(10, 13) if long else rng.uniform(0.1, 4)
+            seconds = rng.uniform(10, LONGEST_STOP_S) if long else rng.uniform(0.1, 4)
             self.write("cut", "a", "b")
             self.cut = self.wire.cut()
             self.excuse(seconds, list(self.lives.values()))
@@ -364,9 +415,40 @@ class Audit:
             self.slowed = self.wire.slow()
             self.excuse(6, list(self.lives.values()))
             self.later(6, self.speed_up)
+        elif kind in ("step", "disk"):
+            if kind == "disk":
+                up = [life for life in up if not life.slow]
+            if not up:
+                return
+            self.harm(rng.choice(up), kind)
         else:
             return
         self.faults[kind] += 1
+
+    def harm(self, life, kind):
+        """Explains nothing: every promise holds beside it. Deadlines are of the clock that nobody can set."""
+        if kind == "step":
+            self.set_clock(life, life.ahead_min + self.random.choice(STEPS_MIN))
+            to = self.random.choice((0, -self.random.choice(STEPS_MIN)))
+            self.later(self.random.uniform(0.1, 12), lambda: self.set_clock(life, to))
+        else:
+            ms = self.random.randint(*DISK_MS)
+            self.write("disk", life.name, ms)
+            life.shim.delay(ms)
+            life.slow = True
+            for path in self.secrets.values():
+                os.utime(path)  # So that they are read.
+            self.later(6, lambda: self.spin_up(life))
+
+    def set_clock(self, life, minutes):
+        life.ahead_min = minutes
+        life.shim.step(minutes * 60)
+        self.write("step", life.name, round(minutes * 60))
+
+    def spin_up(self, life):
+        life.shim.delay(0)
+        life.slow = False
+        self.write("disk", life.name, 0)
 
     def resume(self, life):
         if life.stopped and not life.dead:
@@ -385,15 +467,66 @@ class Audit:
         self.slowed = False
 
     def pulse(self):
-        """Writes down when the machine is too busy to let a thread run that only wants to sleep for 20 ms."""
-        last = now()
+        """Writes down when the machine is too busy to let a thread run that only wants to sleep for 20 ms: at once, or bit by bit
+        within a second."""
+        last = since = now()
+        late = 0
         while True:
             time.sleep(0.02)
             at = now()
-            if at - last > HELD_MS * 1000:
-                self.write("held", (at - last) // 1000)
-                self.held_s += (at - last) / 1e6
+            if at - last > LATE_MS * 1000:
+                late += at - last
             last = at
+            if late > HELD_MS * 1000:
+                self.write("held", late // 1000)
+                self.held_s += late / 1e6
+            if late > HELD_MS * 1000 or at - since > 1000000:
+                late, since = 0, at
+
+    def patiently(self, seconds, waited):
+        """Asks until it is so, and for so long as the machine has run meanwhile. Returns whether it is."""
+        until = time.monotonic() + seconds - self.held_s
+        while not waited(1):
+            if time.monotonic() > until + self.held_s:
+                return False
+        return True
+
+    # ---- Traces ----
+
+    def of_a_long_turn(self, breach):
+        found = OF_LONG_TURNS.search(breach)
+        return found and float(found.group(1)) < 1000 * (LONGEST_STOP_S + PATIENCE_S + self.held_s)
+
+    def verify(self):
+        """Holds what all workers that answer have traced against the tables of states. An operation may be judged twice."""
+        tool = [sys.executable, "-P", "-m", "tryst"]
+        environment = dict(os.environ, PYTHONPATH=self.site)
+        names = ["/job:w/replica:0/task:%d@%s" % (task, place) for task, place in enumerate(self.places.values())]
+        flags = ["--timeout=2s", *("--%s=%s" % one for one in self.secrets.items())]
+        while not self.over.wait(VERIFY_S):
+            self.traces += 1
+            trace = self.folder + "/trace-%d.json" % self.traces
+            try:
+                told = subprocess.run([*tool, "trace", *names, *flags, "--out=" + trace], check=False, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+            except subprocess.TimeoutExpired:
+                self.untraced = "tryst trace took a minute"
+                continue
+            if not os.path.exists(trace):
+                self.untraced = told.stderr.strip()
+                continue
+            done = subprocess.run([*tool, "verify", trace], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env=environment, timeout=600)
+            lines = done.stdout.strip().split("\n")
+            counted = re.match(r"(\d+) operations: ", lines[-1])
+            breaches = [line for line in lines[:-1] if not self.of_a_long_turn(line)] if counted else lines
+            if done.returncode in (0, NOTHING_TRACED) or (counted and not breaches):
+                self.verified += int(counted.group(1)) if counted else 0
+                self.long_turns += len(lines) - 1 if counted else 0
+                os.remove(trace)
+            else:
+                self.refused.append("%s: %s" % (trace, " | ".join(breaches)[:2000]))
+                self.note("what was traced breaks the tables: %s" % breaches[0])
 
     # ---- The run ----
 
@@ -431,22 +564,28 @@ class Audit:
         self.write("allow", "base_kib", BASE_MIB << 10)
         for worker in WORKERS:
             self.start(worker)
-        if not all(life.ready.wait(60) for life in self.lives.values()):
+        if not all(self.patiently(60, life.ready.wait) for life in self.lives.values()):
             raise SystemExit("audit: not all workers started: look into " + self.folder)
+        verifier = threading.Thread(target=self.verify)
+        verifier.start()
         until = time.monotonic() + seconds
         strike_at, sample_at = time.monotonic() + 3, 0
-        while time.monotonic() < until:
-            time.sleep(0.02)
-            self.reap()
-            self.run_due()
-            self.begin_streams()
-            self.step_streams()
-            if time.monotonic() >= strike_at:
-                self.strike()
-                strike_at = time.monotonic() + self.random.uniform(1, 4)
-            if time.monotonic() >= sample_at:
-                self.sample()
-                sample_at = time.monotonic() + 1
+        try:
+            while time.monotonic() < until:
+                time.sleep(0.02)
+                self.reap()
+                self.run_due()
+                self.begin_streams()
+                self.step_streams()
+                if time.monotonic() >= strike_at:
+                    self.strike()
+                    strike_at = time.monotonic() + self.random.uniform(1, 4)
+                if time.monotonic() >= sample_at:
+                    self.sample()
+                    sample_at = time.monotonic() + 1
+        finally:
+            self.over.set()
+            verifier.join(120)
         self.finish()
 
     def finish(self):
@@ -470,12 +609,12 @@ class Audit:
         for life in self.lives.values():
             if life.dead:
                 continue
-            try:
-                code = life.process.wait(30)
-            except subprocess.TimeoutExpired:
+            code = -1
+            if self.patiently(30, life.has_ended):
+                code = life.process.returncode
+            else:
                 self.note("%s does not end" % life.name)
                 life.process.kill()
-                code = "-1"
             life.dead = True
             self.write("exit", life.name, code)
         self.write("end")
@@ -507,12 +646,24 @@ def main():
                             stdout=subprocess.PIPE, text=True)
     *lines, closing = judged.stdout.rstrip().split("\n")
     print("\n".join(lines))
-    if judged.returncode == 0 and not arguments.keep:
+    counts = [int(word) for word in re.findall(r"\d+", closing)]
+    if audit.verified == 0 and not audit.refused:
+        print("SKIPPED   traces: no worker told of an operation: %s" % audit.untraced)
+        counts[2] += 1
+    else:
+        print("%-9s %-22s %s" % ("FAILED" if audit.refused else "held", "traces:",
+                                 "`tryst verify` accepts what both ends trace: %d operations" % audit.verified +
+                                 (", %d of them with times of turns that took long" % audit.long_turns if audit.long_turns else "")))
+        counts[1 if audit.refused else 0] += 1
+    for text in audit.refused:
+        print("  " + text)
+    code = 1 if counts[1] > 0 else judged.returncode
+    if code == 0 and not arguments.keep:
         shutil.rmtree(folder)
     else:
         print("the histories are kept: %s/checker.py %s" % (HERE, audit.histories))
-    print(closing, flush=True)
-    sys.exit(judged.returncode)
+    print("%d passed, %d failed, %d skipped" % tuple(counts), flush=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ and that of the one who does the harm (audit.history)
   stream STREAM PRODUCER CONSUMER PATH T           two lives are told to send and to receive
   kill|stop|cont LIFE T                            a fault of a process begins or ends
   cut|heal|slow|fast HOST HOST T                   a fault of the wire between two hosts does
+  step LIFE SECONDS T                              its clock of the day is so much ahead; it explains nothing
+  disk LIFE MS T                                   each call for a file takes it so long; likewise
   stuck STREAM T                                   nothing was received for long, nobody had an explanation, it was given up
   memory LIFE KIB T                                what it has resident
   held MS T                                        so long before T a thread that only wanted to run did not: the machine is busy
@@ -47,6 +49,8 @@ import sys
 # consumer asked for that is away. See `allow`.
 ALLOWED = {"slack_ms": 3000, "patience_ms": 8000, "after_ms": 3000, "growth_kib": 32768, "growth_after_s": 400, "quiet_ms": 3000,
            "keep_ms": 20000, "base_kib": 1 << 40}
+OF_TIME = ("ended", "late", "failed", "path")  # Rules that a machine can break which lets nobody run.
+BUSY_SHARE = 0.2
 OK, CANCELLED, DEADLINE, EXHAUSTED, ABORTED, UNAVAILABLE = 0, 1, 4, 8, 10, 14
 SEEN_TOGETHER, MAY_DROP = ("many", "each"), ("many", "task")  # Values of WAY.
 EXAMPLES = 5
@@ -156,6 +160,8 @@ class Harm:
             (self.cuts if kind == "cut" else self.slow)[tuple(sorted(words[1:3]))].begin(at)
         elif kind in ("heal", "fast"):
             (self.cuts if kind == "heal" else self.slow)[tuple(sorted(words[1:3]))].end(at)
+        elif kind in ("step", "disk"):
+            pass  # Every promise holds beside it.
         elif kind == "stuck":
             self.streams[words[1]].stuck = at
         elif kind == "memory":
@@ -169,6 +175,16 @@ class Harm:
             self.ended = at
         else:
             raise ValueError("no event " + kind)
+
+    def too_busy(self):
+        """Why nothing is to be said of times here; "": it is."""
+        lengths = [to - since for since, to in self.held.spans]
+        begun = min((life.begun for life in self.lives.values()), default=0)
+        share = sum(lengths) / max(1, self.ended - begun)
+        longest = max(lengths, default=0) // 1000
+        if longest > self.allowed["patience_ms"] // 2 or share > BUSY_SHARE:
+            return "the machine let nobody run for %d ms at once, for %d %% of the time" % (longest, share * 100)
+        return ""
 
     def between(self, stream):
         """When the wire between the two was cut, and when it was slow."""
@@ -599,6 +615,9 @@ def tell(findings, harm, skipped):
             cases = [(path, 0 if findings.judged[rule, path] else 1) for path in paths if path != "all"]
         if not cases:
             skipped.append("%s: there was nothing to judge" % rule)
+        if rule in OF_TIME and harm.too_busy():
+            skipped += ["%s, %s, %d times: %s" % (rule, path, count, harm.too_busy()) for path, count in cases if count]
+            cases = [case for case in cases if not case[1]]
         for path, count in cases:
             passed += count == 0
             failed += count != 0

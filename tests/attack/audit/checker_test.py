@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """checker.py: what keeps the promises passes, and each planted breach is found by its rule and by no other."""
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -56,7 +58,7 @@ class Histories:
             with open(os.path.join(folder, "audit.history"), "w", encoding="ascii") as file:
                 file.write("\n".join(self.harm + exits + ["end %d" % END]) + "\n")
             one = checker.Checker(folder)
-            self.findings = one.run()
+            self.findings, self.judged = one.run(), one.harm
             return {rule: count for (rule, _), count in self.findings.counts.items()}
 
     def kill(self, which, at):
@@ -383,6 +385,30 @@ class CheckerTest(unittest.TestCase):
             with open(os.path.join(folder, "x"), "w", encoding="ascii") as file:
                 file.write("L p 0\nS 1 7 0")
             self.assertEqual([words for _, words in checker.Checker(folder).lines("x")], [["L", "p", "0"]])
+
+    def test_a_clock_of_the_day_and_a_slow_disk_explain_nothing(self):
+        self.of.harm += ["step c.c-1 600 %d" % S, "disk c.c-1 300 %d" % S]
+        self.of.receive(0, S, 2 * S, code=UNAVAILABLE)
+        self.expect(failed=1)
+
+    def tells(self):
+        """What the closing line counts; of memory there is nothing to judge."""
+        self.of.judge()
+        skipped = []
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            passes = checker.tell(self.of.findings, self.of.judged, skipped)
+        return passes, len(skipped), [int(word) for word in said.getvalue().split("\n")[-2].split() if word.isdigit()][1:]
+
+    def test_a_machine_that_lets_nobody_run_is_no_judge_of_times_and_of_nothing_else(self):
+        for held_ms, breach, ends in ((0, False, (True, 1, [0, 1])), (0, True, (False, 1, [1, 1])), (4500, True, (True, 2, [0, 2]))):
+            self.of = Histories()
+            self.of.send(0, S)
+            self.of.receive(0, S, (30 if breach else 2) * S)
+            if held_ms:
+                self.of.harm.append("held %d %d" % (held_ms, 90 * S))
+            self.assertEqual(self.tells(), ends)
+        self.of.receive(0, 31 * S, 32 * S)
+        self.assertFalse(self.tells()[0], "one send is received twice")
 
     def test_many_parts_judge_as_one_does(self):
         for parts in (1, 3):

@@ -21,7 +21,7 @@ struct Sources {
 
 class ToyChannel final : public Channel {
  public:
-  ToyChannel(const TransportContext& context, Sources* sources, std::string peer, PathUser* user,
+  ToyChannel(const TransportContext& context, Sources* sources, std::string peer, ChannelUser* user,
              uint64_t* fetches)
       : context_(context), sources_(sources), peer_(peer), user_(user), fetches_(fetches) {
     if (context_.trace != nullptr) track_ = context_.trace->Track(TraceRole::kFetch, peer_, kName);
@@ -54,6 +54,7 @@ class ToyChannel final : public Channel {
   }
   bool Drained() const override { return !closed_.ok() && ops_.empty() && posted_ == 0; }
 
+  size_t fetches_out() const override { return ops_.size(); }
   std::string Explain() const override {
     return absl::StrCat(peer_, source_ == nullptr ? " not in this process, " : " over toy, ",
                         ops_.size(), " fetches out");
@@ -175,7 +176,7 @@ class ToyChannel final : public Channel {
   const TransportContext context_;
   Sources* const sources_;
   const std::string peer_;
-  PathUser* const user_;
+  ChannelUser* const user_;
   uint64_t* const fetches_;  // Counts the fetches of all channels.
   TraceTrack* track_ = nullptr;
   TensorSource* source_ = nullptr;  // The producer's, once it has answered.
@@ -192,7 +193,7 @@ class ToyTransport final : public Transport {
     sources_->by_worker[context_.self] = context_.source;
   }
   const std::string& name() const override { return name_; }
-  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override {
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, ChannelUser* user) override {
     return std::make_unique<ToyChannel>(context_, sources_.get(), peer, user, &fetches_);
   }
   void AddCounters(Counters* counters) const override { counters->Count("toy_fetches", fetches_); }

@@ -278,7 +278,8 @@ class EtcdTest(unittest.TestCase):
             ROUNDS, len(got), max(known), sorted(known)[len(known) // 2]), file=sys.stderr)
         self.assertEqual(got, [str(i) for i in range(len(got))])
         self.assertGreater(len(got), 10 * ROUNDS)
-        self.assertLess(max(known), KNOWN_WITHIN_S)
+        self.assertLess(sorted(known)[len(known) // 2], KNOWN_WITHIN_S)
+        self.assertLess(max(known), 5 * KNOWN_WITHIN_S)  # An election, and a busy machine.
 
 
     def test_the_log_of_weights_is_one_log(self):

@@ -247,6 +247,21 @@ def lengths(world):
     right()
 
 
+@case("the last functions of its table")
+def last(world):
+    """Where it was made for an interface with other functions, an agent that calls the last ones reaches others, or nothing."""
+    agent, target = world.pair()
+    handle, said = agent.prepare("READ", blocks(10, 4096)), []
+    for name, call in (("cost", lambda: agent.agent.estimate_xfer_cost(handle)[0]),
+                       ("query", lambda: agent.agent.query_memory([(agent.at, 64, 0, "")], world.system.partition("+")[0], "DRAM"))):
+        try:
+            said.append("%s: %s" % (name, call()))
+        except Exception as error:
+            must("NotSupported" in type(error).__name__, "%s: %s: %s" % (name, type(error).__name__, error))
+    must(agent.wait(handle, agent.agent.transfer(handle)) == "DONE", "the transfer fails")
+    right(", ".join(said) or "not supported, as it says")
+
+
 @case("two agents of one process")
 def one_process(world):
     first, second = Agent(world.system, "first"), Agent(world.system, "second")

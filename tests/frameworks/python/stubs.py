@@ -1,11 +1,12 @@
 """Stand-ins for torch, vLLM, verl and LMCache: what the adapters use of them, with the names and signatures of interfaces.txt.
 
 install() puts them where imports find them. With ADAPTERS=real it is torch, vLLM and verl's base.py themselves, with ADAPTERS=lmcache
-LMCache's own modules of the interface, without what they load of torch and of native code.
+LMCache's own modules of the interface, and with ADAPTERS=vllm those of vLLM, without what they load of torch and of native code.
 """
 import abc
 import contextlib
 import dataclasses
+import enum
 import importlib.machinery
 import os
 import sys
@@ -15,6 +16,8 @@ import numpy
 
 REAL = os.environ.get("ADAPTERS") == "real"
 LMCACHE = os.environ.get("ADAPTERS") == "lmcache"
+VLLM = os.environ.get("ADAPTERS") == "vllm"
+STAND_INS = set()  # Modules of vLLM that ADAPTERS=vllm does not ask: they need torch itself.
 
 
 def _module(name, **names):
@@ -63,11 +66,21 @@ class Tensor(numpy.ndarray):
     def to(self, device):
         return self
 
+    @property
+    def device(self):
+        return types.SimpleNamespace(type="cpu")
+
+    def numel(self):
+        return self.size
+
+    def element_size(self):
+        return self.itemsize
+
 
 def _torch():
     torch = _module("torch", Tensor=Tensor, from_dlpack=lambda array: numpy.from_dlpack(array).view(Tensor),
                     full=lambda shape, value: numpy.full(shape, value, "f").view(Tensor),
-                    no_grad=lambda: lambda function: function, Size=tuple, dtype=DType)
+                    no_grad=lambda: lambda function: function, Size=tuple, dtype=DType, device=type("device", (str,), {}))
     for name in ("float32", "bfloat16", "float16", "int64", "uint8"):
         setattr(torch, name, DType(name))
     _module("torch.nn", Module=type("Module", (), {}))
@@ -233,9 +246,120 @@ def _disable_mtp_completeness_check():
     yield
 
 
+class KVConnectorRole(enum.Enum):
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class KVConnectorMetadata(abc.ABC):
+    pass
+
+
+class KVConnectorHandshakeMetadata(abc.ABC):
+    pass
+
+
+@dataclasses.dataclass
+class KVConnectorTransferResults:
+    finished_sending: set = dataclasses.field(default_factory=set)
+    finished_recving: set = dataclasses.field(default_factory=set)
+    failed_recving: set = dataclasses.field(default_factory=set)
+
+
+class KVConnectorBase_V1(abc.ABC):
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self._kv_transfer_config, self._kv_cache_config, self._role = vllm_config.kv_transfer_config, kv_cache_config, role
+        self._connector_metadata = None
+
+    def bind_connector_metadata(self, connector_metadata):
+        self._connector_metadata = connector_metadata
+
+    def clear_connector_metadata(self):
+        self._connector_metadata = None
+
+    def _get_connector_metadata(self):
+        assert self._connector_metadata is not None
+        return self._connector_metadata
+
+    def register_kv_caches(self, kv_caches):
+        pass
+
+    def set_host_xfer_buffer_ops(self, copy_operation):
+        pass
+
+    @abc.abstractmethod
+    def start_load_kv(self, forward_context, **kwargs): ...
+
+    @abc.abstractmethod
+    def wait_for_layer_load(self, layer_name): ...
+
+    @abc.abstractmethod
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
+
+    @abc.abstractmethod
+    def wait_for_save(self): ...
+
+    def get_finished(self, finished_req_ids):
+        return None, None
+
+    def get_transfer_results(self, finished_req_ids):
+        raise NotImplementedError
+
+    def get_block_ids_with_load_errors(self):
+        return set()
+
+    def shutdown(self):
+        pass
+
+    def get_handshake_metadata(self):
+        pass
+
+    def set_xfer_handshake_metadata(self, metadata):
+        pass
+
+    @abc.abstractmethod
+    def get_num_new_matched_tokens(self, request, num_computed_tokens): ...
+
+    @abc.abstractmethod
+    def update_state_after_alloc(self, request, blocks, num_external_tokens): ...
+
+    @abc.abstractmethod
+    def build_connector_meta(self, scheduler_output): ...
+
+    def request_finished(self, request, block_ids):
+        return False, None
+
+
+@dataclasses.dataclass
+class KVTransferConfig:
+    kv_connector: str | None = None
+    engine_id: str | None = None
+    kv_buffer_device: str = "cuda"
+    kv_role: str | None = None
+    kv_connector_extra_config: dict = dataclasses.field(default_factory=dict)
+    kv_connector_module_path: str | None = None
+
+
+class KVConnectorFactory:
+    @classmethod
+    def create_connector(cls, config, role, kv_cache_config):
+        if not config.scheduler_config.disable_hybrid_kv_cache_manager:
+            raise ValueError("it does not support HMA")
+        of = config.kv_transfer_config
+        return getattr(importlib.import_module(of.kv_connector_module_path), of.kv_connector)(config, role, kv_cache_config)
+
+
 def _vllm():
-    for name in ("vllm", "vllm.distributed", "vllm.model_executor", "vllm.model_executor.model_loader"):
+    for name in ("vllm", "vllm.config", "vllm.distributed", "vllm.model_executor", "vllm.model_executor.model_loader"):
         _module(name)
+    sys.modules["vllm.distributed"].get_tensor_model_parallel_rank = lambda: 0
+    for name in ("kv_transfer", "kv_transfer.kv_connector", "kv_transfer.kv_connector.v1"):
+        _module("vllm.distributed." + name)
+    _module("vllm.distributed.kv_transfer.kv_connector.v1.base", KVConnectorBase_V1=KVConnectorBase_V1,
+            KVConnectorHandshakeMetadata=KVConnectorHandshakeMetadata, KVConnectorMetadata=KVConnectorMetadata,
+            KVConnectorRole=KVConnectorRole, KVConnectorTransferResults=KVConnectorTransferResults)
+    _module("vllm.distributed.kv_transfer.kv_connector.factory", KVConnectorFactory=KVConnectorFactory)
+    _module("vllm.config.kv_transfer", KVTransferConfig=KVTransferConfig)
     base = dict(ParamMeta=ParamMeta, Replicate=Replicate, Shard=Shard, WeightSource=WeightSource,
                 TrainerInitInfo=TrainerInitInfo, WeightTransferInitInfo=WeightTransferInitInfo,
                 WeightTransferUpdateInfo=WeightTransferUpdateInfo, WeightTransferEngine=WeightTransferEngine,
@@ -247,6 +371,31 @@ def _vllm():
             disable_mtp_completeness_check=_disable_mtp_completeness_check)
     _module("vllm.model_executor.model_loader.reload", initialize_layerwise_reload=_initialize_layerwise_reload,
             finalize_layerwise_reload=_finalize_layerwise_reload)
+
+
+def _around_vllm():
+    """The package's interfaces and factories, without what needs torch itself: the __init__.py of their folders, and the modules of the engine."""
+    found = importlib.machinery.PathFinder.find_spec("vllm")
+    if found is None:
+        raise ImportError("vllm is not installed")
+    for name in ("vllm", "vllm.config", "vllm.distributed", "vllm.distributed.kv_transfer", "vllm.distributed.kv_transfer.kv_connector",
+                 "vllm.distributed.kv_transfer.kv_connector.v1", "vllm.model_executor", "vllm.model_executor.model_loader", "vllm.utils"):
+        _module(name).__path__ = [os.path.join(found.submodule_search_locations[0], *name.split(".")[1:])]
+    for name, names in {
+            "config.parallel": "ParallelConfig", "v1.attention": "", "v1.attention.backend": "AttentionMetadata", "v1.core": "",
+            "v1.core.sched": "", "v1.core.sched.output": "SchedulerOutput", "v1.outputs": "KVConnectorOutput",
+    }.items():
+        importlib.import_module("vllm.v1")
+        _module(f"vllm.{name}", **{one: type(one, (), {}) for one in names.split()})
+        STAND_INS.add(f"vllm.{name}")
+    _module("vllm.platforms", current_platform=types.SimpleNamespace(device_type="cpu"))
+    _module("vllm.model_executor.model_loader.reload", initialize_layerwise_reload=_initialize_layerwise_reload,
+            finalize_layerwise_reload=_finalize_layerwise_reload)
+    sys.modules["vllm.distributed"].get_tensor_model_parallel_rank = lambda: 0
+    STAND_INS.update(("vllm.distributed", "vllm.platforms", "vllm.model_executor.model_loader.reload"))
+    for name in "KVConnectorRole", "KVConnectorBase_V1", "supports_hma", "SupportsHMA":
+        base = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.base")
+        setattr(sys.modules["vllm.distributed.kv_transfer.kv_connector.v1"], name, getattr(base, name))
 
 
 # ---- verl ----
@@ -446,6 +595,9 @@ def install():
     elif LMCACHE:
         _torch()
         _around_lmcache()
+    elif VLLM:
+        _torch()
+        _around_vllm()
     else:
         _torch()
         _vllm()

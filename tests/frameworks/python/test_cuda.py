@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Device tensors from one process to another over the pretend driver (gpu/fake_cuda.cc), which LD_LIBRARY_PATH has as
+"""Device tensors from one process to another over the pretend driver (tests/doubles/cuda/fake_cuda.cc), which LD_LIBRARY_PATH has as
 libcuda.so.1: it does what it is asked late, and its memory cannot be read by the host."""
 import ctypes
 import os
@@ -11,6 +11,7 @@ import unittest.mock
 
 import numpy
 import tryst
+import tryst.weights
 
 SETTINGS = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
 CPU, CUDA = 1, 2
@@ -64,10 +65,13 @@ class DeviceArray:
         self.gpu, self.count = gpu, len(values)
         self.address = ctypes.c_uint64()
         check(cuda.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(4 * self.count)))
-        self.host = pinned(self.count)
-        self.host[:] = values
-        copy(self.address, ctypes.c_uint64(self.host.ctypes.data), 4 * self.count, gpu.stream)
         self.asked = []
+        self.set(values)
+
+    def set(self, values):
+        host = pinned(self.count)
+        host[:] = values
+        copy(self.address, ctypes.c_uint64(host.ctypes.data), 4 * self.count, self.gpu.stream)
 
     def __dlpack_device__(self):
         return CUDA, self.gpu.number
@@ -93,6 +97,12 @@ class DeviceArray:
         return got
 
 
+def bits_of(floats):
+    """As bfloat16 has them, rounded to nearest even."""
+    bits = floats.view("uint32")
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype("uint32").view("f")
+
+
 SIZES = (1, 1000, 100_000, 3_000_000)
 
 
@@ -115,6 +125,18 @@ def produce(join):
         server.step(1).send("mapped again", kept[1], to="/job:consumer/task:0")
         server.step(1).send("to the host", kept[1], to="/job:consumer/task:0")
         server.step(1).send("host", numpy.arange(5, dtype="f"), to="/job:consumer/task:0")
+        pool = DeviceArray(gpu, numpy.arange(1000))
+        for name in ("blocks", "blocks to the host", "blocks without a list"):
+            server.step(1).send(name, pool, to="/job:consumer/task:0", select=tryst.Blocks([7, 3, 9], 40))
+        pool.set(numpy.zeros(1000))  # The stream comes to it when it has gathered.
+        server.step(1).send("blocks of the host", numpy.arange(30, dtype="f"), to="/job:consumer/task:0")
+        owner = server.weights("policy", role="owner", owners=1)
+        owner.declare([tryst.weights.Layout("w", "float32", (1000,)), tryst.weights.Layout("b", "bfloat16", (1000,))])
+        with owner.version(1) as version:
+            pool.set(numpy.arange(1000))
+            version.publish("w", pool)
+            version.publish("b", pool, cast="bfloat16")
+            pool.set(numpy.zeros(1000))
         server.step(2).recv("over", frm="/job:consumer/task:0", timeout=120)
 
 
@@ -170,12 +192,53 @@ class Cuda(unittest.TestCase):
                 self.assertEqual(self.released_by_torch(server, backend_takes_none=True), 0)
                 got = step.recv("to the host", frm="/job:producer/task:0", timeout=60)
                 numpy.testing.assert_array_equal(got.numpy(), numpy.arange(SIZES[1], dtype="f") + 1)
+                self.gather(server, gpu)
+                self.fetch_weights(server, gpu)
                 server.step(2).send("over", b"", to="/job:producer/task:0")
                 self.assertEqual(child.wait(60), 0)
                 print(ways.splitlines()[-1])
                 self.assertIn("0 staged in chunks", ways)
             finally:
                 child.kill()
+
+    def fetch_weights(self, server, gpu):
+        """Weights that were published from a GPU's memory, into that of another one and the host's."""
+        engine = server.weights("policy", role="observer", owners=["/job:producer/task:0"])
+        into = DeviceArray(gpu, numpy.zeros(50))
+        got = engine.fetch(tryst.weights.newer_than(0), {"w": (numpy.s_[100:150], into), "b": None}, timeout=60)
+        numpy.testing.assert_array_equal(into.values(), numpy.arange(100, 150, dtype="f"))
+        floats = numpy.arange(1000, dtype="f")
+        self.assertEqual(got["b"].dtype, "bfloat16")
+        bits = numpy.frombuffer(got["b"]._view("uint16"), dtype="uint16")
+        numpy.testing.assert_array_equal((bits.astype("uint32") << 16).view("f"), bits_of(floats))
+        engine.close()
+
+    def gather(self, server, gpu):
+        """Selected bytes of a GPU's memory, or into it."""
+        peer, step = "/job:producer/task:0", server.step(1)
+        sent = numpy.concatenate([numpy.arange(10, dtype="f") + 10 * block for block in (7, 3, 9)])
+        wanted = numpy.full(100, -1, "f")
+        wanted[20:30], wanted[50:60], wanted[0:10] = sent[:10], sent[10:20], sent[20:]
+        for name in ("blocks", "blocks of the host"):
+            into = DeviceArray(gpu, numpy.full(100, -1))
+            got = step.gather(name, frm=peer, into=into, select=tryst.Blocks([2, 5, 0], 40), timeout=60)
+            got.result()
+            self.assertEqual(got.failed, [])
+            if name == "blocks of the host":
+                wanted[20:30], wanted[50:60], wanted[0:10] = range(10), range(10, 20), range(20, 30)
+            numpy.testing.assert_array_equal(into.values(), wanted)
+        mine = numpy.full(100, -1, "f")
+        step.gather("blocks to the host", frm=peer, into=mine, select=tryst.Blocks([2, 5, 0], 40), timeout=60).result()
+        wanted[20:30], wanted[50:60], wanted[0:10] = sent[:10], sent[10:20], sent[20:]
+        numpy.testing.assert_array_equal(mine, wanted)
+        row = step.recv("blocks without a list", frm=peer, timeout=60)
+        numpy.testing.assert_array_equal(row.numpy().view("f"), sent)
+        into = DeviceArray(gpu, numpy.zeros(100))
+        for refused in (dict(digests=True), dict(select=tryst.Blocks([1, 1], 40))):
+            with self.assertRaises(tryst.errors.InvalidArgument):
+                step.gather("none", frm=peer, into=into, timeout=60, **refused).result()
+        with self.assertRaises(tryst.errors.InvalidArgument):
+            step.send("none", into, to=peer, select=tryst.Blocks([0], 40), digests=True)
 
     def test_what_a_worker_sends_itself_is_the_very_tensor(self):
         with tryst.Server(job="self", gpus="0", **SETTINGS) as server:

@@ -9,10 +9,19 @@ import unittest
 
 import numpy
 import tryst
-from tryst import Blocks, Runs, Spans
+from tryst import Blocks, Box, Runs, Spans
 
 SETTINGS = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
 HUNG = 60.0
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
 
 
 class Selections(unittest.TestCase):
@@ -108,6 +117,66 @@ class Selections(unittest.TestCase):
         self.gather(Blocks([1, 2], 64)).result()
         self.assertTrue((self.mine[1:3] == self.pool[1:3]).all())
 
+    def test_boxes(self):
+        """Heads of tokens, as workers of another size of tensor parallelism have them."""
+        heads = numpy.arange(16 * 8 * 4, dtype="float32").reshape(16, 8, 4)
+        part = heads[2:10, 4:6]
+        wide = numpy.zeros((8, 6, 4), "float32")
+        self.out.send("kv", heads, to=self.worker.worker, select=Box(part, heads))
+        self.back.gather("kv", frm=self.ps.worker, into=wide, select=Box(wide[:, 1:3], wide), timeout=HUNG).result()
+        self.assertTrue((wide[:, 1:3] == part).all())
+        self.assertEqual(float(wide.sum()), float(part.sum()))
+        self.out.send("kv", heads, to=self.worker.worker, select=Box.at(0, 4, (16, 8), (128, 16)))
+        got = self.back.recv("kv", frm=self.ps.worker, timeout=HUNG).numpy().view("float32")
+        self.assertTrue((got == heads[:, :, 0].reshape(-1)).all())
+        self.out.send("kv", heads, to=self.worker.worker, select=Box(heads.transpose(1, 0, 2), heads))
+        got = self.back.recv("kv", frm=self.ps.worker, timeout=HUNG).numpy().view("float32")
+        self.assertTrue((got == heads.transpose(1, 0, 2).reshape(-1)).all())
+        with self.assertRaises(ValueError):
+            Box.at(0, 4, (16, 8), (128,))
+        with self.assertRaises(ValueError):
+            Box(heads[::-1], heads)
+        with self.assertRaisesRegex(tryst.InvalidArgument, "outside"):
+            self.out.send("kv", heads, to=self.worker.worker, select=Box.at(0, 4, (17,), (128,)))
+
+    def test_digests_of_spans(self):
+        self.out.send("kv", self.pool, to=self.worker.worker, select=Blocks([3, 1, 2], 64), digests=True)
+        got = self.gather(Blocks([5, 0, 4], 64), digests=True)
+        self.assertIsNone(got.failed)
+        got.result()
+        self.assertEqual(got.failed, [])
+        sent = numpy.concatenate([self.pool[[3]], self.pool[[1]], self.pool[[2]]])
+        self.assertTrue((self.mine[[5, 0, 4]] == sent).all())
+        self.assertEqual(list(got.digests), [crc32c(row.tobytes()) for row in sent])
+        self.send(Blocks([3], 64))
+        with self.assertRaisesRegex(tryst.InvalidArgument, "digests"):
+            self.gather(Blocks([5], 64), digests=True).result()
+        plain = self.gather(Blocks([5], 64))
+        plain.result()
+        self.assertEqual((plain.failed, list(plain.digests)), ([], []))
+        with self.ps.region("l1", self.pool):
+            got = self.worker.fetch_region("l1", frm=self.ps.worker, wanted=Blocks([9, 8], 64), into=self.mine,
+                                           select=Spans([(0, 100), (100, 28)]), timeout=HUNG, digests=True, partial=True)
+            got.result()
+        row = self.pool[[9, 8]].tobytes()
+        self.assertEqual((got.failed, list(got.digests)), ([], [crc32c(row[:100]), crc32c(row[100:])]))
+
+    def test_what_is_there_of_a_gather_that_failed(self):
+        with self.worker.group() as group:
+            got = self.gather(Blocks([1, 5, 2], 64), group=group)
+        with self.assertRaises(tryst.Cancelled):
+            got.result()
+        self.assertEqual(got.failed, [0, 1, 2])
+
+        async def run():
+            waits = self.gather(Blocks([1, 5], 64))
+            waits.cancel()
+            with self.assertRaises(tryst.Cancelled):
+                await waits
+            self.assertEqual(waits.failed, [0, 1])
+
+        asyncio.run(run())
+
     def test_asyncio_and_a_group(self):
         async def run():
             self.send(Blocks([1], 64))
@@ -138,12 +207,17 @@ class Selections(unittest.TestCase):
 
     def test_regions(self):
         with self.ps.region("l1", self.pool, readers=["/job:worker"]) as region:
-            for _ in range(3):
-                self.mine[:] = 0
-                got = self.worker.fetch_region("l1", frm=self.ps.worker, wanted=Blocks([9, 8], 64), into=self.mine,
-                                               select=Blocks([1, 0], 64), timeout=HUNG)
-                got.result()
-                self.assertTrue((self.mine[[1, 0]] == self.pool[[9, 8]]).all())
+            for checked in False, True:
+                before = self.worker.stats()["region_bytes_copied"], region.bytes_sent
+                for _ in range(3):
+                    self.mine[:] = 0
+                    got = self.worker.fetch_region("l1", frm=self.ps.worker, wanted=Blocks([9, 8], 64), into=self.mine,
+                                                   select=Blocks([1, 0], 64), timeout=HUNG, digests=checked)
+                    got.result()
+                    self.assertTrue((self.mine[[1, 0]] == self.pool[[9, 8]]).all())
+                copied = self.worker.stats()["region_bytes_copied"] - before[0]
+                self.assertEqual(region.bytes_sent - before[1] + copied, 3 * 128)
+                self.assertTrue(copied == 0 or not checked)  # Whoever wants digests asks.
             self.assertEqual(region.name, "l1")
             with self.assertRaises(tryst.AlreadyExists):
                 self.ps.region("l1", self.pool)

@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/server.h"
-#include "verbs/soft/hostile_peer.h"
+#include "tests/doubles/soft/hostile_peer.h"
 
 namespace tryst {
 namespace {

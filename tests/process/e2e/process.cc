@@ -65,7 +65,15 @@ Process::~Process() {
 }
 
 void Process::Signal(int signal) {
-  if (pid_ > 0) kill(pid_, signal);
+  if (pid_ <= 0) return;
+  kill(pid_, signal);
+  // On a busy machine its threads may run on until the one that stops them all does.
+  for (int i = 0; signal == SIGSTOP && i < 10'000; ++i) {
+    siginfo_t stopped = {};
+    if (waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WNOHANG) != 0) return;
+    if (stopped.si_pid == pid_) return;
+    usleep(1'000);
+  }
 }
 
 int Process::Wait(absl::Duration timeout) {

@@ -20,8 +20,8 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "server/cli/npy.h"
-#include "server/security/test_certificates.h"
-#include "server/services/cut_proxy.h"
+#include "tests/doubles/server/cut_proxy.h"
+#include "tests/doubles/server/test_certificates.h"
 #include "tests/process/e2e/free_port.h"
 #include "tests/process/e2e/process.h"
 

@@ -79,14 +79,15 @@ class OnCall(unittest.TestCase):
         # Nobody leads any more: permits run out, and each member says so.
         self.ps.kill()
         self.assertTrue(eventually(lambda: all(
-            end["serves"] == "0" and end["permits_lost"] == 1 and "does not answer" in end["note"]
+            end["serves"] == "0" and end["permits_lost"] >= 1 and "does not answer" in end["note"]
             for end in (tryst_json("weights", who.place, expect=1)[who.name][0]
                         for who in (self.worker, engine))), 20))
         with urllib.request.urlopen("http://%s/metrics" % engine.status) as page:
             metrics = page.read().decode()
-        for row in ("tryst_weights_serves{%s} 0", "tryst_weights_permits_lost_total{%s} 1",
+        for row in ("tryst_weights_serves{%s} 0", "tryst_weights_permits_lost_total{%s} N",
                     "tryst_weights_active_version{%s} 7", "tryst_weights_bytes_total{%s} 16"):
-            pattern = re.escape(row) % r'set="policy",role="member",incarnation="[0-9a-f]{16}"'
+            # A machine that stood still may have lost one more.
+            pattern = re.escape(row).replace("N", r"[1-9]\d*") % r'set="policy",role="member",incarnation="[0-9a-f]{16}"'
             self.assertRegex(metrics, pattern)
         self.assertNotIn("tryst_weights_members_behind", metrics)
 
@@ -119,8 +120,7 @@ class OnCall(unittest.TestCase):
         self.assertNotIn("other", text)
         self.ps.tell("send 17 gradients 10 " + self.worker.name)
         self.worker.wait_for("received 17")
-        answer = tryst_json(*ask)
-        self.assertFalse([op for who in answer.values() for op in who["operations"]])
+        self.assertTrue(eventually(lambda: not any(who["operations"] for who in tryst_json(*ask).values())))
 
     def test_who_waits_for_a_peer_that_is_not_there(self):
         self.transfer(1, "first")
@@ -193,7 +193,7 @@ class OnCall(unittest.TestCase):
         self.assertEqual({s["args"]["step"] for s in whole}, {20})
         for name in ("waits for the producer's Send", "waits for the local Send"):
             took = [s["dur"] for line in slices.values() for s in line if s["name"] == name]
-            self.assertGreater(max(took), 1.0e6)
+            self.assertGreater(max(took), 0.8e6)  # It took 1.1 s, less what the asking took.
         self.assertEqual({name for _, name, _ in arrows}, {"request", "tensor"})
         request = next(ends for key, ends in arrows.items() if key[1] == "request")
         self.assertNotEqual(request[0]["pid"], request[1]["pid"])
@@ -222,19 +222,19 @@ class OnCall(unittest.TestCase):
     def test_top_shows_rates(self):
         self.transfer(1, "a")
         top = subprocess.Popen(["server/tryst", "top", self.worker.place, "--insecure", "--json",
-                                "--every=500ms", "--count=2"], stdout=subprocess.PIPE, text=True)
+                                "--every=500ms", "--count=40"], stdout=subprocess.PIPE, text=True)
         first = json.loads(top.stdout.readline())
         self.transfer(2, "b", size=200000)
-        second = json.loads(top.stdout.readline())
-        self.assertEqual(top.wait(20), 0)
-        top.stdout.close()
 
         def rate(look):
             return next(p["megabytes_per_s"] for p in look["paths"]
                         if p["role"] == "fetch" and p["in_use"])
 
         self.assertEqual(rate(first), 0)
-        self.assertGreater(rate(second), 0)
+        self.assertTrue(any(rate(json.loads(line)) > 0 for line in top.stdout))
+        top.kill()
+        top.wait(20)
+        top.stdout.close()
         table = tryst("top", self.worker.place, "--count=1")
         self.assertIn(self.ps.name, table)
         self.assertNotIn("\033", table)  # The output is not a terminal, so it has no colours.

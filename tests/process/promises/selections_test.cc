@@ -1,6 +1,6 @@
 // Selections at both ends, groups and regions, between two processes and over every path.
 //
-//   selections_test [--sends=150] [--rounds=40] [--fetches=100] [--seed=1]
+//   selections_test [--sends=150] [--rounds=40] [--aborts=2000] [--fetches=100] [--seed=1]
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,6 +69,8 @@ std::vector<ByteSpan> SentSpans(int64_t number) {
   return DrawSpans(bytes, kPoolBytes, &random);
 }
 
+bool HasDigests(int64_t number) { return number % 3 == 0; }
+
 uint64_t BytesOf(const std::vector<ByteSpan>& spans) {
   uint64_t bytes = 0;
   for (const ByteSpan& span : spans) bytes += span.bytes;
@@ -90,8 +92,8 @@ struct Landing {
     into = *Tensor::Allocate(DType::kUint8, TensorShape({static_cast<int64_t>(end + 64)}));
     memset(into.mutable_data(), kCanary, into.bytes());
   }
-  // Whether it holds those bytes of a pool, and canaries around them.
-  bool Holds(const std::vector<ByteSpan>& sent) const {
+  // Those bytes of a pool in its spans, and canaries around them.
+  std::string Expected(const std::vector<ByteSpan>& sent) const {
     std::string expected(into.bytes(), kCanary);
     size_t at = 0;
     uint64_t inside = 0;
@@ -104,14 +106,25 @@ struct Landing {
         expected[span.offset + i] = ContentAt(sent[at].offset + inside++);
       }
     }
+    return expected;
+  }
+  // What is in the spans that have failed does not count.
+  bool Holds(std::string expected, const std::vector<uint32_t>& failed) const {
+    for (const uint32_t number : failed) {
+      const ByteSpan& span = spans[number];
+      memcpy(&expected[span.offset], into.data_as<char>() + span.offset, span.bytes);
+    }
     return memcmp(expected.data(), into.data(), into.bytes()) == 0;
+  }
+  bool Holds(const std::vector<ByteSpan>& sent, const std::vector<uint32_t>& failed = {}) const {
+    return Holds(Expected(sent), failed);
   }
   // Whether no byte outside of the spans has been written; all of them count if `none`.
   bool Untouched(char with, bool none) const {
-    std::string seen(into.data_as<char>(), into.bytes());
-    if (!none) {
-      for (const ByteSpan& span : spans) memset(&seen[span.offset], with, span.bytes);
-    }
+    const char* const at = into.data_as<char>();
+    if (none) return at[0] == with && memcmp(at, at + 1, into.bytes() - 1) == 0;
+    std::string seen(at, into.bytes());
+    for (const ByteSpan& span : spans) memset(&seen[span.offset], with, span.bytes);
     return std::all_of(seen.begin(), seen.end(), [with](char c) { return c == with; });
   }
 
@@ -124,7 +137,9 @@ int SendThem(const Worker& self, const Numbers& numbers, WireLine* line) {
   auto step = self.Step(1);
   for (int64_t n = 0; n < numbers.at("sends"); ++n) {
     const std::vector<ByteSpan> spans = SentSpans(n);
-    const absl::Status sent = step->SendSelected(self.KeyTo(kThisEnd, absl::StrCat("s", n)), {},
+    SendArgs args;
+    args.digests = HasDigests(n);
+    const absl::Status sent = step->SendSelected(self.KeyTo(kThisEnd, absl::StrCat("s", n)), args,
                                                  pool, Selection::Spans(spans));
     if (!sent.ok()) return 2;
   }
@@ -183,6 +198,7 @@ TEST_P(Selections, BothEndsHaveTheirOwn) {
   auto step = pair.self().Step(1);
   std::vector<std::unique_ptr<Landing>> landings;
   std::vector<absl::Status> ends(static_cast<size_t>(sends), absl::UnknownError("has not ended"));
+  std::vector<GatherResult> results(static_cast<size_t>(sends));
   Moment all;
   std::atomic<int64_t> left{sends};
   for (int64_t n = 0; n < sends; ++n) {
@@ -190,8 +206,11 @@ TEST_P(Selections, BothEndsHaveTheirOwn) {
     RecvArgs args;
     args.destination = landings.back()->into;
     if (random_() % 2 == 0) args.executor = pair.self().server->executor();
-    step->RecvSelectedAsync(other->Key(absl::StrCat("s", n)), args,
-                            Selection::Spans(landings.back()->spans), [&, n](Received&& received) {
+    SelectedLanding landing(Selection::Spans(landings.back()->spans));
+    landing.digests = HasDigests(n);
+    landing.result = &results[static_cast<size_t>(n)];
+    step->RecvSelectedAsync(other->Key(absl::StrCat("s", n)), args, landing,
+                            [&, n](Received&& received) {
                               ends[static_cast<size_t>(n)] = received.status;
                               if (--left == 0) all.Come();
                             });
@@ -201,6 +220,8 @@ TEST_P(Selections, BothEndsHaveTheirOwn) {
     const auto i = static_cast<size_t>(n);
     ASSERT_TRUE(ends[i].ok()) << n << ": " << ends[i];
     ASSERT_TRUE(landings[i]->Holds(SentSpans(n))) << n;
+    ASSERT_TRUE(results[i].failed.empty()) << n;
+    ASSERT_EQ(results[i].digests.size(), HasDigests(n) ? landings[i]->spans.size() : 0) << n;
   }
   EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
   other->line()->Say("end");
@@ -212,7 +233,7 @@ TEST_P(Selections, ATensorOfOtherBytesIsThereForTheNext) {
   ASSERT_TRUE(other->AwaitReady());
   auto step = pair.self().Step(1);
   int64_t n = 0;
-  while (BytesOf(SentSpans(n)) < 10) ++n;
+  while (BytesOf(SentSpans(n)) < 10 || HasDigests(n)) ++n;
   const std::vector<ByteSpan> sent = SentSpans(n);
   const auto receive = [&](const Landing& landing) {
     RecvArgs args;
@@ -306,6 +327,94 @@ TEST_P(Selections, NothingLandsBehindTheFence) {
   other->line()->Say("end");
 }
 
+// Fetches of a region are cancelled at any moment of their way, and their memory is the next ones'
+// at once.
+TEST_P(Selections, AbortsAtRandomMomentsBringNoLateByte) {
+  struct Place {
+    Place(uint64_t bytes, std::mt19937_64* random)
+        : wanted(DrawSpans(bytes, kPoolBytes, random)),
+          landing(bytes, random),
+          expected(landing.Expected(wanted)) {}
+    std::vector<ByteSpan> wanted;
+    Landing landing;
+    std::string expected;
+    GatherResult result;
+    absl::Status status;
+  };
+  constexpr size_t kPlaces = 64, kAtOnce = 16;
+  const PromisePair pair(GetParam());
+  const auto other = pair.Start("region");
+  ASSERT_TRUE(other->AwaitReady());
+  std::string word;
+  ASSERT_TRUE(other->line()->Hear(&word));
+  std::deque<Place> places;
+  for (size_t i = 0; i < kPlaces; ++i) {
+    const uint64_t most = i % 8 == 0 ? 300'000 : i % 8 < 4 ? 30'000 : 2'000;
+    places.emplace_back(1 + random_() % most, &random_);
+    memset(places.back().landing.into.mutable_data(), kLater, places.back().landing.into.bytes());
+  }
+  const SteadyClock clock;
+  const TensorKey key = other->Key(RegionEdge("l1"));
+  const int64_t aborts = TestFlag("aborts", 2000);
+  int64_t cancelled = 0, ended_ok = 0, cut = 0, late = 0, slowest_ns = 0, whole_ns = 200'000;
+  for (size_t round = 0; cancelled < aborts; ++round) {
+    FetchGroup group(&clock);
+    const int64_t began_ns = clock.NowNs();
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      Place* const place = &places[(round * kAtOnce + i) % kPlaces];
+      if (!place->landing.Untouched(kLater, true)) ++late;
+      memset(place->landing.into.mutable_data(), kCanary, place->landing.into.bytes());
+      RecvArgs args;
+      args.destination = place->landing.into;
+      group.Start(
+          other->name(), 0, args, [place](Received&& received) { place->status = received.status; },
+          [&](const RecvArgs& own, DoneFn done) {
+            SelectedLanding into(Selection::Spans(place->landing.spans));
+            into.digests = i % 4 == 0;
+            into.result = &place->result;
+            FetchRegion(pair.self().server, 1, key, Selection::Spans(place->wanted), own, into,
+                        std::move(done));
+          });
+    }
+    // One in 64 comes to its end, which says how long that takes.
+    const bool whole = round % 64 == 0;
+    const int64_t until_ns =
+        clock.NowNs() + static_cast<int64_t>(random_() % static_cast<uint64_t>(whole_ns / 2 + 1));
+    while (whole ? group.under_way() > 0 : clock.NowNs() < until_ns) {
+      if (whole) usleep(20);
+    }
+    if (whole) whole_ns = std::min<int64_t>(clock.NowNs() - began_ns, 20'000'000);
+    Moment fenced;
+    FenceReport report;
+    group.StartCancel([&](const FenceReport& told) {
+      report = told;
+      fenced.Come();
+    });
+    ASSERT_TRUE(fenced.Wait());
+    slowest_ns = std::max(slowest_ns, report.waited_ns);
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      Place* const place = &places[(round * kAtOnce + i) % kPlaces];
+      ASSERT_TRUE(place->status.ok() || absl::IsCancelled(place->status)) << place->status;
+      ++(place->status.ok() ? ended_ok : cancelled);
+      const size_t failed = place->result.failed.size();
+      ASSERT_EQ(place->status.ok(), failed == 0) << place->status;
+      cut += failed > 0 && failed < place->landing.spans.size();
+      ASSERT_TRUE(place->landing.Holds(place->expected, place->result.failed)) << round;
+      memset(place->landing.into.mutable_data(), kLater, place->landing.into.bytes());
+    }
+  }
+  usleep(100'000);
+  for (const Place& place : places) late += !place.landing.Untouched(kLater, true);
+  EXPECT_EQ(late, 0);
+  printf(
+      "%lld were cancelled, %lld of them with some spans there, %lld ended well; %lld late; the "
+      "slowest fence took %.3f ms\n",
+      static_cast<long long>(cancelled), static_cast<long long>(cut),
+      static_cast<long long>(ended_ok), static_cast<long long>(late),
+      static_cast<double>(slowest_ns) / 1e6);
+  other->line()->Say("end");
+}
+
 // No path has the caller's memory, so a peer that says nothing need not be heard.
 TEST_P(Selections, APeerThatStandsStillDelaysNoFence) {
   const PromisePair pair(GetParam());
@@ -349,6 +458,66 @@ TEST_P(Selections, APeerThatStandsStillDelaysNoFence) {
   other->line()->Say("end");
 }
 
+// A fetch from its region ends in the cancel itself, and so does one at its deadline.
+TEST_P(Selections, AnOwnerThatStandsStillIsNotWaitedFor) {
+  const PromisePair pair(GetParam());
+  const auto other = pair.Start("region");
+  ASSERT_TRUE(other->AwaitReady());
+  std::string word;
+  ASSERT_TRUE(other->line()->Hear(&word));
+  const SteadyClock clock;
+  const TensorKey key = other->Key(RegionEdge("l1"));
+  constexpr size_t kFetches = 20;
+  std::deque<Landing> landings;
+  for (size_t i = 0; i < kFetches + 2; ++i) landings.emplace_back(300'000, &random_);
+  const std::vector<ByteSpan> wanted = DrawSpans(300'000, kPoolBytes, &random_);
+  FetchGroup group(&clock);
+  size_t ended = 0;
+  const auto fetch = [&](const Landing& landing, const RecvArgs& args, DoneFn done) {
+    RecvArgs own = args;
+    own.destination = landing.into;
+    SelectedLanding into(Selection::Spans(landing.spans));
+    into.digests = true;  // So that the owner is asked.
+    FetchRegion(pair.self().server, 1, key, Selection::Spans(wanted), own, into, std::move(done));
+  };
+  Moment connected, late;
+  fetch(landings[kFetches], {}, [&](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    connected.Come();
+  });
+  ASSERT_TRUE(connected.Wait());
+  other->Stop();
+  for (size_t i = 0; i < kFetches; ++i) {
+    group.Start(
+        other->name(), 0, {}, [&](Received&&) { ++ended; },
+        [&](const RecvArgs& args, DoneFn done) { fetch(landings[i], args, std::move(done)); });
+  }
+  FenceReport report;
+  group.StartCancel([&](const FenceReport& told) { report = told; });
+  EXPECT_EQ(ended, kFetches) << "the cancel has ended them";
+  EXPECT_EQ(report.cancelled, kFetches);
+  RecvArgs brief;
+  brief.deadline = Deadline::After(clock, absl::Milliseconds(100));
+  fetch(landings[kFetches + 1], brief, [&](Received&& received) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(received.status)) << received.status;
+    late.Come();
+  });
+  EXPECT_TRUE(late.Wait());
+  other->GoOn();
+  // What comes now is dropped. One more fetch comes behind it.
+  Landing last(300'000, &random_);
+  Moment over;
+  fetch(last, {}, [&](Received&& received) {
+    EXPECT_TRUE(received.status.ok()) << received.status;
+    over.Come();
+  });
+  ASSERT_TRUE(over.Wait());
+  EXPECT_TRUE(last.Holds(wanted));
+  for (size_t i = 0; i < kFetches; ++i) EXPECT_TRUE(landings[i].Untouched(kCanary, true));
+  EXPECT_TRUE(landings[kFetches + 1].Untouched(kCanary, true));
+  other->line()->Say("end");
+}
+
 TEST_P(Selections, RegionsAnswerAnyNumberOfTimes) {
   const PromisePair pair(GetParam());
   auto other = pair.Start("region");
@@ -357,6 +526,7 @@ TEST_P(Selections, RegionsAnswerAnyNumberOfTimes) {
   ASSERT_TRUE(other->line()->Hear(&word));
   Server* const server = pair.self().server;
   const SteadyClock clock;
+  GatherResult result;
   const auto fetch = [&](const TensorKey& key, const Landing& landing,
                          const std::vector<ByteSpan>& wanted, int64_t cancel_after_us) {
     FetchGroup group(&clock);
@@ -371,8 +541,10 @@ TEST_P(Selections, RegionsAnswerAnyNumberOfTimes) {
           ended.Come();
         },
         [&](const RecvArgs& own, DoneFn done) {
-          FetchRegion(server, 1, key, Selection::Spans(wanted), own,
-                      Selection::Spans(landing.spans), std::move(done));
+          SelectedLanding into(Selection::Spans(landing.spans));
+          into.digests = wanted.size() % 2 == 0;
+          into.result = &result;
+          FetchRegion(server, 1, key, Selection::Spans(wanted), own, into, std::move(done));
         });
     if (cancel_after_us < 0) {
       EXPECT_TRUE(ended.Wait());
@@ -395,9 +567,10 @@ TEST_P(Selections, RegionsAnswerAnyNumberOfTimes) {
         fetch(key, landing, wanted, cancels ? static_cast<int64_t>(random_() % 2000) : -1);
     if (status.ok()) {
       ASSERT_TRUE(landing.Holds(wanted)) << i;
+      ASSERT_TRUE(result.failed.empty());
     } else {
       ASSERT_TRUE(cancels && absl::IsCancelled(status)) << status;
-      ASSERT_TRUE(landing.Untouched(kCanary, false)) << i;
+      ASSERT_TRUE(landing.Holds(wanted, result.failed)) << i;
     }
     memset(landing.into.mutable_data(), kLater, landing.into.bytes());
     over.push_back(std::move(landing));
@@ -408,10 +581,12 @@ TEST_P(Selections, RegionsAnswerAnyNumberOfTimes) {
   const Landing landing(100, &random_);
   EXPECT_TRUE(absl::IsInvalidArgument(fetch(key, landing, outside, -1)));
   EXPECT_TRUE(absl::IsPermissionDenied(fetch(other->Key(RegionEdge("l2")), landing, wanted, -1)));
+  EXPECT_TRUE(landing.Untouched(kCanary, true));
   ASSERT_TRUE(other->line()->Say("close"));
   ASSERT_TRUE(other->line()->Hear(&word));
+  // Whoever copies under a grant sees behind the copy that the region is closed.
   EXPECT_TRUE(absl::IsUnavailable(fetch(key, landing, wanted, -1)));
-  EXPECT_TRUE(landing.Untouched(kCanary, true));
+  EXPECT_EQ(result.failed.size(), landing.spans.size());
 
   other->Kill();
   other = pair.Start("region");

@@ -56,6 +56,8 @@ class Hellos final : public Bootstrap {
     for (auto& [hello, done] : std::exchange(waiting_, {})) {
       if (producer == nullptr) {
         std::move(done)(absl::UnavailableError("not up"));
+      } else if (hello.path == "none") {
+        std::move(done)(absl::UnimplementedError("no path none"));
       } else if (refuses && shm_wire::DecodeOffer(hello.parameters)->farewell.empty()) {
         std::move(done)(absl::UnimplementedError("not the same host"));
       } else if (full && shm_wire::DecodeOffer(hello.parameters)->farewell.empty()) {
@@ -107,12 +109,12 @@ struct Fetched {
 
 class SessionTest : public ::testing::Test {
  protected:
-  void Open(const ShmOptions& options, PathUser* user = nullptr) {
+  void Open(const ShmOptions& options, KindChooser* user = nullptr) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, options);
-    channel_ = consumer_->path->MakeFetchSession(kProducer, user);
+    channel_ = consumer_->path->MakeFetchSession(kProducer, user, user != nullptr);
   }
   void Close() {
     channel_->Close(absl::CancelledError("over"));
@@ -240,21 +242,22 @@ TEST_F(SessionTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
 
 // What was taken for it, and meets a tensor now, must not keep that from the other path.
 TEST_F(SessionTest, APathThatIsRefusedInASessionLeavesNothingAtTheProducer) {
-  PathListener user(/*has_another=*/false);
-  user.when_refused = [&] { user.left = channel_->TakeWaiting(); };
+  PathListener user;
+  user.gives_up = true;
   Open(ShmOptions(), &user);
-  Fetched met, asked, parked;
+  Fetched met, asked, waits;
   Send(Key("met"), 8, 1, false);
   Fetch(Key("met"), 0, &met);
   Fetch(Key("edge"), 0, &asked);
-  Fetch(Key("edge"), 0, &parked);
+  Fetch(Key("edge"), 0, &waits);
   for (int i = 0; i < 100; ++i) Turn();
   ASSERT_EQ(met.number, 1);
   hellos_.refuses = true;
   SayNonsense(LinkSide::kConsumer);
-  for (int i = 0; i < 2000 && user.left.empty(); ++i) Turn();
-  EXPECT_FALSE(asked.ended) << asked.status;
-  EXPECT_EQ(user.left.size(), 2u) << "all go by another path";
+  for (int i = 0; i < 2000 && user.given_up.empty(); ++i) Turn();
+  EXPECT_TRUE(absl::IsAborted(asked.status)) << asked.status;
+  EXPECT_FALSE(waits.ended) << waits.status;
+  EXPECT_EQ(user.given_up.size(), 1u) << "what was not asked goes by another channel";
   Send(Key("edge"), 8, 2, false);
   for (int i = 0; i < 10; ++i) Turn();
   EXPECT_EQ(Left(Key("edge")), std::vector<int>{2});
@@ -336,6 +339,23 @@ TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
   Fetch(Key("edge"), 0, &later);
   EXPECT_LT(EndOf(later), 2100);
   EXPECT_EQ(later.status.code(), absl::StatusCode::kUnavailable) << later.status;
+}
+
+TEST_F(GoneTest, WhatItHasLentIsCopiedToItsEnd) {
+  constexpr int64_t kBytes = 16 << 20;  // The copy takes many turns.
+  Open(ShmOptions());
+  Send(Key("met"), 8, 1, /*in_arena=*/false);
+  Fetch(Key("met"), 0, &met_);
+  for (int i = 0; i < 100 && !met_.ended; ++i) Turn();
+  ASSERT_EQ(met_.number, 1) << met_.status;
+  Fetched large;
+  Send(Key("large"), kBytes, 3, /*in_arena=*/true);
+  Fetch(Key("large"), kBytes, &large);
+  for (int i = 0; i < 3; ++i) consumer_->poller.Turn();
+  for (int i = 0; i < 3; ++i) producer_->poller.Turn();
+  StopProducer();
+  for (int i = 0; i < 100 && !large.ended; ++i) Turn();
+  EXPECT_EQ(large.number, 3) << large.status;
 }
 
 // They may belong to the next incarnation, so they wait, but not for ever.
@@ -1133,7 +1153,7 @@ class LeftPathTest : public SessionTest {
   int64_t NowMs() { return (alarms_.clock().NowNs() - opened_ns_) / 1'000'000; }
 
   static constexpr int64_t kGiveUpMs = 3000;
-  PathListener user_{/*has_another=*/true};
+  PathListener user_;
   int64_t opened_ns_ = 0;
 };
 
@@ -1141,37 +1161,11 @@ TEST_F(LeftPathTest, IsLeftWhenItHasFailedForGiveUpMsAndNotBefore) {
   OpenFull();
   Fetched fetched;
   Fetch(Key("edge"), 0, &fetched);
-  while (user_.left.empty() && NowMs() < 10'000) {
-    EXPECT_EQ(channel_->Counted().moved, 0u);
-    Turn();
-  }
+  while (user_.failed == 0 && NowMs() < 10'000) Turn();
   EXPECT_GE(NowMs(), kGiveUpMs);
   EXPECT_LE(NowMs(), kGiveUpMs + 2200) << "the longest pause between two attempts is 1 s";
-  EXPECT_EQ(channel_->Counted().moved, 1u);
   EXPECT_FALSE(fetched.ended) << "it goes on elsewhere: " << fetched.status;
-}
-
-// A fetch that goes on by another path takes its deadline along.
-TEST_F(LeftPathTest, ADeadlineGoesWithItsFetch) {
-  OpenFull();
-  Fetched moved, later;
-  RecvArgs args;
-  args.deadline = Deadline::After(alarms_.clock(), absl::Seconds(10));
-  FetchWith(Key("edge"), args, &moved);
-  while (user_.left.empty() && NowMs() < 9000) Turn();
-  ASSERT_EQ(user_.left.size(), 1u);
-  EXPECT_EQ(user_.left[0].args.deadline.at_ns(), args.deadline.at_ns());
-  hellos_.full = false;
-  Fetch(Key("edge"), 0, &later);  // Without a deadline.
-  while (NowMs() < 12'000) {
-    Turn();
-    alarms_.AdvanceBy(absl::Milliseconds(5));
-  }
-  EXPECT_FALSE(later.ended) << later.status;
-  Send(Key("edge"), 8, 3, false);
-  for (int i = 0; i < 100 && !later.ended; ++i) Turn();
-  EXPECT_EQ(later.number, 3) << later.status;
-  EXPECT_FALSE(moved.ended) << moved.status;
+  Close();
 }
 
 const auto* const kReached = ::testing::AddGlobalTestEnvironment(new GuardsReached("shm: ", 6));

@@ -67,7 +67,7 @@ TensorKey ShmProcess::Key(const std::string& producer, const std::string& consum
 }
 
 FetchSession* ShmProcess::Channel(const std::string& peer) {
-  if (channel_ == nullptr) channel_ = path_->MakeFetchSession(peer, nullptr);
+  if (channel_ == nullptr) channel_ = path_->MakeFetchSession(peer, nullptr, false);
   return channel_.get();
 }
 

@@ -124,7 +124,8 @@ TEST(StopTest, WhatWasTakenBackIsNeverDelivered) {
       bool back = false;
       if (way == 1) {
         // Its session ends, as if another process of its name had come.
-        process.poller()->RunAndWait([&] { process.path()->NotePeer(consumer, 4711); });
+        process.poller()->RunAndWait(
+            [&] { process.path()->own_consumers()->NotePeer(consumer, 4711); });
         process.step()->RecvAsync(key, RecvArgs(), [&](Received&& received) {
           back = received.status.ok() && received.tensor.data_as<uint8_t>()[0] == number;
         });

@@ -226,12 +226,6 @@ class Pair:
         self.check_path()
 
 
-class SmallerMessages(Pair):
-    """The producer grants messages of 8,192 bytes; the consumer asks for its own. 0.2.0 takes that as a setting."""
-    path = "rdma/soft"
-    producer_flags = ("--message_bytes=8192",)
-
-
 def pairs():
     """A class of cases for each way and path: Old_to_new_over_shm and so on."""
     ways = (("old", "new"), ("new", "old"))
@@ -241,26 +235,20 @@ def pairs():
         who = {"producer_is": producer, "consumer_is": consumer}
         for path in PATHS:
             name = "%s_to_%s_over_%s" % (producer.capitalize(), consumer, path.split("/")[-1])
-            # 0.2.0 speaks another version of shared memory: each refuses the other's hello.
-            expected = "rdma/soft" if path == "shm" and producer != consumer else None
-            if path == "grpc" and producer == consumer:  # 0.2.0 knows calls alone.
+            expected = "grpc" if producer != consumer else None  # Calls are all that they have in common.
+            if path == "grpc" and producer == consumer:
                 expected = "grpc/stream"
             yield type(name, (Pair, unittest.TestCase), dict(who, path=path, expected=expected, __module__=__name__))
-        if producer == "old":
-            name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
-            yield type(name, (SmallerMessages, unittest.TestCase), dict(who, __module__=__name__))
     for producer, consumer in ways:
         for security in ("tls", "token"):
             for path in PATHS:
                 who = {"producer_is": producer, "consumer_is": consumer, "path": path, "security": security}
                 mixed = producer != consumer
-                if mixed and path == "shm":
-                    who["expected"] = "rdma/soft"
                 if mixed and security == "token":  # As CHANGELOG.md has such a cluster upgraded.
                     who["new_flags"] = ("--encrypt=off",)
-                elif mixed and path != "grpc":  # 0.2.0 has no path that is encrypted.
+                if mixed:
                     who["expected"] = "grpc"
-                elif not mixed and path != "shm":
+                elif path != "shm":
                     who["expected"] = {"rdma/soft": "rdma/soft-tls", "grpc": "grpc/stream" if security == "tls" else "grpc/sealed"}[path]
                 name = "%s_to_%s_over_%s_under_%s" % (producer.capitalize(), consumer, path.split("/")[-1], security)
                 yield type(name, (Pair, unittest.TestCase), dict(who, __module__=__name__))

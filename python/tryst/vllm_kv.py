@@ -1,0 +1,299 @@
+"""vLLM's KV connector "TrystConnector" (0.33): prefill and decode in engines of their own, on the CPU or over a host buffer.
+
+    --kv-transfer-config '{"kv_connector": "TrystConnector", "kv_connector_module_path": "tryst.vllm_kv", "kv_role": "kv_both"}'
+
+A worker that has prefilled opens its caches as regions of the request; the worker of the same rank that decodes fetches its blocks, and says
+that it has them. Then the regions are closed, and the blocks are free: whoever comes later is refused, and reads no other request's. Settings of
+the servers (docs/CONFIG.md) are in kv_connector_extra_config, with "host", by which peers reach this machine, "keep_s" (120), for how long blocks
+are kept for a decoder that says nothing, "load_s" (60), in which they are fetched, and "digests".
+"""
+import dataclasses
+import logging
+import math
+import time
+
+import tryst
+from tryst import adapters
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata,
+                                                               KVConnectorRole, KVConnectorTransferResults)
+
+_FIND_S, _AGAIN_S = 5.0, 0.02
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Load:
+    """What a worker fetches: `theirs` of the peer's request into `ours`; no blocks: only that they are not wanted."""
+
+    request: str
+    peers: list
+    theirs: list
+    ours: list
+
+
+@dataclasses.dataclass
+class Work(KVConnectorMetadata):
+    sends: dict = dataclasses.field(default_factory=dict)  # Blocks by request.
+    loads: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Address(KVConnectorHandshakeMetadata):
+    worker: str
+    address: str
+
+
+class _Scheduler:
+    def __init__(self):
+        self.peers, self.work = [], Work()
+
+    def matched(self, request, computed):
+        params = request.kv_transfer_params or {}
+        count = len(request.prompt_token_ids) - computed if params.get("do_remote_prefill") else 0
+        return (count, True) if count > 0 else (0, False)
+
+    def allocated(self, request, blocks, count):
+        params = request.kv_transfer_params or {}
+        if params.get("do_remote_prefill"):
+            self._load(request, params, blocks.get_unhashed_block_ids() if count > 0 else [])
+
+    def _load(self, request, params, ours):
+        params["do_remote_prefill"] = False  # Once.
+        theirs = params["remote_block_ids"]
+        theirs = theirs[max(0, len(theirs) - len(ours)):]  # The first are here already.
+        self.work.loads[request.request_id] = Load(params["remote_request_id"], params["remote_workers"], theirs, ours)
+
+    def finished(self, request, block_ids):
+        params = request.kv_transfer_params or {}
+        if params.get("do_remote_prefill"):  # It has ended before it was scheduled: nobody wants them.
+            self._load(request, params, [])
+        if not params.get("do_remote_decode") or not block_ids or request.status.name != "FINISHED_LENGTH_CAPPED":
+            return False, None
+        self.work.sends[request.request_id] = list(block_ids)
+        return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": request.request_id,
+                      "remote_block_ids": list(block_ids), "remote_workers": self.peers}
+
+
+class _Send:
+    def __init__(self, server, request, caches, keep_s):
+        self._regions = [server.region(f"{request}/{i}", cache) for i, cache in enumerate(caches)]
+        self._said = server.region(f"{request}/got", bytearray(1))
+        self._until = time.monotonic() + keep_s
+
+    def is_over(self, request):
+        if self._said.bytes_sent == 0:
+            if time.monotonic() < self._until:
+                return False
+            _log.warning("nobody has said that the blocks of %s have come: they are free, and who comes now is refused", request)
+        self.close()
+        return True
+
+    def close(self):
+        """Nothing reads the blocks any more when it returns."""
+        for region in [*self._regions, self._said]:
+            region.close()
+
+
+class _Fetch:
+    """One request's blocks, each cache as a gather of one group."""
+
+    def __init__(self, worker, load):
+        self._worker, self._load = worker, load
+        self._server, self._peer = worker.server_for(load.peers[worker.rank]), load.peers[worker.rank].partition("@")[0]
+        self._server.wait_for(self._peer, _FIND_S)
+        self.group = self._server.group()
+        self._until, self._again = time.monotonic() + worker.load_s, 0.0
+        self._said, self.lost = None, set()
+        self._gathers = {i: self._start(i) for i in range(len(worker.caches) if load.ours else 0)}
+
+    def _start(self, i):
+        cache, ways, blocks, unit = self._worker.caches[i]
+        wanted, landing = (tryst.Blocks([way * blocks + block for way in range(ways) for block in ids], unit)
+                           for ids in (self._load.theirs, self._load.ours))
+        return self._server.fetch_region(f"{self._load.request}/{i}", frm=self._peer, wanted=wanted, into=cache, select=landing,
+                                         timeout=max(0.0, self._until - time.monotonic()), group=self.group,
+                                         digests=self._worker.digests)
+
+    def is_over(self):
+        """Whether all has come, or never will; `lost` then has the numbers of blocks."""
+        if time.monotonic() < self._again:
+            return False
+        for i, gather in list(self._gathers.items()):
+            if gather.wait(0.0) and self._ended(i, gather):
+                del self._gathers[i]
+        if not self._gathers and self._said is None:
+            self._say()
+        return not self._gathers
+
+    def _ended(self, i, gather):
+        try:
+            try:
+                gather.result()
+            except tryst.Unavailable:  # The worker that has prefilled has not opened it yet, or is gone.
+                if time.monotonic() > self._until:
+                    raise
+                self._server.wait_for(self._peer, _FIND_S)
+                self._gathers[i], self._again = self._start(i), time.monotonic() + _AGAIN_S
+                return False
+        except tryst.Error as error:
+            ours = self._load.ours
+            failed = range(len(ours)) if gather.failed is None else gather.failed
+            self.lost.update(ours[span % len(ours)] for span in failed)
+            _log.warning("%d blocks of %s have not come: %s", len(self.lost), self._load.request, error)
+        return True
+
+    def _say(self):
+        # Not of the group: what was cancelled is not wanted any more, either. With digests its owner is asked, and so it hears of it.
+        self._said = self._server.fetch_region(f"{self._load.request}/got", frm=self._peer, wanted=tryst.Spans([(0, 1)]),
+                                               into=bytearray(1), timeout=_FIND_S, digests=True)
+
+    def said(self):
+        if not self._said.wait(0.0):
+            return False
+        try:
+            self._said.result()
+        except tryst.Error as error:
+            if isinstance(error, tryst.Unavailable) and time.monotonic() < self._until:
+                self._say()
+                return False
+        return True
+
+
+class _Worker:
+    def __init__(self, config, rank):
+        settings = dict(config.kv_connector_extra_config)
+        self.rank, self.digests = rank, settings.pop("digests", False)
+        self.keep_s, self.load_s = float(settings.pop("keep_s", 120)), float(settings.pop("load_s", 60))
+        self._host, self._settings = settings.pop("host", None) or adapters.own_address(), settings
+        self._job = "vllm_" + "".join(c if c.isalnum() else "_" for c in config.engine_id)
+        self.server = adapters.start(self._job, self._host, settings=settings, task=rank)
+        self.caches, self._sends, self._fetches, self._saying, self._peers = [], {}, {}, [], {}
+        self.copy, self._there, self._here, self.lost = None, {}, {}, set()
+
+    def server_for(self, peer):
+        """A member of the cluster of that "worker@address"."""
+        if peer not in self._peers:
+            task = self.rank * 4096 + len(self._peers)
+            self._peers[peer] = adapters.start(self._job + "_reads", self._host, join=peer, settings=self._settings, task=task)
+        return self._peers[peer]
+
+    def register(self, caches, blocks):
+        self._there = caches
+        self._here = {name: cache if cache.device.type == "cpu" else cache.cpu() for name, cache in caches.items()}
+        if self.copy is None and any(self._here[name] is not cache for name, cache in caches.items()):
+            raise ValueError('the caches are not in memory of the host: set "kv_buffer_device": "cpu" in the KV transfer config')
+        self.caches = []
+        for name, cache in self._here.items():
+            if not cache.is_contiguous() or blocks not in cache.shape:
+                raise ValueError(f"the cache of {name}, of the shape {tuple(cache.shape)}, does not consist of {blocks} blocks without gaps")
+            ways = math.prod(cache.shape[:list(cache.shape).index(blocks)])  # Two, where keys and values lie apart.
+            self.caches.append((cache, ways, blocks, cache.numel() * cache.element_size() // (ways * blocks)))
+
+    def _move(self, ids, way):
+        if self.copy is not None and ids:
+            ends = (self._there, self._here) if way == "d2h" else (self._here, self._there)
+            self.copy(*ends, ids, ids, way)
+
+    def start(self, work):
+        for request, blocks in work.sends.items():
+            self._move(blocks, "d2h")
+            self._sends[request] = _Send(self.server, request, [cache for cache, *_ in self.caches], self.keep_s)
+        for request, load in work.loads.items():
+            try:
+                self._fetches[request] = load, _Fetch(self, load)
+            except tryst.Error as error:
+                _log.warning("the worker that has prefilled %s is not there: %s", request, error)
+                self._fetches[request] = load, None
+
+    def results(self, finished):
+        for request in set(finished) & self._fetches.keys():  # Aborted: its blocks are to be free.
+            if self._fetches[request][1] is not None:
+                self._fetches[request][1].group.cancel().wait()
+        results = KVConnectorTransferResults()
+        for request, send in list(self._sends.items()):
+            if send.is_over(request):
+                del self._sends[request]
+                results.finished_sending.add(request)
+        for request, (load, fetch) in list(self._fetches.items()):
+            if fetch is not None and not fetch.is_over():
+                continue
+            del self._fetches[request]
+            lost = set(load.ours) if fetch is None else fetch.lost
+            self._move([block for block in load.ours if block not in lost], "h2d")
+            if fetch is not None:
+                self._saying.append(fetch)
+            if load.ours:
+                results.finished_recving.add(request)
+                self.lost |= lost
+                if lost:
+                    results.failed_recving.add(request)
+        self._saying = [fetch for fetch in self._saying if not fetch.said()]
+        return results
+
+    def close(self):
+        for _, fetch in self._fetches.values():
+            if fetch is not None:
+                fetch.group.cancel().wait()  # Nothing lands any more.
+        for send in self._sends.values():
+            send.close()
+        for server in [*self._peers.values(), self.server]:
+            server.stop(1.0)
+
+
+class TrystConnector(KVConnectorBase_V1):
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config, role, kv_cache_config)
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler, self._worker = _Scheduler(), None
+        else:
+            from vllm.distributed import get_tensor_model_parallel_rank
+
+            self._worker = _Worker(vllm_config.kv_transfer_config, get_tensor_model_parallel_rank())
+
+    def register_kv_caches(self, kv_caches):
+        self._worker.register(kv_caches, self._kv_cache_config.num_blocks)
+
+    def set_host_xfer_buffer_ops(self, copy_operation):
+        self._worker.copy = copy_operation
+
+    def get_handshake_metadata(self):
+        return Address(self._worker.server.worker, self._worker.server.address)
+
+    def start_load_kv(self, forward_context, **kwargs):
+        self._worker.start(self._get_connector_metadata())
+
+    def wait_for_layer_load(self, layer_name):
+        pass  # Requests wait for all of their layers.
+
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs):
+        pass  # Peers fetch what lies in the caches.
+
+    def wait_for_save(self):
+        pass
+
+    def get_transfer_results(self, finished_req_ids):
+        return self._worker.results(finished_req_ids)
+
+    def get_block_ids_with_load_errors(self):
+        lost, self._worker.lost = self._worker.lost, set()
+        return lost
+
+    def shutdown(self):
+        if self._worker is not None:
+            self._worker.close()
+
+    def set_xfer_handshake_metadata(self, metadata):
+        self._scheduler.peers = [f"{metadata[rank].worker}@{metadata[rank].address}" for rank in sorted(metadata)]
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens):
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output):
+        work, self._scheduler.work = self._scheduler.work, Work()
+        return work
+
+    def request_finished(self, request, block_ids):
+        return self._scheduler.finished(request, block_ids)

@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""vLLM's KV connector, made by its factory: engines that prefill and decode, as its scheduler and its workers call them; one is killed.
+
+ADAPTERS=vllm: over vLLM's own base class, factory and configuration; ADAPTERS=real: over all of it.
+"""
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+import types
+import unittest
+
+import numpy
+import stubs
+
+stubs.install()
+import vllm.distributed
+from vllm.config.kv_transfer import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+BLOCKS, SHAPE, CANARY, HUNG_S = 64, (2, 64, 16, 2, 8), 0.5, 60.0
+names = itertools.count()
+
+
+class Blocks:
+    def __init__(self, ids):
+        self.ids = ids
+
+    def get_unhashed_block_ids(self):
+        return self.ids
+
+
+class Elsewhere(stubs.Tensor):
+    """In memory of a device, as it says."""
+    device = types.SimpleNamespace(type="cuda")
+
+    def cpu(self):
+        return numpy.array(self).view(stubs.Tensor)
+
+
+class Engine:
+    """A scheduler and the worker of each rank, and their calls in one step of the engine."""
+
+    def __init__(self, ranks=1, kind=stubs.Tensor, name=None, **extra):
+        transfer = KVTransferConfig(kv_connector="TrystConnector", kv_connector_module_path="tryst.vllm_kv", kv_role="kv_both",
+                                    kv_buffer_device="cpu", engine_id=name or f"e{os.getpid()}-{next(names)}",
+                                    kv_connector_extra_config={"host": "127.0.0.1", "insecure": True, **extra})
+        config = types.SimpleNamespace(kv_transfer_config=transfer,
+                                       scheduler_config=types.SimpleNamespace(disable_hybrid_kv_cache_manager=True))
+        cache = types.SimpleNamespace(num_blocks=BLOCKS)
+        self.scheduler = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, cache)
+        self.workers, self.caches = [], []
+        for rank in range(ranks):
+            vllm.distributed.get_tensor_model_parallel_rank = lambda rank=rank: rank
+            worker = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache)
+            caches = {f"layer{i}": numpy.full(SHAPE, CANARY, "f").view(kind) for i in range(3)}
+            if kind is Elsewhere:
+                worker.set_host_xfer_buffer_ops(self.copy)
+            worker.register_kv_caches(caches)
+            self.workers.append(worker)
+            self.caches.append(caches)
+        self.scheduler.set_xfer_handshake_metadata({rank: worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)})
+        self.moved = []
+
+    def copy(self, source, destination, from_blocks, to_blocks, way):
+        self.moved.append(way)
+        for name, cache in source.items():
+            destination[name][:, to_blocks] = cache[:, from_blocks]
+
+    def fill(self, seed):
+        for rank, caches in enumerate(self.caches):
+            for i, cache in enumerate(caches.values()):
+                cache[:] = numpy.random.default_rng([seed, rank, i]).standard_normal(SHAPE, "f")
+
+    def step(self, finished=()):
+        """(sent, received, failed, lost blocks) of all ranks."""
+        work = self.scheduler.build_connector_meta(None)
+        ends = []
+        for worker in self.workers:
+            worker.bind_connector_metadata(work)
+            worker.start_load_kv(None)
+            worker.wait_for_layer_load("layer0")
+            worker.save_kv_layer("layer0", None, None)
+            worker.wait_for_save()
+            ends.append((worker.get_transfer_results(set(finished)), worker.get_block_ids_with_load_errors()))
+            worker.clear_connector_metadata()
+        return ends
+
+    def until(self, what, finished=(), beside=None):
+        """Steps, as does the engine `beside`, until each rank has said `what` of some request; all that was said."""
+        said, until = [[] for _ in self.workers], time.monotonic() + HUNG_S
+        while not all(any(getattr(results, what) for results, _ in one) for one in said):
+            for one, end in zip(said, self.step(finished)):
+                one.append(end)
+            if beside is not None:
+                beside.step()
+            if time.monotonic() > until:
+                raise AssertionError(f"nothing is {what}")
+            time.sleep(0.002)
+        return said
+
+    def close(self):
+        for worker in self.workers:
+            worker.shutdown()
+
+
+def request(name, tokens, params):
+    return types.SimpleNamespace(request_id=name, prompt_token_ids=list(range(tokens)), kv_transfer_params=params,
+                                 status=types.SimpleNamespace(name="FINISHED_LENGTH_CAPPED"))
+
+
+def prefilled(engine, name, ids):
+    keep, params = engine.scheduler.request_finished(request(name, 16 * len(ids), {"do_remote_decode": True}), ids)
+    assert keep
+    return params
+
+
+def decode(engine, name, tokens, params, ids):
+    asked = request(name, tokens, params)
+    count, later = engine.scheduler.get_num_new_matched_tokens(asked, 0)
+    assert (count, later) == (tokens, True)
+    engine.scheduler.update_state_after_alloc(asked, Blocks(ids), count)
+    engine.scheduler.update_state_after_alloc(asked, Blocks(ids), 0)  # It may come twice.
+    return asked
+
+
+def serve(pipe, name):
+    engine = Engine(name=name)
+    engine.fill(9)
+    pipe.send(prefilled(engine, "r", [3, 1, 2]))
+    while True:
+        engine.step()
+        time.sleep(0.005)
+
+
+class Connector(unittest.TestCase):
+    def setUp(self):
+        self.engines = []
+
+    def tearDown(self):
+        for engine in self.engines:
+            engine.close()
+
+    def engine(self, **options):
+        self.engines.append(Engine(**options))
+        return self.engines[-1]
+
+    def check(self, prefill, decode, theirs, ours):
+        for there, here in zip(prefill.caches, decode.caches):
+            for name, cache in here.items():
+                self.assertTrue((cache[:, ours] == there[name][:, theirs]).all())
+                rest = [i for i in range(BLOCKS) if i not in ours]
+                self.assertTrue((cache[:, rest] == CANARY).all(), "blocks of others were written")
+
+    def test_blocks_come_to_the_worker_of_the_same_rank(self):
+        prefill, decoder = self.engine(ranks=2), self.engine(ranks=2, digests=True)
+        prefill.fill(1)
+        theirs, ours = [5, 9, 2, 60], [1, 0, 33, 12]
+        params = prefilled(prefill, "r", theirs)
+        self.assertEqual(len(params["remote_workers"]), 2)
+        decode(decoder, "d", 64, params, ours)
+        decoder.step()  # Before the other engine has had its step.
+        prefill.step()
+        for one in decoder.until("finished_recving"):
+            self.assertEqual(set().union(*(results.finished_recving for results, _ in one)), {"d"})
+            self.assertEqual(set().union(*(results.failed_recving | lost for results, lost in one)), set())
+        self.check(prefill, decoder, theirs, ours)
+        for one in prefill.until("finished_sending"):
+            self.assertEqual(one[-1][0].finished_sending, {"r"})
+
+    def test_what_is_here_already_is_not_fetched(self):
+        prefill, decoder = self.engine(), self.engine()
+        prefill.fill(2)
+        params = prefilled(prefill, "r", [5, 9, 2])
+        prefill.step()
+        decode(decoder, "d", 48, params, [7, 8])
+        decoder.until("finished_recving")
+        self.check(prefill, decoder, [9, 2], [7, 8])
+
+    def test_what_needs_nothing(self):
+        engine = self.engine()
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request("a", 16, None), 0), (0, False))
+        self.assertEqual(engine.scheduler.get_num_new_matched_tokens(request("a", 16, {"do_remote_prefill": True}), 16), (0, False))
+        self.assertEqual(engine.scheduler.request_finished(request("a", 16, None), [1]), (False, None))
+        stopped = request("a", 16, {"do_remote_decode": True})
+        stopped.status.name = "FINISHED_ABORTED"
+        self.assertEqual(engine.scheduler.request_finished(stopped, [1]), (False, None))
+        work = engine.scheduler.build_connector_meta(None)
+        self.assertEqual((work.sends, work.loads), ({}, {}))
+
+    def test_who_ends_before_it_is_scheduled_frees_the_blocks(self):
+        prefill, decoder = self.engine(), self.engine()
+        params = prefilled(prefill, "r", [5, 9])
+        self.assertEqual(decoder.scheduler.request_finished(request("d", 32, params), []), (False, None))
+        decoder.step()
+        said = prefill.step()
+        until = time.monotonic() + HUNG_S
+        while not said[0][0].finished_sending and time.monotonic() < until:
+            for results, _ in decoder.step():
+                self.assertEqual(results.finished_recving, set())
+            said = prefill.step()
+        self.assertEqual(said[0][0].finished_sending, {"r"})
+
+    def test_an_abort_gives_the_blocks_back_and_nothing_lands(self):
+        prefill, decoder = self.engine(), self.engine()
+        prefill.fill(3)
+        for seed in range(30):
+            theirs = random.Random(seed).sample(range(BLOCKS), 20)
+            ours = random.Random(-seed).sample(range(BLOCKS), 20)
+            for cache in decoder.caches[0].values():
+                cache[:] = CANARY
+            params = prefilled(prefill, f"r{seed}", theirs)
+            if seed % 3:
+                prefill.step()
+            decode(decoder, f"d{seed}", 320, params, ours)
+            said = decoder.step()
+            time.sleep(random.Random(seed).random() / 500)
+            if not said[0][0].finished_recving:
+                said += decoder.until("finished_recving", finished=[f"d{seed}"])[0]
+            lost = set().union(*(lost for _, lost in said))
+            for cache, there in zip(decoder.caches[0].values(), prefill.caches[0].values()):
+                whole = [(a, b) for a, b in zip(theirs, ours) if b not in lost]
+                self.assertTrue((cache[:, [b for _, b in whole]] == there[:, [a for a, _ in whole]]).all())
+                cache[:] = -1.0
+            time.sleep(0.003)
+            for cache in decoder.caches[0].values():
+                self.assertTrue((cache == -1.0).all(), "bytes came late")
+            prefill.until("finished_sending", beside=decoder)
+
+    def test_who_comes_late_is_refused(self):
+        prefill, decoder = self.engine(keep_s=0.2), self.engine(load_s=0.5)
+        prefill.fill(4)
+        params = prefilled(prefill, "r", [5, 9])
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            prefill.until("finished_sending")
+            prefill.fill(5)  # The blocks are another request's.
+            decode(decoder, "d", 32, params, [1, 2])
+            said = decoder.until("finished_recving")[0]
+        self.assertEqual(said[-1][0].failed_recving, {"d"})
+        self.assertEqual(set().union(*(lost for _, lost in said)), {1, 2})
+        self.assertTrue((decoder.caches[0]["layer0"] == CANARY).all())
+
+    def test_a_peer_that_dies(self):
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.Process(target=serve, args=(theirs, "dies"), daemon=True)
+        child.start()
+        decoder = self.engine(load_s=3.0)
+        params = ours.recv()
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        decode(decoder, "d", 48, params, [4, 5, 6])
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            said = decoder.until("finished_recving")[0]
+        self.assertEqual(said[-1][0].failed_recving, {"d"})
+        self.assertEqual(set().union(*(lost for _, lost in said)), {4, 5, 6})
+
+    def test_between_two_processes(self):
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.Process(target=serve, args=(theirs, "lives"), daemon=True)
+        child.start()
+        decoder = self.engine()
+        params = ours.recv()
+        decode(decoder, "d", 48, params, [4, 5, 6])
+        said = decoder.until("finished_recving")[0]
+        self.assertEqual(said[-1][0].failed_recving, set())
+        for i, cache in enumerate(decoder.caches[0].values()):
+            there = numpy.random.default_rng([9, 0, i]).standard_normal(SHAPE, "f")
+            self.assertTrue((cache[:, [4, 5, 6]] == there[:, [3, 1, 2]]).all())
+        child.kill()
+
+    def test_caches_of_a_device_go_over_a_host_buffer(self):
+        prefill, decoder = self.engine(kind=Elsewhere), self.engine(kind=Elsewhere)
+        prefill.fill(6)
+        params = prefilled(prefill, "r", [5, 9])
+        prefill.step()
+        decode(decoder, "d", 32, params, [1, 2])
+        decoder.until("finished_recving")
+        self.check(prefill, decoder, [5, 9], [1, 2])
+        self.assertEqual((prefill.moved, decoder.moved), (["d2h"], ["h2d"]))
+        with self.assertRaisesRegex(ValueError, "kv_buffer_device"):
+            engine = self.engine()
+            engine.workers[0].register_kv_caches({"a": numpy.zeros(SHAPE, "f").view(Elsewhere)})
+
+    def test_caches_without_blocks_are_refused(self):
+        engine = self.engine()
+        with self.assertRaisesRegex(ValueError, "blocks without gaps"):
+            engine.workers[0].register_kv_caches({"a": numpy.zeros((2, 63, 4), "f").view(stubs.Tensor)})
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    sys.exit(unittest.main())
