@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
 #include <map>
 #include <utility>
 #include <vector>
@@ -27,6 +28,9 @@ class Directory final : public PeerDirectory {
   void Add(const std::string& worker, int port) {
     auto channel =
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
+    // At once, as a test that counts descriptors cannot know which end dials first.
+    TRYST_CHECK(
+        channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(60)));
     MutexLock lock(&mu_);
     channels_[worker] = std::move(channel);
   }
