@@ -100,6 +100,39 @@ class TestSummaryTest(unittest.TestCase):
         self.assertEqual(self.summarise([ran, broken], "--asked=//a:s\n//a:slow", "--exit=1"),
                          ["FAILED  //a:slow: did not build", "1 passed, 1 failed, 0 skipped"])
 
+    def again(self, label, status, xml, log):
+        """A first attempt, after which there was another."""
+        event = self.ended(label, status, xml)
+        path = os.path.join(self.folder.name, "attempt_1.log")
+        with open(path, "w") as f:
+            f.write(log)
+        event["testResult"]["testActionOutput"].append({"name": "test.log", "uri": "file://" + path})
+        event["children"] = [{"testResult": {"label": label, "attempt": 2}}]
+        return event
+
+    def test_what_passes_when_it_runs_again_is_unstable(self):
+        lines = self.summarise([self.again("//a:t", "FAILED", GTEST, "x.cc:4: Failure"), self.ended("//a:s", "PASSED", SCRIPT % "fine")])
+        self.assertEqual(lines, ["UNSTABLE  //a:t A.Bad: failed, and passed when it ran again", "1 passed, 0 failed, 0 skipped"])
+
+    def test_few_may_be_unstable(self):
+        events = [self.again("//a:%d" % i, "FAILED", GTEST, "") for i in range(3)]
+        events.append(self.ended("//a:s", "PASSED", SCRIPT % "fine"))
+        self.assertEqual(self.summarise(events[1:])[-1], "1 passed, 0 failed, 0 skipped")
+        lines = self.summarise(events)
+        self.assertEqual((lines[0], lines[-1]), ("FAILED  3 targets were unstable, which is more than 2", "1 passed, 1 failed, 0 skipped"))
+
+    def test_no_second_attempt_mends_a_crash_a_hang_or_a_report(self):
+        fine = self.ended("//a:s", "PASSED", SCRIPT % "fine")
+        for status, xml, log in (("FAILED", None, ""), ("TIMEOUT", GTEST, ""), ("FAILED", SCRIPT % "no", ""),
+                                 ("FAILED", GTEST, "WARNING: ThreadSanitizer: data race (pid=1)"),
+                                 ("FAILED", GTEST, "a\nF1130 15:21:47.668074 12 pool.cc:144] Check failed: x")):
+            lines = self.summarise([self.again("//a:t", status, xml, log), fine])
+            self.assertTrue(lines[0].startswith("FAILED  //a:t"), lines)
+
+    def test_what_fails_twice_has_failed(self):
+        lines = self.summarise([self.again("//a:t", "FAILED", GTEST, ""), self.ended("//a:t", "FAILED", GTEST)], "--exit=3")
+        self.assertEqual(lines[0], "FAILED  //a:t A.Bad")
+
     def test_a_step_may_be_skipped(self):
         self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "fine")],
                                         "--step=format=skipped:another clang-format"),

@@ -102,7 +102,7 @@ verb_test() {
   fi
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  bz test -k --build_event_json_file="$work/events" "${flags[@]}" -- "${targets[@]}" || code=$?
+  bz test -k --flaky_test_attempts=2 --build_event_json_file="$work/events" "${flags[@]}" -- "${targets[@]}" || code=$?
   asked=$(bz query "kind('_test rule', set(${targets[*]}))" 2>/dev/null || true)
   skips=$(bz query "attr(tags, '\\b(manual${lane:+|no_$lane})\\b', kind('_test rule', set(${targets[*]})))" 2>/dev/null || true)
   tools/test_summary.py --exit="$code" --asked="$asked" --tagged="$skips" "${steps[@]}" "$work/events"
