@@ -24,7 +24,6 @@ __attribute__((target("avx2"))) void StreamLines(uint8_t* to, const uint8_t* fro
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 64), c);
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 96), d);
   }
-  _mm_sfence();  // Before anything tells that the bytes are there.
 }
 
 bool HasStreamingStores() {
@@ -36,6 +35,17 @@ bool HasStreamingStores() {
 }  // namespace
 
 void StreamCopy(void* to, const void* from, size_t bytes) {
+  StreamPart(to, from, bytes);
+  FinishStreams();
+}
+
+void FinishStreams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+void StreamPart(void* to, const void* from, size_t bytes) {
   uint8_t* const out = static_cast<uint8_t*>(to);
   const uint8_t* const in = static_cast<const uint8_t*>(from);
   size_t done = 0;

@@ -266,7 +266,7 @@ inline void CopySpan(char* tensor, char* dense, uint64_t bytes, bool streams) {
   if (bytes == kLineBytes) {  // In place: a call would cost more than the copy.
     memcpy(to, from, kLineBytes);
   } else if (kDirection == Direction::kScatter && streams && bytes >= kStreamSpanBytes) {
-    StreamCopy(to, from, bytes);
+    StreamPart(to, from, bytes);
   } else {
     memcpy(to, from, bytes);
   }
@@ -319,10 +319,8 @@ uint64_t CopySpans(const Spans& spans, char* tensor, char* dense, uint64_t left,
 }
 
 template <Direction kDirection>
-void Copy(const Selection& selection, char* tensor, char* dense, uint64_t bytes,
-          SelectionPlace* place) {
-  if (bytes == 0) return;
-  const bool streams = bytes >= kStreamBytes;
+void CopyParts(const Selection& selection, char* tensor, char* dense, uint64_t bytes, bool streams,
+               SelectionPlace* place) {
   switch (selection.kind) {
     case Selection::Kind::kWhole:
       CopySpan<kDirection>(tensor + place->inside, dense, bytes, streams);
@@ -351,6 +349,15 @@ void Copy(const Selection& selection, char* tensor, char* dense, uint64_t bytes,
       }
       return;
   }
+}
+
+template <Direction kDirection>
+void Copy(const Selection& selection, char* tensor, char* dense, uint64_t bytes,
+          SelectionPlace* place) {
+  if (bytes == 0) return;
+  const bool streams = bytes >= kStreamBytes;
+  CopyParts<kDirection>(selection, tensor, dense, bytes, streams, place);
+  if (kDirection == Direction::kScatter && streams) FinishStreams();
 }
 
 // ---- Going through them ----

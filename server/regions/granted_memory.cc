@@ -167,7 +167,7 @@ void GrantedMemory::Copy(const Selection& wanted, const Selection& landing, void
     const uint64_t size = std::min(there.bytes, here.bytes);
     char* const at = static_cast<char*>(into) + here.offset;
     if (streams && size >= kStreamSpanBytes) {
-      StreamCopy(at, data_ + there.offset, size);
+      StreamPart(at, data_ + there.offset, size);
     } else {
       memcpy(at, data_ + there.offset, size);
     }
@@ -175,6 +175,7 @@ void GrantedMemory::Copy(const Selection& wanted, const Selection& landing, void
     here = {here.offset + size, here.bytes - size};
     bytes -= size;
   }
+  if (streams) FinishStreams();
 }
 
 absl::Status GrantedMemory::StillOpen() const {
