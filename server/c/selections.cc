@@ -1,9 +1,12 @@
 // Version 1 of the C interface: selections, groups and regions.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +31,8 @@ using tryst::c::RefuseNull;
 using tryst::c::Text;
 using tryst::c::Timeout;
 
+constexpr std::chrono::microseconds kFenceComesSoon(50);
+
 static_assert(sizeof(tryst_span) == sizeof(tryst::ByteSpan) &&
               offsetof(tryst_span, bytes) == offsetof(tryst::ByteSpan, bytes));
 static_assert(sizeof(tryst_run) == sizeof(tryst::ByteRun) &&
@@ -41,6 +46,7 @@ struct tryst_group {
     tryst::Mutex mu;
     tryst::CondVar changed;
     std::optional<tryst::FenceReport> report ABSL_GUARDED_BY(mu);
+    std::atomic<bool> told{false};  // There is a report.
   };
 
   static const tryst::Clock* clock() {
@@ -235,6 +241,7 @@ void tryst_group_cancel(tryst_group* group) {
   group->group.StartCancel([fence = group->fence](const tryst::FenceReport& report) {
     tryst::MutexLock lock(&fence->mu);
     fence->report = report;
+    fence->told.store(true, std::memory_order_release);
     fence->changed.NotifyAll();
   });
 }
@@ -246,6 +253,12 @@ int tryst_group_fenced(tryst_group* group, int64_t timeout_ms) {
       std::chrono::steady_clock::now() +
       std::chrono::milliseconds(timeout_ms < 0 ? year_ms : std::min(timeout_ms, year_ms));
   tryst_group::Fence* const fence = group->fence.get();
+  // A copy under way ends within some ten microseconds, and to wake a sleeper takes as long.
+  const auto awake_until = std::min(until, std::chrono::steady_clock::now() + kFenceComesSoon);
+  while (!fence->told.load(std::memory_order_acquire) &&
+         std::chrono::steady_clock::now() < awake_until) {
+    std::this_thread::yield();
+  }
   tryst::MutexLock lock(&fence->mu);
   while (!fence->report.has_value()) {
     if (fence->changed.WaitUntil(&fence->mu, until)) return fence->report.has_value() ? 1 : 0;
