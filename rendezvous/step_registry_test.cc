@@ -612,6 +612,17 @@ TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
   EXPECT_TRUE(registry->StartStep(1).ok());
 }
 
+TEST_F(StepRegistryTest, WhoAsksAgainAsksTheSameStep) {
+  Cancellation gone;
+  RecvArgs args;
+  args.cancellation = &gone;
+  (void)Take(1, OutKey("a"), args);
+  gone.StartCancel();
+  const auto again = Take(1, OutKey("a"));
+  ASSERT_TRUE(SendNumber(registry->StartStep(1)->get(), OutKey("a"), 1).ok());
+  EXPECT_EQ(again->number(), 1) << "nothing was dropped while there is room";
+}
+
 // Whoever starts it later hears of the failure, although its cause had not been heard of.
 TEST_F(StepRegistryTest, AStepThatIsForgottenBeforeItsGraceIsOverHasFailed) {
   const absl::Status failed = MarkDerived(absl::AbortedError("a peer gave up"));
