@@ -121,4 +121,14 @@ std::string GrantTable::Explain(absl::string_view peer) const {
   return text;
 }
 
+GrantTable::Room::Room(GrantTable* table) : table_(table) {
+  if (table_->room_taken_.exchange(true, std::memory_order_acquire)) return;
+  if (table_->room_ == nullptr) table_->room_.reset(new uint8_t[kBytes]);
+  data_ = table_->room_.get();
+}
+
+GrantTable::Room::~Room() {
+  if (data_ != nullptr) table_->room_taken_.store(false, std::memory_order_release);
+}
+
 }  // namespace tryst

@@ -46,6 +46,21 @@ class GrantTable {
   void Close();
   MappedSegments* segments() { return &segments_; }
 
+  // Where a range of a region comes to, before the wanted bytes are taken out of it. There is one.
+  class Room {
+   public:
+    static constexpr uint64_t kBytes = 256 << 10;
+    explicit Room(GrantTable* table);
+    ~Room();
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    uint8_t* data() const { return data_; }  // Null: another thread has it.
+
+   private:
+    GrantTable* const table_;
+    uint8_t* data_ = nullptr;
+  };
+
   void Count(uint64_t bytes) { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // That were copied.
   // A line for each owner; an empty `peer`: for all.
@@ -74,6 +89,8 @@ class GrantTable {
   const bool uses_;
   MappedSegments segments_;
   std::atomic<uint64_t> bytes_{0};
+  std::atomic<bool> room_taken_{false};
+  std::unique_ptr<uint8_t[]> room_;  // Whoever has taken it uses it.
   mutable Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<TensorKey, Known> regions_ ABSL_GUARDED_BY(mu_);

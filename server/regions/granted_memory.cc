@@ -150,9 +150,12 @@ bool GrantedMemory::Plan(const Selection& wanted, const Selection& landing, void
   return true;
 }
 
-void GrantedMemory::Copy(const Selection& wanted, const Selection& landing, void* into,
-                         uint64_t bytes, bool streams, SelectionPlace* from,
-                         SelectionPlace* to) const {
+namespace {
+
+// From `*from` of memory, of which `data` is the byte at `begins`, to `*to` of `into`.
+void CopyBetween(const Selection& wanted, const uint8_t* data, uint64_t begins,
+                 const Selection& landing, void* into, uint64_t bytes, bool streams,
+                 SelectionPlace* from, SelectionPlace* to) {
   ByteSpan there, here;
   uint64_t comes = bytes, lands = bytes;  // Their spans are not known yet.
   while (bytes > 0) {
@@ -167,15 +170,36 @@ void GrantedMemory::Copy(const Selection& wanted, const Selection& landing, void
     const uint64_t size = std::min(there.bytes, here.bytes);
     char* const at = static_cast<char*>(into) + here.offset;
     if (streams && size >= kStreamSpanBytes) {
-      StreamPart(at, data_ + there.offset, size);
+      StreamPart(at, data + (there.offset - begins), size);
     } else {
-      memcpy(at, data_ + there.offset, size);
+      memcpy(at, data + (there.offset - begins), size);
     }
     there = {there.offset + size, there.bytes - size};
     here = {here.offset + size, here.bytes - size};
     bytes -= size;
   }
   if (streams) FinishStreams();
+}
+
+}  // namespace
+
+void GrantedMemory::Copy(const Selection& wanted, const Selection& landing, void* into,
+                         uint64_t bytes, bool streams, SelectionPlace* from,
+                         SelectionPlace* to) const {
+  CopyBetween(wanted, data_, 0, landing, into, bytes, streams, from, to);
+}
+
+absl::Status GrantedMemory::ReadRange(const Selection& wanted, const Selection& landing, void* into,
+                                      uint64_t bytes, const ByteSpan& range, uint8_t* room) const {
+  GrantedPart part;
+  part.there[part.theres++] = {reinterpret_cast<void*>(address_ + range.offset), range.bytes};
+  part.here[part.heres++] = {room, range.bytes};
+  part.bytes = range.bytes;
+  absl::Status came = Read(&part);
+  if (!came.ok()) return came;
+  SelectionPlace from, to;
+  CopyBetween(wanted, room, range.offset, landing, into, bytes, /*streams=*/false, &from, &to);
+  return absl::OkStatus();
 }
 
 absl::Status GrantedMemory::StillOpen() const {

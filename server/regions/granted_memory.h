@@ -48,6 +48,12 @@ class GrantedMemory {
   // kDataLoss: the kernel cannot read that memory.
   absl::Status Read(GrantedPart* part) const;
 
+  // Copies `bytes`, whose spans all lie in `range`, by one call, which brings the whole range to
+  // `room`. Codes as of Read(); unless it is OK, nothing was written to `into`. REQUIRES: the
+  // selections were checked, with bytes() and with that of `into`; `room` has range.bytes.
+  absl::Status ReadRange(const Selection& wanted, const Selection& landing, void* into,
+                         uint64_t bytes, const ByteSpan& range, uint8_t* room) const;
+
   // Whether it is mapped: then it is copied by these, which cost no call of the kernel for each
   // part.
   bool mapped() const { return segment_ != nullptr; }

@@ -73,6 +73,21 @@ class RegionGrantsTest : public testing::Test {
     memset(into_.mutable_data(), '.', into_.bytes());
     return Fetch(Selection::Spans(wanted), Selection::Spans(landing));
   }
+  // Into the beginning of it, from any thread.
+  absl::Status FetchInto(const Tensor& into, const std::vector<ByteSpan>& wanted) {
+    const std::vector<ByteSpan> landing = {{0, into.bytes()}};
+    RecvArgs args;
+    args.destination = into;
+    absl::Notification ended;
+    absl::Status status;
+    FetchRegion(asker_.get(), 7, Key(), Selection::Spans(wanted), args, Selection::Spans(landing),
+                [&](Received&& received) {
+                  status = received.status;
+                  ended.Notify();
+                });
+    ended.WaitForNotification();
+    return status;
+  }
   absl::Status FetchOne() { return Fetch({{100, 50}}); }
   // The answer comes at any time.
   void AwaitGrant() {
@@ -117,12 +132,77 @@ TEST_F(RegionGrantsTest, MuchIsAskedFor) {
   ASSERT_TRUE(Fetch({{5, (64 << 10) + 1}}).ok());
   ExpectFilled(1, 5, (64 << 10) + 1);
   std::vector<ByteSpan> many;
-  for (uint64_t i = 0; i < 65; ++i) many.push_back({i * 100, 10});
+  for (uint64_t i = 0; i < 65; ++i) many.push_back({i * 16'000, 10});
   ASSERT_TRUE(Fetch(many).ok());
   EXPECT_EQ(copied(), before);
   many.pop_back();
   ASSERT_TRUE(Fetch(many).ok());
   EXPECT_EQ(copied(), before + 640);
+}
+
+// By one call of the kernel with what lies between, so that none is too many.
+TEST_F(RegionGrantsTest, SpansNearEachOtherAreCopiedByWhoAsks) {
+  const auto region = *Region::Open(owner_.get(), "l1", memory_, {});
+  AwaitGrant();
+  const auto fetch = [&](size_t count, uint64_t bytes, uint64_t stride) {
+    std::vector<ByteSpan> spans;
+    uint64_t all = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      spans.push_back({5 + i * 7919 % count * stride, bytes + i % 2});  // In no order.
+      all += spans.back().bytes;
+    }
+    memset(into_.mutable_data(), '.', into_.bytes());
+    ASSERT_TRUE(Fetch(spans).ok());
+    const char *from = memory_.data_as<char>(), *at = into_.data_as<char>() + 7;
+    for (const ByteSpan& span : spans) {
+      ASSERT_EQ(memcmp(at, from + span.offset, span.bytes), 0) << span.offset;
+      at += span.bytes;
+    }
+    EXPECT_EQ(*at, '.');
+    EXPECT_EQ(*(into_.data_as<char>() + 6), '.');
+    EXPECT_EQ(at - into_.data_as<char>() - 7, static_cast<ptrdiff_t>(all));
+  };
+  uint64_t before = copied();
+  fetch(1000, 60, 256);
+  EXPECT_EQ(copied(), before + 60'500);
+  fetch(20, 100, 4000);
+  EXPECT_EQ(copied(), before + 60'500 + 2010);
+  fetch(20, 100, 8000);  // One by one.
+  EXPECT_EQ(copied(), before + 60'500 + 4020);
+  before = copied();
+  fetch(100, 10, 2700);  // Too far from each other for that.
+  fetch(1025, 10, 200);  // Too many.
+  fetch(1000, 66, 200);  // Too much.
+  EXPECT_EQ(copied(), before);
+  // An empty span lies nowhere.
+  std::vector<ByteSpan> spans(20, ByteSpan{1 << 20, 0});
+  spans.push_back({100, 50});
+  ASSERT_TRUE(Fetch(spans).ok());
+  ExpectFilled(1, 100, 50);
+  EXPECT_EQ(copied(), before + 50);
+}
+
+// There is room for one.
+TEST_F(RegionGrantsTest, ThreadsThatCopyAtOnceGetWhatTheyWant) {
+  const auto region = *Region::Open(owner_.get(), "l1", memory_, {});
+  AwaitGrant();
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      const Tensor into = Filled(64'000, 3);
+      std::vector<ByteSpan> spans;
+      for (uint64_t i = 0; i < 1000; ++i) spans.push_back({thread + i * 256, 64});
+      for (int turn = 0; turn < 50; ++turn) {
+        ASSERT_TRUE(FetchInto(into, spans).ok());
+        for (size_t i = 0; i < spans.size(); ++i) {
+          ASSERT_EQ(
+              memcmp(into.data_as<char>() + i * 64, memory_.data_as<char>() + spans[i].offset, 64),
+              0);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(RegionGrantsTest, WhatIsCheckedIsAskedFor) {
