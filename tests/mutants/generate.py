@@ -24,7 +24,8 @@ from planting import Edit
 
 ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/compat", "channel/device", "channel/grpc", "channel/ops", "channel/poller",
          "channel/pool", "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/config", "server/data_plane",
-         "server/etcd", "server/listener", "server/members", "server/process", "server/security", "server/services", "server/status")
+         "server/etcd", "server/listener", "server/members", "server/process", "server/regions", "server/security", "server/services", "server/status",
+         "server/weights")
 
 # The text of `edits` has the word MUTANT where the code has to ask whether this fault, by its number, is awake.
 Fault = collections.namedtuple("Fault", "name path line function rule text edits")
