@@ -14,6 +14,8 @@ GTEST = """<testsuites><testsuite name="A">
 <testcase name="Skip" classname="A" status="run" result="skipped"><skipped message="x.cc:2&#x0A;needs a NIC"/></testcase>
 <testcase name="DISABLED_Off" classname="A" status="notrun" />
 </testsuite></testsuites>"""
+MENDED = """<testsuites><testsuite name="A">
+<testcase name="Ok" classname="A" status="run"/><testcase name="Bad" classname="A" status="run"/></testsuite></testsuites>"""
 SCRIPT = """<testsuites><testsuite name="s"><testcase name="s" status="run"></testcase>
 <system-out>Executing\n%s</system-out></testsuite></testsuites>"""
 
@@ -30,10 +32,10 @@ class TestSummaryTest(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def ended(self, label, status, xml=None):
+    def ended(self, label, status, xml=None, attempt=2):
         outputs = []
         if xml is not None:
-            path = os.path.join(self.folder.name, label.strip("/").replace("/", "_") + ".xml")
+            path = os.path.join(self.folder.name, label.strip("/").replace("/", "_") + "_%d.xml" % attempt)
             with open(path, "w") as f:
                 f.write(xml)
             outputs = [{"name": "test.xml", "uri": "file://" + path}]
@@ -102,7 +104,7 @@ class TestSummaryTest(unittest.TestCase):
 
     def again(self, label, status, xml, log):
         """A first attempt, after which there was another."""
-        event = self.ended(label, status, xml)
+        event = self.ended(label, status, xml, attempt=1)
         path = os.path.join(self.folder.name, "attempt_1.log")
         with open(path, "w") as f:
             f.write(log)
@@ -111,27 +113,39 @@ class TestSummaryTest(unittest.TestCase):
         return event
 
     def test_what_passes_when_it_runs_again_is_unstable(self):
-        lines = self.summarise([self.again("//a:t", "FAILED", GTEST, "x.cc:4: Failure"), self.ended("//a:s", "PASSED", SCRIPT % "fine")])
-        self.assertEqual(lines, ["UNSTABLE  //a:t A.Bad: failed, and passed when it ran again", "1 passed, 0 failed, 0 skipped"])
+        lines = self.summarise([self.again("//a:t", "FAILED", GTEST, "x.cc:4: Failure"), self.ended("//a:t", "PASSED", MENDED)])
+        self.assertEqual(lines, ["UNSTABLE  //a:t A.Bad: failed, and passed when it ran again", "2 passed, 0 failed, 0 skipped"])
 
     def test_few_may_be_unstable(self):
-        events = [self.again("//a:%d" % i, "FAILED", GTEST, "") for i in range(3)]
-        events.append(self.ended("//a:s", "PASSED", SCRIPT % "fine"))
-        self.assertEqual(self.summarise(events[1:])[-1], "1 passed, 0 failed, 0 skipped")
-        lines = self.summarise(events)
-        self.assertEqual((lines[0], lines[-1]), ("FAILED  3 targets were unstable, which is more than 2", "1 passed, 1 failed, 0 skipped"))
+        def lines(targets):
+            events = [(self.again("//a:%d" % i, "FAILED", GTEST, ""), self.ended("//a:%d" % i, "PASSED", MENDED)) for i in range(targets)]
+            return self.summarise([event for pair in events for event in pair])
+        self.assertEqual(lines(2)[-1], "4 passed, 0 failed, 0 skipped")
+        self.assertEqual((lines(3)[0], lines(3)[-1]), ("FAILED  3 targets were unstable, which is more than 2", "6 passed, 1 failed, 0 skipped"))
 
     def test_no_second_attempt_mends_a_crash_a_hang_or_a_report(self):
-        fine = self.ended("//a:s", "PASSED", SCRIPT % "fine")
         for status, xml, log in (("FAILED", None, ""), ("TIMEOUT", GTEST, ""), ("FAILED", SCRIPT % "no", ""),
                                  ("FAILED", GTEST, "WARNING: ThreadSanitizer: data race (pid=1)"),
-                                 ("FAILED", GTEST, "a\nF1130 15:21:47.668074 12 pool.cc:144] Check failed: x")):
-            lines = self.summarise([self.again("//a:t", status, xml, log), fine])
-            self.assertTrue(lines[0].startswith("FAILED  //a:t"), lines)
+                                 ("FAILED", GTEST, "CRASHED by signal 11, and said last: "),
+                                 ("FAILED", GTEST, "terminate called after throwing"),
+                                 ("FAILED", GTEST, "said: F1130 15:21:47.668074 12 pool.cc:144] Check failed: x")):
+            lines = self.summarise([self.again("//a:t", status, xml, log), self.ended("//a:t", "PASSED", MENDED)])
+            self.assertEqual(lines, ["FAILED  //a:t: %s at first" % status.lower(), "2 passed, 1 failed, 0 skipped"])
 
     def test_what_fails_twice_has_failed(self):
         lines = self.summarise([self.again("//a:t", "FAILED", GTEST, ""), self.ended("//a:t", "FAILED", GTEST)], "--exit=3")
-        self.assertEqual(lines[0], "FAILED  //a:t A.Bad")
+        self.assertEqual((lines[0], lines[-1]), ("FAILED  //a:t A.Bad", "1 passed, 1 failed, 2 skipped"))
+
+    def test_what_is_skipped_when_it_runs_again_has_failed(self):
+        skips = MENDED.replace("<testcase name=\"Bad\" classname=\"A\" status=\"run\"/>",
+                               "<testcase name=\"Bad\" classname=\"A\"><skipped message=\"x&#x0A;busy\"/></testcase>")
+        lines = self.summarise([self.again("//a:t", "FAILED", GTEST, ""), self.ended("//a:t", "PASSED", skips)])
+        self.assertEqual((lines[0], lines[-1]),
+                         ("FAILED  //a:t A.Bad: failed, and did not pass when its target ran again", "1 passed, 1 failed, 1 skipped"))
+
+    def test_what_was_unstable_once_is_no_pass_of_a_later_run(self):
+        lines = self.summarise([self.ended("//a:t", "FLAKY", MENDED)])
+        self.assertEqual(lines[0], "FAILED  //a:t: was unstable in an earlier run; look with --nocache_test_results")
 
     def test_a_step_may_be_skipped(self):
         self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "fine")],

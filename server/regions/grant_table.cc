@@ -1,6 +1,7 @@
 #include "server/regions/grant_table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -123,8 +124,9 @@ std::string GrantTable::Explain(absl::string_view peer) const {
 
 GrantTable::Room::Room(GrantTable* table) : table_(table) {
   if (table_->room_taken_.exchange(true, std::memory_order_acquire)) return;
-  if (table_->room_ == nullptr) table_->room_.reset(new uint8_t[kBytes]);
+  if (table_->room_ == nullptr) table_->room_.reset(new (std::nothrow) uint8_t[kBytes]);
   data_ = table_->room_.get();
+  if (data_ == nullptr) table_->room_taken_.store(false, std::memory_order_release);
 }
 
 GrantTable::Room::~Room() {

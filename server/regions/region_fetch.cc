@@ -443,8 +443,12 @@ bool Copied(const GrantedMemory& memory, GrantTable* grants, const TensorKey& ke
     if (room.data() != nullptr) {
       const absl::Status status =
           memory.ReadRange(wanted, landing.selection, into, bytes, little.range, room.data());
-      if (!status.ok()) grants->Failed(key, &memory, status);
-      return status.ok();
+      if (status.ok()) return true;
+      // What lies between may be no memory at all.
+      if (!little.each || !absl::IsDataLoss(status)) {
+        grants->Failed(key, &memory, status);
+        return false;
+      }
     }
   }
   if (!little.each) return false;
@@ -530,7 +534,9 @@ void FetchRegion(Server* server, int64_t step, const TensorKey& key, const Selec
   const bool by_calls = little.each || little.in_range;
   if (*bytes > 0 && !landing.digests && !(*begun)->aborted() &&
       key.src().worker != server->worker() && (by_calls || server->allocator() != nullptr)) {
-    grant = grants->Find(key, /*at_first=*/by_calls);
+    // What lies in the arena is mapped in the end, and so is asked for again.
+    grant = grants->Find(
+        key, /*at_first=*/little.each || (little.in_range && server->allocator() == nullptr));
   }
   const bool inside = grant.memory != nullptr &&
                       CheckSelection(wanted, grant.memory->bytes(), SelectionUse::kRead).ok();

@@ -532,6 +532,21 @@ TEST_F(MappedRegionTest, WhatIsIdleIsUnmapped) {
   EXPECT_GT(mapped(), 0u);
 }
 
+TEST_F(MappedRegionTest, SpansNearEachOtherMapAgainWhatWasIdle) {
+  const auto region = *Region::Open(owner_.get(), "l1", shared_, {});
+  AwaitGrant();
+  GrantTable* const taken = &asker_->grants()->taken;
+  for (int i = 0; i < 2; ++i) (void)taken->Sweep();
+  EXPECT_EQ(mapped(), 0u);
+  std::vector<ByteSpan> near;
+  for (uint64_t i = 0; i < 100; ++i) near.push_back({i * 100, 10});
+  for (int i = 0; i < 5000 && mapped() == 0; ++i) {
+    ASSERT_TRUE(Fetch(near).ok());
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_GT(mapped(), 0u);
+}
+
 TEST_F(MappedRegionTest, AServerThatHasStoppedMapsNothing) {
   const auto region = *Region::Open(owner_.get(), "l1", shared_, {});
   AwaitGrant();

@@ -401,6 +401,7 @@ TEST_P(GrpcPipesCallerTest, CallsThatSayNothingTakeNoDescriptorsAndMakeRoom) {
     EXPECT_EQ(silent[i]->status.error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_EQ(old, 20u);
+  EXPECT_EQ(ended.count(silent.back().get()), 0u);
   EXPECT_LT(descriptors(), before + 20);
   std::unique_ptr<SoftPipe> caller, callee;
   EXPECT_TRUE(Connect(&caller, &callee));

@@ -82,7 +82,7 @@ verb_test() {
       exec tests/frameworks/engines/run.sh "${program%/examples/*}" "$@"
       ;;
   esac
-  local lane="" flags=() targets=() steps=() argument asked skips format code=0
+  local lane="" flags=() targets=() steps=() argument asked skips format code=0 attempts=2
   for argument; do
     case $argument in
       --asan | --tsan | --ubsan) lane=${argument#--} flags+=("--config=${argument#--}") ;;
@@ -102,7 +102,8 @@ verb_test() {
   fi
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  bz test -k --flaky_test_attempts=2 --build_event_json_file="$work/events" "${flags[@]}" -- "${targets[@]}" || code=$?
+  if [[ -n $lane ]]; then attempts=1; fi # A child's report stands in no log of Bazel's.
+  bz test -k --flaky_test_attempts=$attempts --build_event_json_file="$work/events" "${flags[@]}" -- "${targets[@]}" || code=$?
   asked=$(bz query "kind('_test rule', set(${targets[*]}))" 2>/dev/null || true)
   skips=$(bz query "attr(tags, '\\b(manual${lane:+|no_$lane})\\b', kind('_test rule', set(${targets[*]})))" 2>/dev/null || true)
   tools/test_summary.py --exit="$code" --asked="$asked" --tagged="$skips" "${steps[@]}" "$work/events"

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -61,7 +63,21 @@ Process::Process(const std::string& program, std::vector<std::string> args, int 
 Process::~Process() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
+  int status = 0;
+  if (waitpid(pid_, &status, 0) == pid_) TellOfCrash(status);
+}
+
+// tools/test_summary.py looks for the word: what crashes has failed, whatever comes after it.
+void Process::TellOfCrash(int status) {
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  if (signal != SIGSEGV && signal != SIGABRT && signal != SIGBUS && signal != SIGILL &&
+      signal != SIGFPE) {
+    return;
+  }
+  const std::string said = err();
+  std::cerr << "CRASHED by signal " << signal
+            << ", and said last: " << said.substr(said.size() - std::min<size_t>(said.size(), 2000))
+            << std::endl;
 }
 
 void Process::Signal(int signal) {
@@ -82,6 +98,7 @@ int Process::Wait(absl::Duration timeout) {
     int status = 0;
     if (waitpid(pid_, &status, WNOHANG) == pid_) {
       pid_ = -1;
+      TellOfCrash(status);
       return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     }
     if (absl::Now() > until) break;
@@ -94,6 +111,7 @@ bool Process::Running() {
   int status = 0;
   if (pid_ <= 0 || waitpid(pid_, &status, WNOHANG) == 0) return pid_ > 0;
   pid_ = -1;
+  TellOfCrash(status);
   return false;
 }
 

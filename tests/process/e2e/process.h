@@ -33,6 +33,7 @@ class Process {
   std::string err() const;
 
  private:
+  void TellOfCrash(int status);
   pid_t pid_ = -1;
   std::string out_;
   std::string err_;
