@@ -545,6 +545,8 @@ void FetchRegion(Server* server, int64_t step, const TensorKey& key, const Selec
     const absl::Status open = grant.memory->StillOpen();
     if (!open.ok()) grants->Failed(key, grant.memory.get(), open);
   }
+  // The fetch's `done` may destroy the server, so this comes first.
+  if (grant.asks) AskForGrant(grants, *begun, key, server->own_executor());
   const bool mapped = inside && grant.memory->mapped();
   const bool here = mapped ? little.mapped : by_calls && inside;
   if (here && Copied(*grant.memory, grants, key, wanted, little, args, landing, *bytes)) {
@@ -555,8 +557,6 @@ void FetchRegion(Server* server, int64_t step, const TensorKey& key, const Selec
   const auto fetch = std::make_shared<Fetch>(server, *begun, step, key, wanted, args, landing,
                                              *bytes, std::move(done));
   if (mapped && !here) fetch->SetMapped(grants, std::move(grant.memory));
-  // Its `done` may destroy the server, so this comes first.
-  if (grant.asks) AskForGrant(grants, *begun, key, server->own_executor());
   fetch->Begin(args.cancellation);
 }
 
