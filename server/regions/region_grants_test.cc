@@ -175,14 +175,25 @@ TEST_F(RegionGrantsTest, SpansNearEachOtherAreCopiedByWhoAsks) {
   fetch(1000, 66, 200);  // Too much.
   EXPECT_EQ(copied(), before);
   // An empty span lies nowhere.
-  std::vector<ByteSpan> spans(20, ByteSpan{1 << 20, 0});
+  std::vector<ByteSpan> spans(100, ByteSpan{1 << 20, 0});
   spans.push_back({100, 50});
   ASSERT_TRUE(Fetch(spans).ok());
   ExpectFilled(1, 100, 50);
   EXPECT_EQ(copied(), before + 50);
 }
 
-// There is room for one.
+TEST(GrantRoomTest, OneThreadHasItAtATime) {
+  GrantTable table(true);
+  {
+    const GrantTable::Room room(&table);
+    ASSERT_NE(room.data(), nullptr);
+    memset(room.data(), 1, GrantTable::Room::kBytes);
+    EXPECT_EQ(GrantTable::Room(&table).data(), nullptr);
+    EXPECT_EQ(GrantTable::Room(&table).data(), nullptr) << "who had none gives none back";
+  }
+  EXPECT_NE(GrantTable::Room(&table).data(), nullptr);
+}
+
 TEST_F(RegionGrantsTest, ThreadsThatCopyAtOnceGetWhatTheyWant) {
   const auto region = *Region::Open(owner_.get(), "l1", memory_, {});
   AwaitGrant();
@@ -530,6 +541,15 @@ TEST_F(MappedRegionTest, WhatIsIdleIsUnmapped) {
   while (copied() == before) ASSERT_TRUE(Fetch(many_).ok());
   ExpectMany(1);
   EXPECT_GT(mapped(), 0u);
+}
+
+TEST_F(MappedRegionTest, LittleAsksForNoGrantOfWhatWasIdle) {
+  const auto region = *Region::Open(owner_.get(), "l1", shared_, {});
+  AwaitGrant();
+  GrantTable* const taken = &asker_->grants()->taken;
+  for (int i = 0; i < 2; ++i) (void)taken->Sweep();
+  ASSERT_TRUE(FetchOne().ok());
+  EXPECT_TRUE(taken->Find(Key(), /*at_first=*/false).asks) << "nobody has asked";
 }
 
 TEST_F(MappedRegionTest, SpansNearEachOtherMapAgainWhatWasIdle) {
