@@ -631,8 +631,8 @@ TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
   EXPECT_EQ(producer.source.takes(), 1);
   EXPECT_GE(proxy.connections(), 4);
   EXPECT_GE(producer.counts().repetitions, 3u);
-  // Each connection but the last brings 3 MiB, of which one whole message counts at least: up to two
-  // more may have come only in part, or lie where nobody has read them.
+  // Each connection but the last brings 3 MiB, of which one whole message counts at least: up to
+  // two more may have come only in part, or lie where nobody has read them.
   EXPECT_LE(proxy.connections(), 17);
 
   // The connection is cut while the fetch waits: the source does not get the request twice.
