@@ -88,6 +88,40 @@ class RegionGrantsTest : public testing::Test {
     ended.WaitForNotification();
     return status;
   }
+  // A region is opened, closed and its memory used again, while somebody fetches. `fetched`:
+  // whether it was copied under a grant.
+  void OpenAndCloseWhile(const Tensor& memory, const std::function<bool()>& fetched) {
+    const auto fill = [&memory](int with) { memset(memory.mutable_data(), with, memory.bytes()); };
+    fill(1);
+    std::atomic<bool> over{false};
+    std::atomic<int> granted{0};
+    std::thread owner([&] {
+      for (int round = 0; round < 100; ++round) {
+        auto region = *Region::Open(owner_.get(), "l1", memory, {});
+        const int before = granted.load();
+        while (granted.load() < before + 3) std::this_thread::yield();
+        region->Close(nullptr);
+        EXPECT_TRUE(region->AwaitClosed(absl::Seconds(30)));
+        fill(2);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        fill(1);
+      }
+      over.store(true);
+    });
+    while (!over.load()) granted += fetched();
+    owner.join();
+  }
+  bool FetchOfOnes(const std::vector<ByteSpan>& wanted) {
+    const uint64_t before = copied();
+    const absl::Status status = Fetch(wanted);
+    uint64_t bytes = 0;
+    for (const ByteSpan& span : wanted) bytes += span.bytes;
+    EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
+    if (status.ok()) {
+      EXPECT_EQ(memchr(into_.data_as<char>() + 7, 2, bytes), nullptr);
+    }
+    return copied() > before;
+  }
   absl::Status FetchOne() { return Fetch({{100, 50}}); }
   // The answer comes at any time.
   void AwaitGrant() {
@@ -612,31 +646,7 @@ TEST_F(MappedRegionTest, RegionsOfOneFetchLeaveTheOthersGrants) {
 }
 
 TEST_F(MappedRegionTest, NothingFromBehindTheEndIsDelivered) {
-  memset(shared_.mutable_data(), 1, shared_.bytes());
-  std::atomic<bool> over{false};
-  std::atomic<int> granted{0};
-  std::thread owner([&] {
-    for (int round = 0; round < 100; ++round) {
-      auto region = *Region::Open(owner_.get(), "l1", shared_, {});
-      const int before = granted.load();
-      while (granted.load() < before + 3) std::this_thread::yield();
-      region->Close(nullptr);
-      EXPECT_TRUE(region->AwaitClosed(absl::Seconds(30)));
-      memset(shared_.mutable_data(), 2, shared_.bytes());
-      memset(shared_.mutable_data(), 1, shared_.bytes());
-    }
-    over.store(true);
-  });
-  while (!over.load()) {
-    const uint64_t before = copied();
-    const absl::Status status = Fetch({{100, 1'000'000}});
-    ASSERT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
-    if (status.ok()) {
-      ASSERT_EQ(memchr(into_.data_as<char>() + 7, 2, 1'000'000), nullptr);
-    }
-    granted += copied() > before;
-  }
-  owner.join();
+  OpenAndCloseWhile(shared_, [&] { return FetchOfOnes({{100, 1'000'000}}); });
 }
 
 // The fence of a group, at any moment of such a copy.
@@ -687,34 +697,14 @@ TEST_F(MappedRegionTest, NothingLandsBehindACancel) {
   EXPECT_GT(cancelled, 0);
 }
 
-// A region is opened, closed and its memory used again, while somebody fetches.
 TEST_F(RegionGrantsTest, NothingFromBehindTheEndIsDelivered) {
-  memset(memory_.mutable_data(), 1, memory_.bytes());
-  std::atomic<bool> over{false};
-  std::atomic<int> granted{0};
-  std::thread owner([&] {
-    for (int round = 0; round < 100; ++round) {
-      auto region = *Region::Open(owner_.get(), "l1", memory_, {});
-      const int before = granted.load();
-      while (granted.load() < before + 3) std::this_thread::yield();
-      region->Close(nullptr);
-      EXPECT_TRUE(region->AwaitClosed(absl::Seconds(30)));
-      memset(memory_.mutable_data(), 2, memory_.bytes());
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-      memset(memory_.mutable_data(), 1, memory_.bytes());
-    }
-    over.store(true);
-  });
-  while (!over.load()) {
-    const uint64_t before = copied();
-    const absl::Status status = Fetch({{100, 60'000}});
-    ASSERT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
-    if (status.ok()) {
-      ASSERT_EQ(memchr(into_.data_as<char>() + 7, 2, 60'000), nullptr);
-    }
-    granted += copied() > before;
-  }
-  owner.join();
+  OpenAndCloseWhile(memory_, [&] { return FetchOfOnes({{100, 60'000}}); });
+}
+
+TEST_F(RegionGrantsTest, NothingFromBehindTheEndOfARangeIsDelivered) {
+  std::vector<ByteSpan> spans;
+  for (uint64_t i = 0; i < 1000; ++i) spans.push_back({i * 256, 60});
+  OpenAndCloseWhile(memory_, [&] { return FetchOfOnes(spans); });
 }
 
 TEST_F(RegionGrantsTest, WhoMayNotReadGetsNoGrant) {
