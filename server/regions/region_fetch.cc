@@ -409,27 +409,32 @@ ByteSpan RangeOf(const Selection& wanted) {
 
 // What may be copied in the call that asks, and how.
 struct Little {
-  Little(const Selection& wanted, uint64_t bytes) {
+  Little(const Selection& wanted, uint64_t bytes) : wanted(wanted) {
     if (bytes == 0 || bytes > kMostGrantedBytes) return;
-    const uint64_t spans = SpanCount(wanted);
+    spans = SpanCount(wanted);
     mapped = spans <= kMostMappedSpans;
     each = spans <= kMostGrantedSpans;
-    if (spans > kFewSpans && mapped) range = RangeOf(wanted);
-    const uint64_t most = each ? spans * kBytesLikeASpan : GrantTable::Room::kBytes;
-    in_range = range.bytes > 0 && range.bytes <= std::min(most, GrantTable::Room::kBytes);
   }
-  bool mapped = false;    // Out of a segment.
-  bool each = false;      // Span by span.
-  bool in_range = false;  // With all that lies between.
+  // With all that lies between, which is `range` then. The first call goes through the spans.
+  bool InRange() {
+    if (!mapped || spans <= kFewSpans) return false;
+    if (range.bytes == 0) range = RangeOf(wanted);
+    const uint64_t most = each ? spans * kBytesLikeASpan : GrantTable::Room::kBytes;
+    return range.bytes <= std::min(most, GrantTable::Room::kBytes);
+  }
+  const Selection& wanted;
+  uint64_t spans = 0;
+  bool mapped = false;  // Out of a segment.
+  bool each = false;    // Span by span.
   ByteSpan range;
 };
 
 // Copies it all, in here. Else it is to be asked for: what was copied is not known.
-bool Copied(const GrantedMemory& memory, GrantTable* grants, const TensorKey& key,
-            const Selection& wanted, const Little& little, const RecvArgs& args,
-            const SelectedLanding& landing, uint64_t bytes) {
+bool Copied(const GrantedMemory& memory, GrantTable* grants, const TensorKey& key, Little* little,
+            const RecvArgs& args, const SelectedLanding& landing, uint64_t bytes) {
   if (args.cancellation != nullptr && args.cancellation->cancelled()) return false;
   if (!args.deadline.is_never() && args.deadline.Passed(SteadyClock().NowNs())) return false;
+  const Selection& wanted = little->wanted;
   SelectionPlace from, to;
   void* const into = args.destination.mutable_data();
   if (memory.mapped()) {
@@ -438,20 +443,20 @@ bool Copied(const GrantedMemory& memory, GrantTable* grants, const TensorKey& ke
     if (!open.ok()) grants->Failed(key, &memory, open);
     return open.ok();
   }
-  if (little.in_range) {
+  if (little->InRange()) {
     const GrantTable::Room room(grants);
     if (room.data() != nullptr) {
       const absl::Status status =
-          memory.ReadRange(wanted, landing.selection, into, bytes, little.range, room.data());
+          memory.ReadRange(wanted, landing.selection, into, bytes, little->range, room.data());
       if (status.ok()) return true;
       // What lies between may be no memory at all.
-      if (!little.each || !absl::IsDataLoss(status)) {
+      if (!little->each || !absl::IsDataLoss(status)) {
         grants->Failed(key, &memory, status);
         return false;
       }
     }
   }
-  if (!little.each) return false;
+  if (!little->each) return false;
   GrantedPart part;
   for (uint64_t left = bytes; left > 0; left -= part.bytes) {
     if (!memory.Plan(wanted, landing.selection, into, left, &from, &to, &part)) return false;
@@ -530,13 +535,12 @@ void FetchRegion(Server* server, int64_t step, const TensorKey& key, const Selec
   GrantTable* const grants = &server->grants()->taken;
   GrantTable::Found grant;
   // Digests are made where the bytes are known to be right: at the owner.
-  const Little little(wanted, *bytes);
-  const bool by_calls = little.each || little.in_range;
+  Little little(wanted, *bytes);
+  const bool has_arena = server->allocator() != nullptr;
   if (*bytes > 0 && !landing.digests && !(*begun)->aborted() &&
-      key.src().worker != server->worker() && (by_calls || server->allocator() != nullptr)) {
+      key.src().worker != server->worker() && (has_arena || little.each || little.InRange())) {
     // What lies in the arena is mapped in the end, and so is asked for again.
-    grant = grants->Find(
-        key, /*at_first=*/little.each || (little.in_range && server->allocator() == nullptr));
+    grant = grants->Find(key, /*at_first=*/little.each || (!has_arena && little.InRange()));
   }
   const bool inside = grant.memory != nullptr &&
                       CheckSelection(wanted, grant.memory->bytes(), SelectionUse::kRead).ok();
@@ -548,8 +552,8 @@ void FetchRegion(Server* server, int64_t step, const TensorKey& key, const Selec
   // The fetch's `done` may destroy the server, so this comes first.
   if (grant.asks) AskForGrant(grants, *begun, key, server->own_executor());
   const bool mapped = inside && grant.memory->mapped();
-  const bool here = mapped ? little.mapped : by_calls && inside;
-  if (here && Copied(*grant.memory, grants, key, wanted, little, args, landing, *bytes)) {
+  const bool here = mapped ? little.mapped : inside && (little.each || little.InRange());
+  if (here && Copied(*grant.memory, grants, key, &little, args, landing, *bytes)) {
     grants->Count(*bytes);
     if (landing.result != nullptr) landing.result->failed.clear();
     return EndReceive(args.executor, {absl::OkStatus(), args.destination}, std::move(done));
