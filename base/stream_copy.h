@@ -2,6 +2,7 @@
 #define TRYST_BASE_STREAM_COPY_H_
 
 #include <cstddef>
+#include <cstring>
 
 namespace tryst {
 
@@ -16,6 +17,14 @@ void FinishStreams();
 
 // From this size on a copy bypasses the caches.
 inline constexpr size_t kStreamBytes = 256 << 10;
+// And a part of one does.
+inline constexpr size_t kStreamSpanBytes = 1024;
+
+// A part of a copy, which bypasses the caches if that `streams` and the part is long enough.
+inline void CopyPart(void* to, const void* from, size_t bytes, bool streams) {
+  if (streams && bytes >= kStreamSpanBytes) return StreamPart(to, from, bytes);
+  memcpy(to, from, bytes);
+}
 
 }  // namespace tryst
 

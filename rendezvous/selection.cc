@@ -16,8 +16,6 @@ namespace {
 constexpr uint64_t kBitsOfSpan = 2048;
 constexpr uint64_t kMostBits = uint64_t{1} << 30;
 constexpr uint64_t kLineBytes = 64;
-// Spans from this size on are written around the caches, where much is.
-constexpr uint64_t kStreamSpanBytes = 1024;
 
 // ---- Spans by their numbers ----
 
@@ -265,10 +263,8 @@ inline void CopySpan(char* tensor, char* dense, uint64_t bytes, bool streams) {
   const char* const from = kDirection == Direction::kGather ? tensor : dense;
   if (bytes == kLineBytes) {  // In place: a call would cost more than the copy.
     memcpy(to, from, kLineBytes);
-  } else if (kDirection == Direction::kScatter && streams && bytes >= kStreamSpanBytes) {
-    StreamPart(to, from, bytes);
   } else {
-    memcpy(to, from, bytes);
+    CopyPart(to, from, bytes, kDirection == Direction::kScatter && streams);
   }
 }
 

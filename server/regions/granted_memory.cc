@@ -28,7 +28,6 @@ absl::Status Refused(absl::string_view call) {
                               call, ": ", strerror(errno)));
 }
 
-constexpr uint64_t kStreamSpanBytes = 1024;
 constexpr char kSegmentName[] = "tryst";  // SharedMemory's.
 
 // Whether the link is to a memfd of that name. So nothing else is ever opened.
@@ -168,12 +167,7 @@ void CopyBetween(const Selection& wanted, const uint8_t* data, uint64_t begins,
       lands -= here.bytes;
     }
     const uint64_t size = std::min(there.bytes, here.bytes);
-    char* const at = static_cast<char*>(into) + here.offset;
-    if (streams && size >= kStreamSpanBytes) {
-      StreamPart(at, data + (there.offset - begins), size);
-    } else {
-      memcpy(at, data + (there.offset - begins), size);
-    }
+    CopyPart(static_cast<char*>(into) + here.offset, data + (there.offset - begins), size, streams);
     there = {there.offset + size, there.bytes - size};
     here = {here.offset + size, here.bytes - size};
     bytes -= size;
