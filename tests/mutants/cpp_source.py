@@ -59,6 +59,7 @@ class Source:
         self.pair = {}  # Maps the place of each bracket, the < and > of templates too, to that of the other.
         self._pair_brackets()
         self.functions = []
+        self.constant_functions = 0  # A compiler may ask them before there is a program, so nothing is awake in them.
         self._declarations(0, len(self.tokens), "")
 
     def word(self, at):
@@ -124,12 +125,13 @@ class Source:
         head = self._flat(begin, at)
         self._ends_at_brace = True
         texts = [self.word(i) for i in head]
+        is_type = texts[:1] in (["class"], ["struct"], ["union"]) and "=" not in texts and ("(" not in texts or texts[1] == "alignas")
         if "namespace" in texts or (texts[:1] == ["extern"] and "(" not in texts):
             self._declarations(at + 1, behind - 1, room)
-        elif "enum" in texts or "=" in texts or "operator" not in texts and "(" not in texts:
+        elif is_type or "enum" in texts or "=" in texts or "operator" not in texts and "(" not in texts:
             self._ends_at_brace = False
-            if texts and texts[0] in ("class", "struct", "union") and "=" not in texts:
-                names = [text for text in texts[1:] if re.match(r"[A-Za-z_]\w*$", text) and text not in ("final", "alignas")]
+            if is_type:
+                names = [text for text in texts[1:] if re.match(r"(?!ABSL_)[A-Za-z_]\w*$", text) and text not in ("final", "alignas")]
                 self._declarations(at + 1, behind - 1, "%s%s::" % (room, names[0]) if names else room)
         elif ":" in texts and self.tokens[at - 1].kind == "word" or self.word(at - 1) == ">":
             self._ends_at_brace = False  # A member in the list of a constructor.
@@ -141,7 +143,9 @@ class Source:
                     break
                 name -= 1
             before = self.words(begin, name)
-            if "constexpr" not in before.split() and "asm" not in before.split():
+            if "constexpr" in before.split():
+                self.constant_functions += 1
+            elif "asm" not in before.split():
                 self.functions.append(Function(room + self.words(name, first).replace(" ", ""), before,
                                                self.statements(at + 1, behind - 1), False))
         return behind
@@ -208,7 +212,7 @@ class Source:
         first = self.word(begin)
         if begin == end or first in TYPES:
             return "declaration"
-        if re.match(r"(TRYST_(CHECK|DCHECK|LOG|REACHED)|ABSL_)", first) or first in ("printf", "fprintf"):
+        if re.match(r"(TRYST_(CHECK|DCHECK|LOG|REACHED|TSAN)|ABSL_)", first) or first in ("printf", "fprintf"):
             return "macro"
         if first in ("delete", "this", "++", "--", "*", "(", "(*") or self.tokens[begin].kind != "word":
             return "expression"

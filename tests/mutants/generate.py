@@ -13,6 +13,7 @@ Rules:
   left out    a statement: a call, an assignment, a break; a call that is returned
   exchanged   two statements, of which one is a call
   early       the function returns at once                           nothing   it returns {} here: no error, null, false, 0
+Sources and headers have them, but for headers of tests, and for constexpr functions, in which nothing can be woken.
 What only words a message is left alone: logs, checks, arguments of StrCat and of the makers of statuses, functions named for text.
 """
 import collections
@@ -22,7 +23,7 @@ import re
 from cpp_source import Source, Unreadable
 from planting import Edit
 
-ROOMS = ("rendezvous", "weights", "channel", "channel/arena", "channel/compat", "channel/device", "channel/grpc", "channel/ops", "channel/poller",
+ROOMS = ("base", "rendezvous", "weights", "channel", "channel/arena", "channel/compat", "channel/device", "channel/grpc", "channel/ops", "channel/poller",
          "channel/pool", "channel/rdma", "channel/shm", "channel/signing", "verbs", "verbs/soft", "server", "server/config", "server/data_plane",
          "server/etcd", "server/listener", "server/members", "server/process", "server/regions", "server/security", "server/services", "server/status",
          "server/weights")
@@ -74,10 +75,13 @@ class _Planter:
     def function(self, name, head, body, inner):
         if not body or TEXT_FUNCTIONS.search(name):
             return
-        if inner and self.gives_back(body):
-            self.returns = None  # One cannot see of which type.
+        last = head.split()[-1:]
+        if (inner and self.gives_back(body)) or last == ["&"]:
+            self.returns = None  # One cannot see of which type; there is nothing to refer to.
+        elif re.search(r"\boperator\w", name):
+            self.returns = "return {};"  # What it converts to stands in its name.
         else:
-            self.returns = "return;" if inner or head.split()[-1:] in ([], ["explicit"], ["void"], ["inline"]) else "return {};"
+            self.returns = "return;" if inner or last in ([], ["explicit"], ["void"], ["inline"], ["virtual"]) else "return {};"
         returns = self.returns
         if returns and not (len(body) == 1 and body[0].kind == "return"):
             self.add("early", name, body[0].begin, "%s %s()" % (head, name), self.before(body[0].begin, "if (MUTANT) %s " % returns))

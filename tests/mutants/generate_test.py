@@ -124,6 +124,44 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(body("TRYST_CHECK(a < b);"), {("early", "void F()")})
         self.assertFalse([text for rule, text in body('Say(absl::StrCat("of ", n + 1));') if rule == "bound"])
 
+    def test_a_class_of_a_header_is_not_taken_for_a_function(self):
+        made = generate.faults_of("a.h", """
+            class ABSL_SCOPED_LOCKABLE Held final {
+             public:
+              explicit Held(Lock* lock) ABSL_EXCLUSIVE_LOCK_FUNCTION(lock) : lock_(lock) { lock_->Take(); }
+              virtual ~Held() { lock_->Give(); }
+              operator bool() const { Look(); return lock_->taken(); }
+              Lock& lock() { Look(); return *lock_; }
+             private:
+              Lock* lock_;
+            };
+            struct alignas(64) Cell {
+              int number = 7;
+              bool Is(int other) const { return number == other + 1; }
+            };""")
+        self.assertEqual({(fault.function, fault.rule) for fault in made if fault.rule in ("early", "left out", "nothing", "turned")}, {
+            ("Held::Held", "early"), ("Held::Held", "left out"), ("Held::virtual~Held", "early"), ("Held::virtual~Held", "left out"),
+            ("Held::operatorbool", "early"), ("Held::operatorbool", "left out"), ("Held::operatorbool", "nothing"),
+            ("Held::lock", "left out"), ("Cell::Is", "nothing"), ("Cell::Is", "turned")})
+        early = {fault.function: fault.edits[0].before for fault in made if fault.rule == "early"}
+        self.assertEqual(early["Held::virtual~Held"], "if (MUTANT) return; ")
+        self.assertEqual(early["Held::operatorbool"], "if (MUTANT) return {}; ")
+
+    def test_what_is_constexpr_is_counted_and_left_alone(self):
+        self.assertEqual(cpp_source.Source(SOURCE).constant_functions, 1)
+        text = "struct A {\n  constexpr A(int n) : n_(n) { Check(n < 3); }\n  static constexpr bool Is() { return 1 < 2; }\n  int n_;\n};\n"
+        self.assertEqual((rules(text), cpp_source.Source(text).constant_functions), (set(), 2))
+        with tempfile.TemporaryDirectory() as root:
+            for name, words in (("a.h", text), ("a.cc", SOURCE)):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write(words)
+            self.assertEqual(sample.constant_functions(root, ["a.h", "a.cc"]), 3)
+
+    def test_headers_have_faults_but_those_of_tests(self):
+        paths = set(sample.sources(ROOT, generate.ROOMS))
+        self.assertLessEqual({"base/mutex.h", "channel/ops/fetch_ops.h", "channel/ops/fetch_ops.cc", "rendezvous/tensor.h"}, paths)
+        self.assertFalse(paths & {"base/turned_clock.h", "rendezvous/testing.h", "base/mutex_test.cc"})
+
     def test_brackets_of_templates_are_no_comparisons(self):
         self.assertFalse([one for one in body("std::map<int, std::vector<int>> m;\nUse(std::make_pair<int, int>(1, 2));")
                           if one[0] in ("turned", "bound")])

@@ -14,6 +14,7 @@ import collections
 import concurrent.futures
 import datetime
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -218,6 +219,7 @@ def arguments():
     parser.add_argument("--sample", type=int, default=0, help="so many generated faults (with --quick: beside those described)")
     parser.add_argument("--from", dest="seed", type=int, default=datetime.date.today().toordinal(), help="the seed that draws them; else the day")
     parser.add_argument("--rooms", default=",".join(generate.ROOMS), help="of the generated faults")
+    parser.add_argument("--files", default="", help="of the rooms, whose names a pattern of the shell fits: '*.h', 'channel/ops/fetch_*'")
     parser.add_argument("--targets", default="", help="the tests that judge them; else all that are linked with the rooms")
     parser.add_argument("--most", type=int, default=6, help="tests that a generated fault is judged by at least, the fastest, and the simulator and contracts")
     parser.add_argument("--seconds", type=float, default=10, help="and more of them that take no longer together, without a fault")
@@ -237,6 +239,7 @@ def arguments():
         sys.exit(0)
     args.only = survivors if args.only == "survivors" else list(filter(None, args.only.split(",")))
     args.rooms = args.rooms.split(",")
+    args.files = args.files or "*"
     unknown = set(args.rooms) - set(generate.ROOMS)
     if unknown:
         parser.error("no room is called %s" % ", ".join(sorted(unknown)))
@@ -247,12 +250,15 @@ def list_all(described):
     refused = sample.plant_all(ROOT, None, described, [])
     for mutant in described:
         print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
-    names = {fault.name for fault in sample.every(ROOT, sample.sources(ROOT, generate.ROOMS))}
+    paths = list(sample.sources(ROOT, generate.ROOMS))
+    every = sample.every(ROOT, paths)
+    names = {fault.name for fault in every}
     gone = [(file, name) for file in LISTS for name in sorted(set(sample.listed(HERE, file)) - names)]
     for file, name in gone:
         print("%s: no fault is generated any more that is %s" % (file, name))
-    print("%d faults, %d of them no longer apply; %d are generated, %d that are listed are not" %
-          (len(described), len(refused), len(names), len(gone)))
+    print("%d faults, %d of them no longer apply; %d are generated, %d of them in headers, %d that are listed are not; none in %d functions that are constexpr" %
+          (len(described), len(refused), len(names), sum(fault.path.endswith(".h") for fault in every), len(gone),
+           sample.constant_functions(ROOT, paths)))
     return 1 if refused or gone else 0
 
 
@@ -308,11 +314,13 @@ def make(described, args, tree):
         if os.path.exists(known):
             with open(known, encoding="utf-8") as file:
                 leave_out |= set(file.read().split())
-        # A quick test judges the source that it is named for, where it is named for one.
-        paths = ["%s.cc" % target[2:-5].replace(":", "/") for target in judges] if args.quick else sample.sources(ROOT, args.rooms)
-        paths = [path for path in paths if os.path.exists(os.path.join(ROOT, path))]
+        # A quick test judges the source and the header that it is named for, where it is named for one.
+        named = {target[2:-5].replace(":", "/") for target in judges}
+        paths = [path for path in sample.sources(ROOT, args.rooms)
+                 if fnmatch.fnmatch(path, args.files) and (not args.quick or os.path.splitext(path)[0] in named)]
         drawn = sample.draw(ROOT, paths, args.seed, args.sample, leave_out)
-        print("%d generated faults of the seed %s" % (args.sample, args.seed), flush=True)
+        print("%d generated faults of the seed %s; none in %d functions that are constexpr" %
+              (args.sample, args.seed, sample.constant_functions(ROOT, paths)), flush=True)
     targets = sorted(targets | set(judges))
     # Also those that are not judged now: so the next build finds this one's objects.
     generated, refused = sample.build(ROOT, tree, described, drawn, args.sample, lambda planted: build(tree, targets, planted), known)

@@ -28,7 +28,8 @@ STATEMENTS = re.compile(r"[;}]\s*(//[^\n]*)?$")
 
 # Every program and library has its own copy of `tryst_mutants`, but the bytes of TRYST_MUTANT_PASSED are one file for them all, and
 # for the processes that they start: whoever passes a fault that is awake sets the byte of its number, also just before a crash.
-# TRYST_MUTANT=all wakes none, and every fault sets its byte.
+# TRYST_MUTANT=all wakes none, and every fault sets its byte. All of it is inline: a function in a header has the same words wherever it is
+# included, so a fault in it is one fault, with one number, in every source and every instance of a template.
 PRELUDE = """#ifndef TRYST_MUTANT_PLANTED
 #define TRYST_MUTANT_PLANTED
 #include <cstdlib>
@@ -57,7 +58,7 @@ struct TrystMutants {
   }
 };
 inline TrystMutants tryst_mutants;
-__attribute__((unused)) static bool TrystMutant(int number) {
+inline bool TrystMutant(int number) {
   if (__builtin_expect(number != tryst_mutants.awake, 1)) {
     if (tryst_mutants.all) tryst_mutants.passed[number] = 1;
     return false;
@@ -68,6 +69,9 @@ __attribute__((unused)) static bool TrystMutant(int number) {
 }
 #endif
 """.replace("MOST", str(MOST))
+
+# A header is compiled with sources that have no fault, and whose warnings may be errors: none is given for what it has.
+IN_HEADERS = "#pragma GCC system_header\n"
 
 Mutant = collections.namedtuple("Mutant", "number name path tests survives old new")
 
@@ -176,7 +180,7 @@ def apply_edits(text, edits):
     return "".join(parts) + text[at:]
 
 
-def plant(text, mutants, generated=()):
+def plant(text, mutants, generated=(), in_header=False):
     """The text with these faults, and {name: why not} of those that do not apply.
 
     Generated ones bring their edits; where such a fault is in the way of a described one it is left out.
@@ -202,4 +206,4 @@ def plant(text, mutants, generated=()):
             refused[fault.name] = "it overlaps a fault that is described"
         else:
             edits += fault.edits
-    return PRELUDE + apply_edits(text, edits), refused
+    return (IN_HEADERS if in_header else "") + PRELUDE + apply_edits(text, edits), refused

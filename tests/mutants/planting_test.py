@@ -142,6 +142,47 @@ class PlantingTest(unittest.TestCase):
             self.assertEqual(judge.run(["//a:a_test"], 5)[:2], (0, frozenset()))
             self.assertEqual(judge.run(["//a:a_test", "--more"], 5)[:2], (1, {5}))
 
+    def test_a_fault_in_a_header_is_one_fault_wherever_it_is_included(self):
+        header = """
+            #ifndef A_H_
+            #define A_H_
+            inline int Plus(int n) { return n + 1; }
+            template <typename T>
+            T Minus(T n) { return n - 1; }
+            struct Box {
+              int Twice() const { return n * 2; }
+              int n;
+            };
+            #endif
+            """
+        faults = [fault(old, new)._replace(number=3 + i, name=old) for i, (old, new) in enumerate((
+            ("return n + 1;", "int unused; return n;"), ("n - 1", "n - 5"), ("n * 2", "n")))]
+        planted, refused = planting.plant(header, faults, in_header=True)
+        self.assertEqual(refused, {})
+        # Each word says what one of the sources sees. Without a fault: 3, 1, 1 (of a double), 4.
+        see = "int %s() { return Plus(2) * 1000 + Minus(2) * 100 + static_cast<int>(Minus(2.0)) * 10 + Box{2}.Twice(); }\n"
+        texts = {"a.h": planted, "library.cc": '#include "a.h"\n' + see % "Library", "other.cc": '#include "a.h"\n' + see % "Other",
+                 "main.cc": """#include <cstdio>
+                     #include "a.h"
+                     int Library();
+                     int Other();
+                     %s
+                     int main() { printf("%%d %%d %%d", Library(), Other(), Here()); }""" % (see % "Here")}
+        # A source that has faults of its own and includes the header.
+        texts["other.cc"] = planting.plant(texts["other.cc"], [fault("Plus(2) * 1000", "9000")._replace(number=6)])[0]
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in texts.items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            strict = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1"]
+            subprocess.run(strict + ["-shared", "-fPIC", "library.cc", "-o", "library.so"], cwd=folder, check=True)
+            subprocess.run(strict + ["main.cc", "other.cc", "./library.so", "-o", "program"], cwd=folder, check=True)
+            judge = judging.Judge({"//a:a_test": [os.path.join(folder, "program")]}, folder)
+            for awake, said, passed in ((0, "3114 3114 3114", set()), (3, "2114 2114 2114", {3}), (4, "2674 2674 2674", {4}),
+                                        (5, "3112 3112 3112", {5}), (6, "3114 9114 3114", {6}), ("all", "3114 3114 3114", {3, 4, 5, 6})):
+                run = judge.run(["//a:a_test"], awake)
+                self.assertEqual((run.text, run.passed), (said, passed), awake)
+
 
 Generated = collections.namedtuple("Generated", "name edits")
 

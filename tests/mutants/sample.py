@@ -21,9 +21,13 @@ ERROR = re.compile(r"^(?:\./)?([\w./-]+\.(?:cc|h)):(\d+):\d+: (?:fatal )?error:"
 
 
 def sources(root, rooms):
+    """The sources and headers of the rooms, without those of tests."""
     for room in rooms:
-        for path in sorted(glob.glob(os.path.join(root, room, "*.cc"))):
-            if not path.endswith("_test.cc"):
+        with open(os.path.join(root, room, "BUILD"), encoding="utf-8") as file:
+            of_tests = set(re.findall(r'name = "(\w+)",\s*testonly = True', file.read()))
+        for path in sorted(glob.glob(os.path.join(root, room, "*.cc")) + glob.glob(os.path.join(root, room, "*.h"))):
+            name = os.path.splitext(os.path.basename(path))[0]
+            if not name.endswith("_test") and name not in of_tests:
                 yield os.path.relpath(path, root)
 
 
@@ -42,6 +46,11 @@ def every(root, paths):
         except cpp_source.Unreadable as why:
             print("no faults in %s: %s" % (path, why))
     return faults
+
+
+def constant_functions(root, paths):
+    """How many functions of these are left out, since they are constexpr."""
+    return sum(cpp_source.Source(text_of(root, path)).constant_functions for path in paths)
 
 
 def listed(folder, name):
@@ -71,7 +80,7 @@ def plant_all(root, tree, described, faults, also=()):
             refused.update({mutant.name: "there is no %s" % path for mutant in described if mutant.path == path})
             continue
         planted, not_here = planting.plant(text_of(root, path), [mutant for mutant in described if mutant.path == path],
-                                           [fault for fault in faults if fault.path == path])
+                                           [fault for fault in faults if fault.path == path], path.endswith(".h"))
         refused.update(not_here)
         if tree:
             with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
