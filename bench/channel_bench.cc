@@ -153,6 +153,7 @@ WorkerPairOptions PairOver(const OpenNic& open, std::function<void(TransportsOpt
   options.open_nic = open;
   options.adjust = std::move(adjust);
   options.spin_us = 300;  // The pair that is not measured now sleeps.
+  options.traced = false;
   return options;
 }
 

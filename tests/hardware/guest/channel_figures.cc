@@ -95,6 +95,7 @@ int Main(const std::string& what, const std::string& device, const std::string& 
   int opened = 0;
   options.open_nic = [&] { return Open(opened++ == 0 ? device : peer); };
   options.spin_us = 10'000'000;
+  options.traced = false;
   options.adjust = [](TransportsOptions* pool) { pool->link.digests = false; };
   WorkerPair pair(options);
   const bool pull = what == "channel_pull";

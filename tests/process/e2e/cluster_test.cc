@@ -20,12 +20,14 @@
 #include "tests/process/e2e/free_port.h"
 #include "tests/process/e2e/process.h"
 #include "tests/process/e2e/tested_paths.h"
+#include "tests/process/history/history_file.h"
 
 namespace tryst {
 namespace {
 
 constexpr int kWorkers = 4;
 constexpr int kServers = 2;
+constexpr size_t kParts = 4;  // In which the history is judged.
 // TRYST_E2E_SLOW is for an emulated machine: small tensors, longer pauses, more patience, fewer
 // restarts.
 bool IsSlow() { return std::getenv("TRYST_E2E_SLOW") != nullptr; }
@@ -58,7 +60,8 @@ class Cluster {
     processes_[Name(job, task)] = std::make_unique<Process>(
         "tests/process/e2e/load_worker",
         With({"--insecure", absl::StrCat("--job=", job), absl::StrCat("--task=", task),
-              absl::StrCat("--cluster_spec=", spec_), absl::StrCat("--peers=", peers)},
+              absl::StrCat("--cluster_spec=", spec_), absl::StrCat("--peers=", peers),
+              absl::StrCat("--history=", history_, "/", ++lives_), "--trace_sample_every=1"},
              With(IsSlow() ? std::vector<std::string>{"--patience=60s", "--largest=80000",
                                                       "--pause=400ms", "--longest=100s"}
                            : std::vector<std::string>{"--patience=5s"},
@@ -106,6 +109,16 @@ class Cluster {
 
   const std::map<std::string, std::unique_ptr<Process>>& processes() const { return processes_; }
 
+  // Holds what all lives sent, received and traced against the promises and the tables of states.
+  void Judge() {
+    const auto judged = JudgeFolder(history_, kParts);
+    ASSERT_TRUE(judged.ok()) << judged.status();
+    EXPECT_EQ(judged->breaches, "") << "kept in " << history_;
+    EXPECT_GT(judged->made, 0u);
+    EXPECT_GT(judged->traced_pairs, 0u);
+    if (judged->breaches.empty()) RemoveHistoryFolder(history_);
+  }
+
  private:
   void Place(const std::string& job, int task, std::vector<std::string>* addresses) {
     // FreePort() may return the same port several times, so each is remembered.
@@ -118,6 +131,8 @@ class Cluster {
 
   const TestedPath path_;
   std::string spec_;
+  const std::string history_ = NewHistoryFolder();
+  int lives_ = 0;
   std::map<int, std::string> ports_;
   std::map<std::string, std::unique_ptr<Process>> processes_;
 };
@@ -171,6 +186,7 @@ TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
     }
   }
   EXPECT_GT(ended, 0);  // At least one receive was under way at a restart.
+  cluster.Judge();
 }
 
 }  // namespace

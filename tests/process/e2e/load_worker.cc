@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,7 +27,9 @@
 #include "server/process/lean_heap.h"
 #include "server/process/stop_signals.h"
 #include "server/server.h"
+#include "server/status/insight.h"
 #include "tests/process/history/history_file.h"
+#include "tests/process/history/kept_traces.h"
 
 namespace tryst {
 namespace {
@@ -286,6 +289,9 @@ int Main(const std::vector<std::string>& args) {
   load.Stop();
   done = true;
   reporter.join();
+  TraceFilter all;
+  all.most = std::numeric_limits<size_t>::max();
+  KeepTraces(how.history, (*server)->insight()->Dump(all));
   absl::Status stopped = (*server)->Stop(absl::Seconds(2));
   if (!stopped.ok()) std::printf("stopped: %s\n", stopped.ToString().c_str());
   std::printf("%s\nwrong %d\n", paths.c_str(), load.wrong());

@@ -327,8 +327,11 @@ int Storm::Run() {
 bool Storm::HistoryHolds() {
   const auto judged = JudgeFolder(history_, 4);
   const std::string breaches = judged.ok() ? judged->breaches : judged.status().ToString();
-  if (judged.ok()) printf("history: %zu sends, %zu receives, ", judged->sent, judged->made);
-  const bool holds = breaches.empty() && judged->made > 0;
+  if (judged.ok()) {
+    printf("history: %zu sends, %zu receives, traces of %zu operations, %zu with both ends, ",
+           judged->sent, judged->made, judged->traced, judged->traced_pairs);
+  }
+  const bool holds = breaches.empty() && judged->made > 0 && judged->traced_pairs > 0;
   if (holds) {
     printf("every promise holds\n");
     RemoveHistoryFolder(history_);

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -14,9 +15,11 @@
 #include "base/crew.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "channel/trace/trace.h"
 #include "channel/transports.h"
 #include "tests/process/faults/socket_bootstrap.h"
 #include "tests/process/history/history_file.h"
+#include "tests/process/history/kept_traces.h"
 #include "tests/process/pair/pool_counters.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/soft/soft_nic.h"
@@ -35,6 +38,7 @@ std::string WorkerName(const std::string& letter) {
 
 // Helpers of the software NIC, which carry the largest tensors.
 constexpr int kHelpers = 2;
+constexpr size_t kTraced = 1 << 16;  // The newest of a life are kept, in 24 MiB.
 
 // Mostly small enough for a message, some larger, some large, and a few so large that helpers carry
 // them.
@@ -252,6 +256,12 @@ std::shared_ptr<Nic> OpenNic(const StormWorkerOptions& options) {
   return *std::move(nic);
 }
 
+std::vector<LiveOp> UnderWay(ChannelPool* pool) {
+  LiveOps ops(std::numeric_limits<size_t>::max());
+  pool->poller()->RunAndWait([&] { pool->ListOpsNow(&ops); });
+  return ops.Take();
+}
+
 void SleepMs(int64_t ms) {
   const timespec time = {ms / 1000, ms % 1000 * 1'000'000};
   nanosleep(&time, nullptr);
@@ -270,6 +280,8 @@ int RunStormWorker(const StormWorkerOptions& options) {
   pool_options.self = WorkerName(options.name);
   pool_options.incarnation = options.incarnation;
   pool_options.seed = options.incarnation;
+  Trace trace(EveryOperation(kTraced));
+  pool_options.trace = &trace;
   std::vector<NicPath> paths = {{"rdma/storm", OpenNic(options)}};
   const auto pool =
       MakeChannelPool(&poller, &bootstrap, &source, std::move(paths), nullptr, pool_options);
@@ -301,6 +313,9 @@ int RunStormWorker(const StormWorkerOptions& options) {
   if (!consumer.idle()) page->NoteWrong("fetches hang at the end");
   page->stop.store(2);
   while (page->stop.load() != 3) SleepMs(5);
+  const std::vector<LiveOp> under_way = UnderWay(pool.get());
+  KeepTraces(options.history,
+             DumpOf(trace, pool_options.self, options.incarnation, clock.NowNs(), under_way));
   const absl::Status stopped =
       pool->Stop(absl::CancelledError("the storm is over"), absl::Seconds(10));
   if (!stopped.ok()) page->NoteWrong(absl::StrCat("not drained: ", stopped.ToString()));

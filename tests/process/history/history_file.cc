@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "tests/process/history/kept_traces.h"
 
 namespace tryst {
 namespace {
@@ -36,6 +37,15 @@ std::vector<std::string> FilesOf(const std::string& folder) {
   closedir(directory);
   std::sort(files.begin(), files.end());
   return files;
+}
+
+bool HasTraces(const std::string& file) { return absl::EndsWith(file, kTracesEnd); }
+
+std::string TextOf(const std::string& file) {
+  std::ifstream in(file);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
 }
 
 // Parses all words but the first two as numbers.
@@ -181,15 +191,35 @@ Judgement JudgeLives(History history) {
   return JudgeHistory(history.sent, history.made);
 }
 
+namespace {
+
+absl::Status JudgeTracesOf(const std::vector<std::string>& files, FolderJudgement* all) {
+  std::vector<TraceDump> dumps;
+  for (const std::string& file : files) {
+    if (!HasTraces(file)) continue;
+    absl::StatusOr<TraceDump> dump = ReadKeptTraces(TextOf(file));
+    if (!dump.ok()) return absl::DataLossError(absl::StrCat(file, ": ", dump.status().message()));
+    dumps.push_back(*std::move(dump));
+  }
+  const TracesJudgement judged = JudgeTraces(dumps);
+  all->traced = judged.operations;
+  all->traced_pairs = judged.pairs;
+  absl::StrAppend(&all->breaches, judged.breaches);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<FolderJudgement> JudgeFolder(const std::string& folder, size_t parts) {
   FolderJudgement all;
+  const std::vector<std::string> files = FilesOf(folder);
+  const absl::Status traces = JudgeTracesOf(files, &all);
+  if (!traces.ok()) return traces;
   for (size_t part = 0; part < parts; ++part) {
     History history;
-    for (const std::string& file : FilesOf(folder)) {
-      std::ifstream in(file);
-      std::stringstream text;
-      text << in.rdbuf();
-      const absl::Status added = AddHistory(text.str(), part, parts, &history);
+    for (const std::string& file : files) {
+      if (HasTraces(file)) continue;
+      const absl::Status added = AddHistory(TextOf(file), part, parts, &history);
       if (!added.ok()) return absl::DataLossError(absl::StrCat(file, ": ", added.message()));
     }
     all.sent += history.sent.size();

@@ -58,11 +58,14 @@ absl::Status AddHistory(const std::string& text, size_t part, size_t parts, Hist
 Judgement JudgeLives(History history);
 
 // Judges all files of a folder: it splits the keys into `parts` and judges one part after the
-// other, to save memory.
+// other, to save memory. What lives have traced (kept_traces.h) is held against the tables of
+// states, too.
 struct FolderJudgement {
   size_t sent = 0;
   size_t made = 0;
-  std::string breaches;  // Empty: no promise was broken.
+  size_t traced = 0;        // Operations of which the lives' traces tell.
+  size_t traced_pairs = 0;  // Both ends tell of these.
+  std::string breaches;     // Empty: no promise was broken.
 };
 absl::StatusOr<FolderJudgement> JudgeFolder(const std::string& folder, size_t parts);
 

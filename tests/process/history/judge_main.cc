@@ -1,5 +1,6 @@
-// judge FOLDER [PARTS]: judges the histories in a folder (history_file.h). Exit code 1: a promise
-// was broken. PARTS: judges the keys in so many parts, one after the other, to save memory.
+// judge FOLDER [PARTS]: judges the histories and traces in a folder (history_file.h). Exit code 1:
+// a promise was broken. PARTS: judges the keys in so many parts, one after the other, to save
+// memory.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +18,8 @@ int main(int argc, char** argv) {
     fprintf(stderr, "judge: %s\n", judged.status().ToString().c_str());
     return 1;
   }
-  printf("history: %zu sends, %zu receives: %s%s", judged->sent, judged->made,
+  printf("history: %zu sends, %zu receives; traces of %zu operations, %zu with both ends: %s%s",
+         judged->sent, judged->made, judged->traced, judged->traced_pairs,
          judged->breaches.empty() ? "every promise holds" : "BROKEN\n", judged->breaches.c_str());
   printf("\n");
   return judged->breaches.empty() ? 0 : 1;

@@ -1,12 +1,15 @@
 #include "tests/process/pair/worker_pair.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "channel/trace/trace.h"
+#include "tests/process/history/kept_traces.h"
 #include "tests/process/pair/one_step.h"
 
 namespace tryst {
@@ -52,11 +55,17 @@ struct WorkerPair::Worker {
 
   Worker(const WorkerPairOptions& options, const Clock* clock, LocalRendezvous* step,
          Hellos* hellos, const std::string& name, uint64_t incarnation)
-      : poller(clock, PollerOptions{name, options.spin_us}), source(step) {
+      : name(name),
+        incarnation(incarnation),
+        trace(EveryOperation()),
+        poller(clock, PollerOptions{name, options.spin_us}),
+        source(step) {
     nic = options.open_nic();
     TransportsOptions pool_options;
     pool_options.self = name;
     pool_options.incarnation = incarnation;
+    pool_options.seed = std::hash<std::string>()(name);  // Its sessions' numbers are its own.
+    if (options.traced) pool_options.trace = &trace;
     if (options.adjust) options.adjust(&pool_options);
     pool = MakeChannelPool(&poller, hellos, &source, std::vector<NicPath>{{"rdma/pair", nic}},
                            nullptr, std::move(pool_options));
@@ -66,6 +75,9 @@ struct WorkerPair::Worker {
     hellos->handlers[name] = pool.get();
   }
 
+  const std::string name;
+  const uint64_t incarnation;
+  Trace trace;
   Poller poller;
   Source source;
   std::shared_ptr<Nic> nic;
@@ -84,8 +96,7 @@ WorkerPair::WorkerPair(const WorkerPairOptions& options)
 
 WorkerPair::~WorkerPair() {
   const absl::Status why = absl::CancelledError("the pair is taken down");
-  std::vector<Worker*> workers = {consumer_.get()};
-  for (auto& producer : producers_) workers.push_back(producer.get());
+  const std::vector<Worker*> workers = Workers();
   if (threads_) {
     for (Worker* worker : workers) {
       const absl::Status stopped = worker->pool->Stop(why, absl::Seconds(10));
@@ -99,7 +110,24 @@ WorkerPair::~WorkerPair() {
       Turn();
     } while (!std::all_of(workers.begin(), workers.end(), drained));
   }
+  JudgeWhatIsTraced();
   for (Worker* worker : workers) worker->pool.reset();
+}
+
+std::vector<WorkerPair::Worker*> WorkerPair::Workers() {
+  std::vector<Worker*> workers = {consumer_.get()};
+  for (auto& producer : producers_) workers.push_back(producer.get());
+  return workers;
+}
+
+// Nothing is under way any more.
+void WorkerPair::JudgeWhatIsTraced() {
+  std::vector<TraceDump> dumps;
+  for (const Worker* worker : Workers()) {
+    dumps.push_back(DumpOf(worker->trace, worker->name, worker->incarnation, clock_.NowNs()));
+  }
+  const TracesJudgement judged = JudgeTraces(dumps);
+  TRYST_CHECK(judged.breaches.empty()) << judged.breaches;
 }
 
 ChannelPool* WorkerPair::producer(size_t i) { return producers_[i]->pool.get(); }

@@ -29,13 +29,17 @@ struct WorkerPairOptions {
   // Changes the answer to a hello on its way. Null: no change.
   std::function<void(Hello* answer)> tamper;
   int64_t max_held_bytes = 0;  // A step's, sent and not fetched yet. 0: no cap.
+  // All operations are traced, and held against the tables of states when the pair is taken down.
+  // False: what is measured is without that.
+  bool traced = true;
 };
 
 // One or several producers and a consumer in this process, each with a poller, a NIC and a pool,
 // and one step between them: what tests measure and count, without the rest of a server.
 class WorkerPair {
  public:
-  explicit WorkerPair(const WorkerPairOptions& options);  // Aborts if something fails.
+  // Aborts if something fails; so does the destructor where what was traced breaks a rule.
+  explicit WorkerPair(const WorkerPairOptions& options);
   ~WorkerPair();
   WorkerPair(const WorkerPair&) = delete;
   WorkerPair& operator=(const WorkerPair&) = delete;
@@ -52,6 +56,9 @@ class WorkerPair {
  private:
   struct Worker;
   class Hellos;
+
+  std::vector<Worker*> Workers();
+  void JudgeWhatIsTraced();
 
   const bool threads_;
   const SteadyClock clock_;

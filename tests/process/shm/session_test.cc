@@ -25,9 +25,11 @@
 #include "base/log.h"
 #include "channel/ops/limits.h"
 #include "channel/shm/shm_transport.h"
+#include "channel/trace/trace.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/process/history/kept_traces.h"
 #include "tests/process/pair/one_step.h"
 #include "tests/process/pair/path_listener.h"
 #include "tests/process/shm/link_fault.h"
@@ -79,7 +81,11 @@ class Hellos final : public Bootstrap {
 struct End {
   End(VirtualAlarms* alarms, Hellos* hellos, const std::string& self, uint64_t incarnation,
       const ShmOptions& options, const Clock* clock = nullptr)
-      : source(alarms), poller(clock != nullptr ? clock : alarms) {
+      : source(alarms),
+        self(self),
+        incarnation(incarnation),
+        trace(EveryOperation()),
+        poller(clock != nullptr ? clock : alarms) {
     ArenaOptions memory;
     memory.cap_bytes = 16 << 20;
     memory.seed = incarnation << 20;
@@ -90,11 +96,17 @@ struct End {
     context.source = &source;
     context.self = self;
     context.incarnation = incarnation;
+    context.trace = &trace;
     path = std::make_unique<ShmTransport>(context, arena, options);
     const absl::Status opened = path->Open();
     TRYST_CHECK(opened.ok()) << opened;
   }
+  TraceDump Dump() const { return DumpOf(trace, self, incarnation, poller.clock().NowNs()); }
+
   OneStep source;
+  const std::string self;
+  const uint64_t incarnation;
+  Trace trace;
   std::shared_ptr<Arena> arena;
   Poller poller;
   std::unique_ptr<ShmTransport> path;
@@ -123,7 +135,10 @@ class SessionTest : public ::testing::Test {
     for (int i = 0; i < 100 && !channel_->Drained(); ++i) Turn();
     ASSERT_TRUE(channel_->Drained()) << channel_->Explain();
     channel_.reset();
+    dumps_.push_back(consumer_->Dump());
     consumer_.reset();
+    EXPECT_EQ(JudgeTraces(dumps_).breaches, "");
+    dumps_.clear();
   }
   void StopProducer() {
     if (producer_ == nullptr) return;
@@ -131,6 +146,7 @@ class SessionTest : public ::testing::Test {
     producer_->source.step()->StartAbort(absl::CancelledError("over"));
     for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Turn();
     ASSERT_TRUE(producer_->path->Drained()) << Serving(*producer_->path);
+    dumps_.push_back(producer_->Dump());
     producer_.reset();
   }
   void TearDown() override {
@@ -202,6 +218,7 @@ class SessionTest : public ::testing::Test {
   std::unique_ptr<End> producer_;
   std::unique_ptr<End> consumer_;
   std::unique_ptr<FetchSession> channel_;
+  std::vector<TraceDump> dumps_;  // What lives that are over have traced.
 };
 
 // A key may get a number that another key had before. What was checked for that key must not hold

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "tests/process/history/kept_traces.h"
 
 namespace tryst {
 namespace {
@@ -19,7 +20,10 @@ PollerOptions PollerFor(int64_t spin_us) {
 }  // namespace
 
 ShmProcess::ShmProcess(const Options& options)
-    : options_(options), source_(&alarms_), poller_(&clock_, PollerFor(options.spin_us)) {
+    : options_(options),
+      source_(&alarms_),
+      trace_(EveryOperation()),
+      poller_(&clock_, PollerFor(options.spin_us)) {
   ArenaOptions arena;
   arena.cap_bytes = options_.arena_bytes;
   arena.seed = options_.incarnation << 20;
@@ -30,6 +34,7 @@ ShmProcess::ShmProcess(const Options& options)
   context.source = &source_;
   context.self = options_.worker;
   context.incarnation = options_.incarnation;
+  context.trace = &trace_;
   path_ = std::make_unique<ShmTransport>(context, arena_, options_.shm);
   const absl::Status opened = path_->Open();
   TRYST_CHECK(opened.ok()) << opened;
@@ -57,6 +62,10 @@ ShmProcess::~ShmProcess() {
   poller_.Stop();
   channel_.reset();
   path_.reset();
+  // The other end, of another process, may have been killed: this one is judged alone.
+  const TracesJudgement judged =
+      JudgeTraces({DumpOf(trace_, options_.worker, options_.incarnation, clock_.NowNs())});
+  TRYST_CHECK(judged.breaches.empty()) << judged.breaches;
 }
 
 TensorKey ShmProcess::Key(const std::string& producer, const std::string& consumer,

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/shm_transport.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/process/pair/one_step.h"
@@ -27,7 +28,9 @@ class ShmProcess final : public HelloHandler {
     bool thread = true;  // False: the caller of poller()->Turn() is the thread.
     int64_t spin_us = 20;
   };
-  explicit ShmProcess(const Options& options);  // Aborts if something fails.
+  // Aborts if something fails. All operations are traced; the destructor aborts where what was
+  // traced breaks the tables of states.
+  explicit ShmProcess(const Options& options);
   ~ShmProcess() override;
 
   // A key from `producer` to `consumer`.
@@ -51,6 +54,7 @@ class ShmProcess final : public HelloHandler {
   ThreadAlarms alarms_;
   OneStep source_;
   std::shared_ptr<Arena> arena_;
+  Trace trace_;
   Poller poller_;
   LocalBootstrap bootstrap_;
   std::unique_ptr<ShmTransport> path_;
