@@ -5,6 +5,26 @@
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
+namespace {
+
+// Whether a member that told `from` may tell `to` next: it tells at once where a stage is whole or
+// fails, holds, or is dropped. `anew`: another version is staged, since the former one is gone.
+bool MayTellNext(StageState from, StageState to, bool anew) {
+  if (from == to && !anew) return true;
+  for (size_t i = 0; i < kStageEventCount; ++i) {
+    const StageRow& row = FindStageRow(from, static_cast<StageEvent>(i));
+    if (!row.exists) continue;
+    const bool still_anew = anew && from != StageState::kNone;
+    if (row.action == StageAction::kTell || row.action == StageAction::kDrop) {
+      if (row.next == to && !still_anew) return true;
+    } else if (MayTellNext(row.next, to, still_anew)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 void FleetJudge::Break(const std::string& promise, const std::string& how) {
   report_->violations.push_back(absl::StrCat(promise, ": ", how));
@@ -15,6 +35,19 @@ void FleetJudge::OnLife(uint64_t life) {
   life_since_ns_ = now_ns_;
   lives_[life].states.emplace_back();
   ++report_->lives;
+}
+
+void FleetJudge::OnTold(const Question& question, const std::string& who) {
+  Told& last = told_[question.incarnation];
+  const bool none = question.stage_state == StageState::kNone;
+  const bool anew = !none && question.stage != last.version;
+  if (none != (question.stage.number == 0) ||
+      !MayTellNext(last.state, question.stage_state, anew)) {
+    Break("ByTheTable", absl::StrCat(who, " tells that ", question.stage.number, " ",
+                                     StageStateName(question.stage_state), ", and told that ",
+                                     last.version.number, " ", StageStateName(last.state)));
+  }
+  last = {question.stage, question.stage_state};
 }
 
 void FleetJudge::OnReady(uint64_t incarnation, uint64_t term, uint64_t number,

@@ -11,6 +11,7 @@
 
 #include "tests/weights/fleet_sim.h"
 #include "weights/questions.h"
+#include "weights/stage_table.h"
 
 namespace tryst {
 
@@ -35,6 +36,8 @@ class FleetJudge {
   void OnChosen(uint64_t life, const LogEntry& entry, const std::vector<OpenMember>& open,
                 int64_t now_ns);
   void OnApplied(uint64_t life, const LogState& state, const std::string& who);
+  // What a member tells of its stage follows the table of stages from what it told before.
+  void OnTold(const Question& question, const std::string& who);
   void OnStage(uint64_t life, const LogEntry& version, const std::string& who);
   void OnPeers(size_t peers);
   void Look(const std::vector<OpenMember>& open, int64_t now_ns);
@@ -49,11 +52,17 @@ class FleetJudge {
     std::map<uint64_t, std::vector<uint64_t>> owners;  // By term.
     std::set<uint64_t> replaced;                       // Owners of former terms.
   };
+  // What a member, by its incarnation, told last of its stage.
+  struct Told {
+    WeightVersion version;
+    StageState state = StageState::kNone;
+  };
   void OnSealed(Life* life, const LogEntry& entry);
 
   const GroupTimes times_;
   FleetReport* const report_;
   std::map<uint64_t, Life> lives_;
+  std::map<uint64_t, Told> told_;
   uint64_t life_ = 0;
   int64_t life_since_ns_ = 0, now_ns_ = 0;
   std::map<std::tuple<uint64_t, uint64_t, uint64_t>, WeightRoot>

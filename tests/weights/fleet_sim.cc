@@ -378,6 +378,7 @@ class Fleet {
   }
 
   void AskLeaders(size_t from, const Question& question) {
+    if (question.member) judge_.OnTold(question, Name(from));
     for (size_t to = 0; to < places_.size(); ++to) {
       if (places_[to].role != Role::kLeader) continue;
       Send(from, to, [question](Process* leader) {
