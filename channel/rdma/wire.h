@@ -150,9 +150,6 @@ class MessageWriter {
   uint8_t* AddTensor(Record record, const TensorMeta& meta);
 
   bool empty() const { return records_ == 0; }
-  bool HasRoom(size_t body_bytes) const {
-    return RecordSize(body_bytes) <= capacity_ - used_ && records_ < UINT16_MAX;
-  }
   // Writes the header with the checksum; returns the message's length.
   size_t Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed,
                 uint32_t tensor_immediates);
