@@ -85,7 +85,7 @@ class OfThree(unittest.TestCase):
         self.other = self.puppet("other", join=[self.ps])
 
     def puppet(self, job, join=()):
-        puppet = Puppet(job, "--trace_sample_every=1", join=join)  # Every step is traced.
+        puppet = Puppet(job, join=join)
         self.addCleanup(puppet.stop)
         return puppet
 
@@ -164,7 +164,7 @@ class OfThreePaths(unittest.TestCase):
     """One producer and a consumer over each path, all of them healthy."""
 
     def puppet(self, job, *flags, join=(), protocol="grpc+verbs"):
-        puppet = Puppet(job, "--trace_sample_every=1", *flags, join=join, protocol=protocol)
+        puppet = Puppet(job, *flags, join=join, protocol=protocol)
         self.addCleanup(puppet.stop)
         return puppet
 

@@ -203,7 +203,7 @@ class OnCall(unittest.TestCase):
             self.assertLess(clock["clock_error_ns"], 1e8)
 
     def test_traces_of_many_operations_at_once(self):
-        self.worker = self.puppet("many", "--trace_sample_every=1", join=[self.ps])
+        self.worker = self.puppet("many", join=[self.ps])
         for i in range(40):
             self.worker.tell("recv 3 edge%d %s" % (i, self.ps.name))
         for i in range(40):

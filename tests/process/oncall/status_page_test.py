@@ -61,7 +61,7 @@ class StatusPage(unittest.TestCase):
         self.worker = self.puppet("worker", join=[self.ps])
 
     def puppet(self, job, join=()):
-        puppet = Puppet(job, "--status_listen=127.0.0.1:0", join=join)
+        puppet = Puppet(job, "--status_listen=127.0.0.1:0", join=join, sample_every=16)
         self.addCleanup(puppet.stop)
         return puppet
 

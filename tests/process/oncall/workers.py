@@ -10,13 +10,26 @@ TRYST = "server/tryst"
 PUPPET = "tests/process/oncall/puppet"
 
 
-class Puppet:
-    """One worker that does what it is told; see puppet.cc."""
+def judge_traces(puppets):
+    """What they have traced has to follow the tables of states. One that does not answer is judged by nobody."""
+    out = os.path.join(os.environ["TEST_TMPDIR"], "judged.json")
+    traced = subprocess.run([TRYST, "trace", *[puppet.place for puppet in puppets], "--out=" + out, "--insecure"],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    if traced.returncode == 0:
+        judged = subprocess.run([TRYST, "verify", out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        assert judged.returncode == 0, judged.stdout
 
-    def __init__(self, job, *flags, port=0, join=(), protocol="grpc+verbs"):
+
+class Puppet:
+    """One worker that does what it is told; see puppet.cc. When one stops, what all that live have traced is judged."""
+
+    living = []
+
+    def __init__(self, job, *flags, port=0, join=(), protocol="grpc+verbs", sample_every=1):
         self.name = "/job:%s/replica:0/task:0" % job
         command = [PUPPET, "--insecure", "--open_cluster", "--nic=soft", "--job=" + job,
-                   "--protocol=" + protocol, "--listen=127.0.0.1:%d" % port, *flags]
+                   "--protocol=" + protocol, "--listen=127.0.0.1:%d" % port,
+                   "--trace_sample_every=%d" % sample_every, *flags]
         if join:
             command.append("--join=" + ",".join(peer.place for peer in join))
         with open(os.path.join(os.environ["TEST_TMPDIR"], job + ".err"), "a") as errors:
@@ -30,6 +43,7 @@ class Puppet:
         self.status = words[5] if len(words) > 5 else ""
         self.port = int(self.address.rsplit(":", 1)[1])
         self.place = "%s@%s" % (self.name, self.address)
+        Puppet.living.append(self)
 
     def _read(self):
         for line in self.process.stdout:
@@ -55,18 +69,31 @@ class Puppet:
         raise AssertionError("%s never said %r, but %r" % (self.name, start, self.seen))
 
     def kill(self):
+        self._lives_no_more()
         self.process.kill()
         self.process.wait()
 
     def stop(self):
         if self.process.poll() is None:
-            self.process.stdin.close()
             try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                raise AssertionError(self.name + " does not end")
+                judge_traces(Puppet.living)
+            finally:
+                self._end()
+        self._lives_no_more()
+
+    def _lives_no_more(self):
+        if self in Puppet.living:
+            Puppet.living.remove(self)
+
+    def _end(self):
+        self._lives_no_more()
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(self.name + " does not end")
 
 
 def tryst(*args, expect=0):
