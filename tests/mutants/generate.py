@@ -76,8 +76,8 @@ class _Planter:
         if not body or TEXT_FUNCTIONS.search(name):
             return
         last = head.split()[-1:]
-        if (inner and self.gives_back(body)) or last == ["&"]:
-            self.returns = None  # One cannot see of which type; there is nothing to refer to.
+        if (inner and self.gives_back(body)) or last == ["&"] or re.search(r"\bStatusOr < .*>$", head):
+            self.returns = None  # One cannot see of which type; there is nothing to refer to; {} is no StatusOr.
         elif re.search(r"\boperator\w", name):
             self.returns = "return {};"  # What it converts to stands in its name.
         else:

@@ -132,6 +132,7 @@ class GenerateTest(unittest.TestCase):
               virtual ~Held() { lock_->Give(); }
               operator bool() const { Look(); return lock_->taken(); }
               Lock& lock() { Look(); return *lock_; }
+              absl::StatusOr<std::vector<int>> All() { Look(); return lock_->all(); }
              private:
               Lock* lock_;
             };
@@ -142,7 +143,7 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual({(fault.function, fault.rule) for fault in made if fault.rule in ("early", "left out", "nothing", "turned")}, {
             ("Held::Held", "early"), ("Held::Held", "left out"), ("Held::virtual~Held", "early"), ("Held::virtual~Held", "left out"),
             ("Held::operatorbool", "early"), ("Held::operatorbool", "left out"), ("Held::operatorbool", "nothing"),
-            ("Held::lock", "left out"), ("Cell::Is", "nothing"), ("Cell::Is", "turned")})
+            ("Held::lock", "left out"), ("Held::All", "left out"), ("Cell::Is", "nothing"), ("Cell::Is", "turned")})
         early = {fault.function: fault.edits[0].before for fault in made if fault.rule == "early"}
         self.assertEqual(early["Held::virtual~Held"], "if (MUTANT) return; ")
         self.assertEqual(early["Held::operatorbool"], "if (MUTANT) return {}; ")
