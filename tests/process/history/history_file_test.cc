@@ -233,17 +233,17 @@ TEST_F(KeptTracesTest, SeesAFaultOfTheProducer) {
   ExpectInTraces("the next fetch may get it once more");
 }
 
-// Lives of one host have one clock. A turn may take five seconds where a process is stopped.
+// Lives of one host have one clock. A turn may take ten seconds where a process is stopped.
 TEST_F(KeptTracesTest, SeesATensorThatCameBeforeItWasSent) {
   serve().span.Begin(WaitsFor::kLocalSend, 3 * kMs);
   serve().span.Enter(WaitsFor::kWireRoom, 4 * kMs);
-  serve().span.Enter(WaitsFor::kAcceptance, 5'000 * kMs);
-  serve().end_ns = 5'001 * kMs;
+  serve().span.Enter(WaitsFor::kAcceptance, 10'000 * kMs);
+  serve().end_ns = 10'001 * kMs;
   EXPECT_EQ(JudgedTraces(), "");
   serve().span.Begin(WaitsFor::kLocalSend, 3 * kMs);
   serve().span.Enter(WaitsFor::kWireRoom, 4 * kMs);
-  serve().span.Enter(WaitsFor::kAcceptance, 5'009 * kMs);
-  serve().end_ns = 5'010 * kMs;
+  serve().span.Enter(WaitsFor::kAcceptance, 10'009 * kMs);
+  serve().end_ns = 10'010 * kMs;
   ExpectInTraces("before that was sent");
 }
 

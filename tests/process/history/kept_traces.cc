@@ -12,8 +12,8 @@
 namespace tryst {
 namespace {
 
-// The storms stop processes for up to 1.5 s.
-constexpr int64_t kLongestTurnNs = 5'000'000'000;
+// The soak stops processes for up to 6 s.
+constexpr int64_t kLongestTurnNs = 10'000'000'000;
 constexpr size_t kMostBreaches = 20;  // Which a judgement prints.
 
 // What stands at the end of a line and may have blanks, or be empty.
