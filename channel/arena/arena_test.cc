@@ -49,6 +49,18 @@ TEST(ArenaTest, ABlockThatComesBackGoesOutAgain) {
   EXPECT_EQ(arena->counters().segments_made, made);
 }
 
+// Several wait for room in one arena, and it is awaited until the last has what it waits for.
+TEST(ArenaTest, IsAwaitedAsLongAsSomebodyWaits) {
+  auto arena = Make(16 << 20);
+  EXPECT_FALSE(arena->awaited());
+  arena->SetAwaited(true);
+  arena->SetAwaited(true);
+  arena->SetAwaited(false);
+  EXPECT_TRUE(arena->awaited());
+  arena->SetAwaited(false);
+  EXPECT_FALSE(arena->awaited());
+}
+
 TEST(ArenaTest, TheCapHoldsAndSaysSo) {
   auto arena = Make(1 << 20);
   std::vector<StorageRef> held;
