@@ -142,6 +142,31 @@ TEST(FetchWireTest, AttemptGoesOnWhereTheBytesWereGood) {
 }
 
 // For the tensor that a failure names nothing was allocated.
+// Bytes that have begun to land stay in their place, which another receive's memory is not.
+TEST(FetchWireTest, ItGoesToAnotherReceiveUntilItsBytesHaveBegunToLand) {
+  const Tensor sent = Counting(100);
+  const OutgoingTensor out = *OutgoingTensor::Make(sent, false);
+  const rpc::FetchHeader header = HeaderOf(out.metadata(), absl::StatusCode::kOk);
+  const Tensor old = *Tensor::Allocate(DType::kFloat, {100});
+  const Tensor other = *Tensor::Allocate(DType::kFloat, {100});
+  IncomingTensor incoming(old, kMaxBytes);
+  EXPECT_TRUE(incoming.Redirect(other));
+  grpc::ByteBuffer first = out.Message(&header, 0, 300, false);
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  EXPECT_FALSE(incoming.Redirect(old));
+  EXPECT_FALSE(incoming.Redirect(Tensor()));
+  grpc::ByteBuffer second = out.Message(nullptr, 300, 100, false);
+  ASSERT_TRUE(incoming.Take(&second).ok());
+  EXPECT_EQ(incoming.Finish()->data(), other.data());
+
+  // What lands in memory of ours is whoever's it is to be.
+  IncomingTensor unbound(Tensor(), kMaxBytes);
+  grpc::ByteBuffer again = out.Message(&header, 0, 300, false);
+  ASSERT_TRUE(unbound.Take(&again).ok());
+  EXPECT_TRUE(unbound.Redirect(Tensor()));
+  EXPECT_FALSE(unbound.Redirect(old));
+}
+
 TEST(FetchWireTest, BytesAfterAFailureHaveNowhereToGo) {
   IncomingTensor incoming(Tensor(), kMaxBytes);
   const rpc::FetchHeader header = HeaderOf(Floats(16), absl::StatusCode::kAborted);
