@@ -83,7 +83,7 @@ void StandIns::AskAround(const WeightVersion& version, const Patience& patience)
   // Whom it takes time to reach is asked last.
   const size_t owners = std::min(parts_.owners.size(), kMostOthers);
   for (size_t rank = 0; rank < owners; ++rank) {
-    calls.push_back({parts_.owners[rank], ask, 0, ReachOfMany()});
+    calls.push_back({parts_.owners[rank], ask, 0, ReachOfEach(owners)});
   }
   const Patience of_try(std::min(patience.left(), kTry), patience.cancellation);
   std::vector<Holder> named;

@@ -39,7 +39,7 @@ class StandIns {
   // So many owners are asked in the place of one, within one kTry.
   static constexpr size_t kMostOthers = 8;
   // Each is reached for after the other, and those that are gone cost half of that time at most.
-  static absl::Duration ReachOfMany() { return kTry / (2 * kMostOthers); }
+  static absl::Duration ReachOfEach(size_t owners) { return kTry / (2 * owners); }
   struct Parts {
     WeightCalls* calls;
     std::vector<std::string> leaders;  // One of them leads.

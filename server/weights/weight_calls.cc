@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -43,6 +44,7 @@ class WeightCalls::Known {
                                 const Patience& patience) {
     {
       MutexLock lock(&mu_);
+      there_.erase(owner);
       const auto found = incarnations_.find(owner);
       if (found != incarnations_.end()) return found->second;
     }
@@ -51,6 +53,7 @@ class WeightCalls::Known {
       const auto heard = server->calls()->Ping(owner, std::min(left, kCancelCheck));
       if (heard.ok()) {
         MutexLock lock(&mu_);
+        there_.insert(owner);
         return incarnations_[owner] = heard->self.incarnation;
       }
       const bool may_come =
@@ -63,14 +66,21 @@ class WeightCalls::Known {
     MutexLock lock(&mu_);
     incarnations_.erase(owner);
   }
+  bool WasThere(const std::string& owner) {
+    MutexLock lock(&mu_);
+    return there_.count(owner) > 0;
+  }
 
  private:
   Mutex mu_;
   std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> there_ ABSL_GUARDED_BY(mu_);  // Those that the last Find() has pinged.
 };
 
 WeightCalls::WeightCalls(Server* server, std::string set)
     : server_(server), set_(std::move(set)), known_(std::make_shared<Known>()) {}
+
+bool WeightCalls::WasThere(const std::string& owner) const { return known_->WasThere(owner); }
 
 absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& patience) {
   const Patience reach(std::min(call.reach, patience.left()), patience.cancellation);

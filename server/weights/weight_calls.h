@@ -51,6 +51,9 @@ class WeightCalls {
   // Asks whoever cannot be reached, or has not opened the set, again until it answers.
   std::vector<absl::StatusOr<Tensor>> AskUntilThere(absl::Span<const Call> calls,
                                                     const Patience& patience);
+  // Whether the owner had to be found for the last ask of it, and was: what is kUnavailable then is
+  // the set, not the owner.
+  bool WasThere(const std::string& owner) const;
 
  private:
   class Known;

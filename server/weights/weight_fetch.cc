@@ -103,29 +103,32 @@ absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience
 // The call of the first owner, for a few others.
 std::vector<WeightCalls::Call> WeightMember::ToOthers(const WeightCalls::Call& call) const {
   std::vector<WeightCalls::Call> calls;
-  for (size_t rank = 1; rank < owners_.size() && rank <= StandIns::kMostOthers; ++rank) {
+  const size_t others = std::min(owners_.size() - 1, StandIns::kMostOthers);
+  for (size_t rank = 1; rank <= others; ++rank) {
     calls.push_back(call);
     calls.back().owner = owners_[rank];
-    calls.back().reach = StandIns::ReachOfMany();
+    calls.back().reach = StandIns::ReachOfEach(others);
   }
   return calls;
 }
 
-// What the first owner answers; or, where it is gone, another one that has something.
+// What the first owner answers; or, where it is gone, another one that has something. Whoever has
+// just started may reach nobody within one try, and so all of them are tried again.
 absl::StatusOr<Tensor> WeightMember::AskOwners(const WeightAsk& ask, const Patience& patience) {
   WeightCalls::Call call{owners_[0], ask};
   call.reach = owners_.size() == 1 ? absl::InfiniteDuration() : StandIns::kReach;
-  auto first = std::move(calls_.Ask({call}, patience)[0]);
-  if (owners_.size() == 1 || !absl::IsUnavailable(first.status())) return first;
-  for (auto& answer : calls_.Ask(ToOthers(call), Brief(patience))) {
-    if (answer.ok()) return std::move(answer);
+  for (;;) {
+    auto first = std::move(calls_.Ask({call}, patience)[0]);
+    if (owners_.size() == 1 || !absl::IsUnavailable(first.status())) return first;
+    for (auto& answer : calls_.Ask(ToOthers(call), Brief(patience))) {
+      if (answer.ok()) return std::move(answer);
+    }
+    if (calls_.WasThere(owners_[0]) || !patience.Check("").ok()) return first;
   }
-  call.reach = absl::InfiniteDuration();
-  return std::move(calls_.Ask({call}, patience)[0]);
 }
 
 // What the first owner answers; or, where it has nothing, another one, or a member that has parts
-// of the version. REQUIRES: `accepts` takes the version's alone.
+// of the version. Who is away may be back later. REQUIRES: `accepts` takes the version's alone.
 absl::StatusOr<Tensor> WeightMember::AskAnybody(
     const WeightAsk& ask, const WeightVersion& version,
     absl::FunctionRef<absl::Status(const Tensor&)> accepts, const Patience& patience) {
@@ -136,39 +139,55 @@ absl::StatusOr<Tensor> WeightMember::AskAnybody(
   };
   WeightCalls::Call call{owners_[0], ask};
   call.reach = StandIns::kReach;
-  auto first = std::move(calls_.Ask({call}, Brief(patience))[0]);
-  if (accepted(first)) return first;
-  if (!IsGone(why) && !absl::IsDeadlineExceeded(why)) return why;
-  const absl::Status of_first = why;
-  for (auto& answer : calls_.Ask(ToOthers(call), Brief(patience))) {
-    if (accepted(answer)) return std::move(answer);
+  for (;;) {
+    auto first = std::move(calls_.Ask({call}, Brief(patience))[0]);
+    if (accepted(first)) return first;
+    const bool late = absl::IsDeadlineExceeded(why);
+    const bool away = absl::IsUnavailable(why) && !calls_.WasThere(owners_[0]);
+    if (!IsGone(why) && !late) return why;
+    const absl::Status of_first = why;
+    for (auto& answer : calls_.Ask(ToOthers(call), Brief(patience))) {
+      if (accepted(answer)) return std::move(answer);
+    }
+    auto of_member = stand_ins_.Answer(ask, version, accepts, patience);
+    if (of_member.ok()) return of_member;
+    if (!(late || away) || !patience.Check("").ok()) return of_first;
   }
-  auto of_member = stand_ins_.Answer(ask, version, accepts, patience);
-  if (of_member.ok() || patience.left() == absl::ZeroDuration()) {
-    return of_member.ok() ? std::move(of_member) : of_first;
-  }
-  // Perhaps it was only away for a while.
-  call.reach = absl::InfiniteDuration();
-  first = std::move(calls_.Ask({call}, patience)[0]);
-  return accepted(first) ? std::move(first) : absl::StatusOr<Tensor>(why);
+}
+
+uint64_t WeightMember::NewestByLog() const {
+  if (link_ == nullptr) return 0;
+  MutexLock lock(&group_mu_);
+  const LogState& state = group_.state();
+  return state.open.empty() ? state.active.version.number : state.open.back().version.number;
 }
 
 absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, const Patience& patience) {
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kNewer;
   ask.number = number;
-  const WeightCalls::Call call{owners_[0], ask};
-  const auto answer = std::move(calls_.Ask({call}, patience)[0]);
-  if (!answer.ok()) return answer.status();
-  auto version = DecodeSealed(TextOf(*answer));
-  if (!version.ok()) return version;
-  if (version->lists.size() != owners_.size() || version->name.number <= number) {
-    return absl::DataLossError(
-        absl::StrCat(owners_[0], " was asked for a version above ", number, " of ", owners_.size(),
-                     " owners, and answered with version ", version->name.number, " of ",
-                     version->lists.size(), " owners"));
+  for (;;) {
+    // An owner's next life does not have what was sealed before, and the log names it.
+    const uint64_t newest = NewestByLog();
+    if (newest > number) {
+      auto found = Find(newest, patience);
+      // It may have been dropped or released meanwhile.
+      if (!absl::IsNotFound(found.status()) && !absl::IsAborted(found.status())) return found;
+    }
+    const auto answer = AskOwners(ask, link_ == nullptr ? patience : Brief(patience));
+    const bool goes_on = !absl::IsCancelled(answer.status()) && patience.Check("").ok();
+    if (absl::IsDeadlineExceeded(answer.status()) && goes_on) continue;
+    if (!answer.ok()) return answer.status();
+    auto version = DecodeSealed(TextOf(*answer));
+    if (!version.ok()) return version;
+    if (version->lists.size() != owners_.size() || version->name.number <= number) {
+      return absl::DataLossError(
+          absl::StrCat("an owner was asked for a version above ", number, " of ", owners_.size(),
+                       " owners, and answered with version ", version->name.number, " of ",
+                       version->lists.size(), " owners"));
+    }
+    return version;
   }
-  return version;
 }
 
 absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(

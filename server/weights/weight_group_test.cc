@@ -403,6 +403,9 @@ TEST_F(WeightGroupInEtcdTest, AnotherOwnerLeadsWhenTheFirstOneIsGone) {
     ASSERT_TRUE(event.ok()) << event.status();
     prepared = event->kind == Kind::kPrepare;
   }
+  const auto newest = late->Newer(0, kLong);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->name.number, 6u) << "the first owner cannot say so";
   const absl::Status of_late = Stage(late.get(), 6);
   EXPECT_TRUE(of_late.ok()) << of_late;
   second.reset();
@@ -426,6 +429,9 @@ TEST_F(WeightGroupInEtcdTest, WhoComesToAnOwnersNextLifeGetsTheActiveVersionOfAM
   }
   // What the version is, how it is laid out and its bytes: the owner has none of the first and the
   // last.
+  const auto newest = late->Newer(0, kLong);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->name.number, 5u);
   const absl::Status staged = Stage(late.get(), 5);
   EXPECT_TRUE(staged.ok()) << staged;
   EXPECT_TRUE(late->Vote(5, staged).ok());

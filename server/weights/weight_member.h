@@ -75,8 +75,9 @@ class WeightMember : private GroupMember::Port {
                                                             const WeightMemberOptions& options);
   ~WeightMember() override;  // It leaves the group, which notices by its silence.
 
-  // The newest sealed version above `number`, as soon as there is one. kDeadlineExceeded,
-  // kCancelled. kUnavailable: the first owner cannot be reached, or has not opened the set.
+  // The newest sealed version above `number`, as soon as there is one: by the log, or as the first
+  // owner knows, or others where that one is gone. kDeadlineExceeded, kCancelled. kUnavailable: no
+  // owner can be reached, or the first one has not opened the set.
   absl::StatusOr<SealedVersion> Newer(uint64_t number, const Patience& patience);
   // The version of that number. kNotFound: it is over. kAborted: it was dropped.
   absl::StatusOr<SealedVersion> Find(uint64_t number, const Patience& patience);
@@ -158,6 +159,7 @@ class WeightMember : private GroupMember::Port {
   absl::StatusOr<Tensor> AskForList(const Fetching& fetching, uint32_t owner);
   std::vector<WeightCalls::Call> ToOthers(const WeightCalls::Call& call) const;
   absl::StatusOr<Tensor> AskOwners(const WeightAsk& ask, const Patience& patience);
+  uint64_t NewestByLog() const;  // 0: none, or it has no log.
   absl::StatusOr<Tensor> AskAnybody(const WeightAsk& ask, const WeightVersion& version,
                                     absl::FunctionRef<absl::Status(const Tensor&)> accepts,
                                     const Patience& patience);

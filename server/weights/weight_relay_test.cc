@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "rendezvous/rendezvous.h"
 #include "server/members/peer_calls.h"
@@ -96,7 +97,7 @@ class Namer final : public Answerer {
   const std::optional<Referral> names_;
 };
 
-// Says which members it has heard of, and what it has of an owner's boxes.
+// Says which members it has heard of, what it has of an owner's boxes, and which version there is.
 class Teller final : public Answerer {
  public:
   void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
@@ -104,12 +105,16 @@ class Teller final : public Answerer {
     const auto ask = ParseEdge("policy", key.edge());
     const bool of_held = ask->kind == WeightAsk::Kind::kHeld;
     if (of_held) ++asked[ask->owner];
-    const std::string text = of_held ? EncodeHeld(held[ask->owner]) : EncodeHolders(knows);
+    const std::string text = of_held                                  ? EncodeHeld(held[ask->owner])
+                             : ask->kind == WeightAsk::Kind::kNewer   ? sealed
+                             : ask->kind == WeightAsk::Kind::kLayouts ? layouts
+                                                                      : EncodeHolders(knows);
     received.tensor = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(text.size())});
     memcpy(received.tensor.mutable_data(), text.data(), text.size());
     EndReceive(args.executor, std::move(received), std::move(done));
   }
   std::vector<Holder> knows;
+  std::string sealed, layouts;
   std::array<HeldParts, 2> held;  // By owner.
   std::array<std::atomic<int>, 2> asked{};
 };
@@ -797,6 +802,30 @@ TEST_F(StandInsTest, WhoComesWhenTheFirstOwnerIsGoneAsksTheOthers) {
   EXPECT_GE(first->sent_on(), kBytes / 2);
 }
 
+// A process that has spoken to nobody of the set, and has no log: nobody leads.
+TEST_F(StandInsTest, WhoStartsAnewWhenTheFirstOwnerIsGoneFindsTheNewest) {
+  Engine* const first = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  Activate(5);
+  owner_.reset();
+  EXPECT_TRUE(owner_server_->Stop(absl::Seconds(5)).ok());
+  for (const bool observes : {false, true}) {
+    Engine late(1 + observes, second_server_.get(), owners_, 0);
+    if (observes) {
+      late.options.observes = true;
+      late.member.reset();
+      late.Open();
+    }
+    const auto newest = late.member->Newer(0, kLong);
+    ASSERT_TRUE(newest.ok()) << newest.status();
+    EXPECT_EQ(newest->name.number, 5u);
+    const absl::Status fetched = late.Fetch(5);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+    EXPECT_FALSE(late.member->Newer(5, absl::Milliseconds(300)).ok()) << "there is none";
+  }
+}
+
 // More than are asked at once, and the last ones alone have it whole.
 TEST_F(StandInsTest, ManyHoldersAreAskedOneAfterTheOther) {
   constexpr int64_t kSecond = kRows / 2;
@@ -945,6 +974,37 @@ TEST_F(TellersTest, OwnersThatAreGoneHideNobodyWhoIsThere) {
   EXPECT_EQ(known.count("of_a_holder"), 1u);
   EXPECT_EQ(known.count("of_an_owner"), 1u);
   EXPECT_LT(absl::Now() - begun, StandIns::kTry * 3 / 4) << "some of the time was theirs";
+}
+
+// In a process that has just started a try may end before anybody is reached.
+TEST_F(TellersTest, WhoCannotBeReachedAtFirstIsAskedAgain) {
+  const auto gone = StartTestServer("gone", 0, owner_server_.get());
+  EXPECT_TRUE(gone->Stop(absl::Seconds(5)).ok());
+  WeightMemberOptions options;
+  options.set = "policy";
+  options.owners = {gone->worker(), absl::StrReplaceAll(gone->worker(), {{"gone", "late"}})};
+  options.observes = true;
+  const auto member = *WeightMember::Open(asker_->server.get(), options);
+  SealedVersion sealed;
+  sealed.name = {DigestOf(*EncodeLayouts({Layout(2)}, 2)), kVersion.number, kVersion.birth};
+  sealed.lists.resize(2);
+  sealed.root = RootDigest(sealed.name, sealed.lists);
+  absl::StatusOr<SealedVersion> newest = absl::UnknownError("");
+  absl::Status laid_out;
+  std::thread finds([&] { newest = member->Newer(0, kLong); });
+  std::thread describes([&] { laid_out = member->Layouts(sealed, kLong).status(); });
+  absl::SleepFor(StandIns::kReach + 2 * StandIns::kTry);  // A round of tries is over.
+  const auto late = StartTestServer("late", 0, owner_server_.get());
+  ASSERT_EQ(late->worker(), options.owners[1]);
+  const auto teller = std::make_shared<Teller>();
+  teller->sealed = EncodeSealed(sealed);
+  teller->layouts = *EncodeLayouts({Layout(2)}, 2);
+  late->steps()->SetAnswerer(WeightsPrefix("policy"), teller);
+  finds.join();
+  describes.join();
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->root, sealed.root);
+  EXPECT_TRUE(laid_out.ok()) << laid_out;
 }
 
 TEST_F(TellersTest, NotAllBeginWithTheSameMember) {

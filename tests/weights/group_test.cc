@@ -246,6 +246,19 @@ TEST_P(GroupTest, WhoComesWhenAnOwnerIsGoneIsServedByAMember) {
   last->Await("serves 1 ");
 }
 
+// No log names a version to whoever comes now, and the first owner's boxes are a member's alone.
+TEST_P(GroupTest, WhoStartsWhenTheFirstOwnerIsGoneFindsWhatTheOthersHave) {
+  Begin(1);
+  owners_[0]->process()->Signal(SIGKILL);
+  const std::string seed =
+      absl::StrCat("/job:owner/replica:0/task:1@", owners_[1]->process()->Address());
+  // It fetches the newest version in several shapes, and checks each element.
+  Process late("tests/weights/weights_worker",
+               {"member", "1", absl::StrCat(kOwners), GetParam(), seed, "1"});
+  EXPECT_EQ(late.Wait(2 * kPatience), 0) << late.out() << late.err();
+  EXPECT_TRUE(absl::StrContains(late.out(), "fetched 1 ")) << late.out();
+}
+
 TEST_P(GroupTest, WhoeverHearsNothingOfTheLeaderServesNothing) {
   Begin(2);
   std::vector<size_t> from;
