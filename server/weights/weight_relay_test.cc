@@ -802,6 +802,30 @@ TEST_F(StandInsTest, WhoComesWhenTheFirstOwnerIsGoneAsksTheOthers) {
   EXPECT_GE(first->sent_on(), kBytes / 2);
 }
 
+// Whoever had parts has died and come back, and has them again, when the leader dies.
+TEST_F(StandInsTest, WhatAMembersNextLifeHasIsFoundWhereNobodyLeads) {
+  Engine* const first = AddEngine();
+  Engine* const asker = AddEngine();
+  Seal(5);
+  // The asker was sent to the first one's former life.
+  for (Engine* const engine : {first, asker}) EXPECT_TRUE(engine->Fetch(5, 0, 16).ok());
+  Activate(5);
+  const uint64_t former = first->server->incarnation();
+  first->member.reset();
+  EXPECT_TRUE(first->server->Stop(absl::Seconds(5)).ok());
+  Engine next(0, owner_server_.get(), owners_, 2 * kBytes);
+  ASSERT_EQ(next.server->worker(), first->server->worker());
+  ASSERT_NE(next.server->incarnation(), former);
+  next.Await(WeightEvent::Kind::kPrepare, 5);
+  absl::Status fetched = next.Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  owner_.reset();
+  EXPECT_TRUE(owner_server_->Stop(absl::Seconds(5)).ok());
+  fetched = asker->Fetch(5);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(next.sent_on(), kHalf);
+}
+
 // A process that has spoken to nobody of the set, and has no log: nobody leads.
 TEST_F(StandInsTest, WhoStartsAnewWhenTheFirstOwnerIsGoneFindsTheNewest) {
   Engine* const first = AddEngine();
