@@ -27,7 +27,7 @@ plain      | always | 45 | -      | .                                           
 core       | always |  4 | -      | .                                                                         | test --@FIRST @CORE
 guest      | 0      | 11 | x86_64 | //channel/... //verbs/... //server/... tests/hardware tools run           | test --guest
 previous   | 0      | 12 | -      | //tests/release/versions:peer tests/release/versions                      | test --previous
-engines    | 1      |  4 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender tests/frameworks/engines examples/deploy | test --engines
+engines    | 1      |  5 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender //tests/weights:group_worker tests/frameworks/engines examples/deploy | test --engines
 mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 24 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  2 | -      | //tests/process/e2e:load_worker //server:tryst //tests/process/history:judge tests/process/soak | soak --minutes 1 --seed=@SEED

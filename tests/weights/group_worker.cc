@@ -4,6 +4,9 @@
 //   group_worker owner RANK OWNERS PROTOCOL SEED|-
 //   group_worker member TASK OWNERS PROTOCOL SEED [waits]
 //
+// With CLUSTER@etcd:ENDPOINTS in SEED's place workers find each other by etcd, which has the set's
+// log, too.
+//
 // An owner does "publish N", "seal N SECONDS", "activate N rolling|barrier SECONDS", and prints
 // "took LINE: DURATION" and "done LINE: STATUS". A member stages, checks, votes, holds and switches
 // by itself, and prints what it does; every second one has what it fetches for others; with "waits"
@@ -40,6 +43,7 @@ struct Words {
   int task = 0;
   uint32_t owners = 0;
   bool waits = false;
+  std::string cluster = "weights", resolver;
 };
 
 int Fail(const std::string& what, const absl::Status& why) {
@@ -70,7 +74,7 @@ std::vector<std::string> OwnerNames(uint32_t owners) {
 
 absl::StatusOr<std::unique_ptr<Server>> Start(const Words& words) {
   ServerConfig config;
-  config.cluster = "weights";
+  config.cluster = words.cluster;
   config.job = words.role;
   config.task = words.task;
   config.protocol = words.protocol == "grpc" ? "grpc" : "grpc+verbs";
@@ -79,7 +83,11 @@ absl::StatusOr<std::unique_ptr<Server>> Start(const Words& words) {
   config.insecure = true;
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
-  if (words.seed != "-") config.join = words.seed;
+  if (!words.resolver.empty()) {
+    config.resolver = words.resolver;
+  } else if (words.seed != "-") {
+    config.join = words.seed;
+  }
   auto server = ServerBuilder().SetEnvironment({}).Build(config);
   if (!server.ok()) return server.status();
   const absl::Status started = (*server)->Start();
@@ -122,6 +130,7 @@ int BeOwner(Server* server, const Words& words) {
   options.set = kSet;
   options.owners = OwnerNames(words.owners);
   options.rank = words.task;
+  options.log_in_etcd = !words.resolver.empty();
   auto owner = WeightOwner::Open(server, options);
   if (!owner.ok()) return Fail("open", owner.status());
   const absl::Status declared = (*owner)->Declare(KnownLayouts(words.owners));
@@ -220,6 +229,10 @@ int Run(const std::vector<std::string>& args) {
   words.protocol = args[3];
   words.seed = args[4];
   words.waits = args.size() > 5;
+  if (const size_t at = words.seed.find("@etcd:"); at != words.seed.npos) {
+    words.cluster = words.seed.substr(0, at);
+    words.resolver = words.seed.substr(at + 1);
+  }
   auto server = Start(words);
   if (!server.ok()) return Fail("start", server.status());
   return words.role == "owner" ? BeOwner(server->get(), words) : BeMember(server->get(), words);

@@ -78,7 +78,7 @@ verb_test() {
     --engines | --slurm | --mpirun | --etcd | --kubernetes)
       (need "${engine_packages[@]}") || note "what is missing will be skipped"
       binary //examples/parameter_server:parameter_server
-      bz build //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender
+      bz build //server:trystd //server:tryst //tests/release/versions:peer //tests/weights:log_appender //tests/weights:group_worker
       exec tests/frameworks/engines/run.sh "${program%/examples/*}" "$@"
       ;;
   esac

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """--resolver=etcd:... against three real etcd-servers, each on a host of its own that can be cut off.
 
-  etcd.py PEER APPENDER [--rounds=N]   //tests/release/versions:peer, //tests/weights:log_appender; needs root, Debian's
-                                       etcd-server and etcd-client; N times a leader is killed or a server cut off (4)
+  etcd.py PEER APPENDER WORKER [--rounds=N]   //tests/release/versions:peer, //tests/weights:log_appender and :group_worker;
+                                              needs root, Debian's etcd-server and etcd-client; N times a leader is killed or a
+                                              server cut off (4)
 
-Tensors travel all the while: no fetch may fail for what happens to etcd. The log of a set of weights there stays one log.
+Tensors travel all the while: no fetch may fail for what happens to etcd. The log of a set of weights there stays one log, and
+members serve by it whoever dies.
 """
+import base64
 import json
 import os
 import random
@@ -110,6 +113,16 @@ class Etcd:
     def await_leader(self, names=NAMES):
         return until("a leader", lambda: self.leader(names))
 
+    def has(self, key):
+        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
+        for name in NAMES:
+            try:
+                with urllib.request.urlopen("http://%s/v3/kv/range" % self.place(name), body, timeout=10) as response:
+                    return "kvs" in json.load(response)
+            except OSError:  # It has yet to come back.
+                continue
+        return False
+
     def stop(self):
         for server in self.servers.values():
             server.kill()
@@ -167,6 +180,52 @@ class Peer:
                 self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+
+
+class Grouped:
+    """An owner or a member of a set of weights whose log is in etcd; see tests/weights/group_worker.cc."""
+
+    lives = 0
+
+    def __init__(self, folder, place, role, task, owners):
+        Grouped.lives += 1
+        self.out = os.path.join(folder, "%s%d.%d.out" % (role, task, Grouped.lives))
+        with open(self.out, "w") as out:
+            self.process = subprocess.Popen(
+                ["sh", "-c", 'exec "$0" "$@" 3<&0', WORKER, role, str(task), str(owners), "grpc", place],
+                stdin=subprocess.PIPE, stdout=out, stderr=out, text=True)
+
+    def lines(self):
+        with open(self.out) as out:
+            return [line.rstrip("\n") for line in out if line.endswith("\n")]
+
+    def now(self):
+        return len(self.lines())
+
+    def wait_for(self, begin, after=0):
+        """The rest of the first line, of those after so many, that begins so."""
+        def said():
+            if self.process.poll() is not None:
+                raise AssertionError("%s has ended, and said no %r" % (self.out, begin))
+            return [line[len(begin):] + "\n" for line in self.lines()[after:] if line.startswith(begin)]
+        try:
+            return until(begin, said)[0].rstrip("\n")
+        except AssertionError as error:
+            raise AssertionError("%s: %s" % (error, "\n".join(self.lines()))) from None
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def order(self, line):
+        before = self.now()
+        self.tell(line)
+        return self.wait_for("done %s: " % line, before)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
 
 
 def fetch(producer, consumer, step, edge, number, size=3000):
@@ -333,6 +392,103 @@ class EtcdTest(unittest.TestCase):
         self.assertGreater(len(mine), 20 * ROUNDS)
         self.assertEqual(sorted(at), list(range(max(at) + 1)), "a gap")
 
+    def grouped(self, role, task, owners):
+        place = "%s@etcd:%s" % (self._testMethodName, self.etcd.endpoints())
+        one = Grouped(self.folder, place, role, task, owners)
+        self.addCleanup(one.kill)
+        return one
+
+    def seal(self, number, owners):
+        """Returns its number: what is begun before all of them are in the log's term is dropped, and the next one is tried."""
+        for number in range(number, number + 4):
+            before = [owner.now() for owner in owners]
+            for owner in owners:
+                owner.order("publish %d" % number)
+            for owner in owners:
+                owner.tell("seal %d 30" % number)
+            said = [owner.wait_for("done seal %d 30: " % number, line) for owner, line in zip(owners, before)]
+            if set(said) == {"OK"}:
+                return number
+        raise AssertionError(said)
+
+    def activate(self, number, how, owner, members):
+        for member in members:
+            member.wait_for("sealed %d" % number)
+        before = [member.now() for member in members]
+        self.assertEqual(owner.order("activate %d %s 30" % (number, how)), "OK")
+        for member, line in zip(members, before):
+            member.wait_for("serves %d " % number, line if number > 1 else 0)
+
+    def serving(self, owners, members):
+        """So many of each, of which the first owner leads, and the members serve version 1."""
+        first = self.grouped("owner", 0, owners)
+        until("it leads", lambda: self.etcd.has("/tryst.weights/%s/policy/leader" % self._testMethodName))
+        owners = [first] + [self.grouped("owner", rank, owners) for rank in range(1, owners)]
+        members = [self.grouped("member", task, len(owners)) for task in range(members)]
+        self.assertEqual(self.seal(1, owners), 1)
+        self.activate(1, "rolling", owners[0], members)
+        return owners, members
+
+    def serve_again(self, members, since):
+        """They serve version 1 after so many lines, and nobody has told them to stage anything."""
+        for member, line in zip(members, since):
+            stopped = line + [one.startswith("serves 0 ") for one in member.lines()[line:]].index(True)
+            member.wait_for("serves 1 ", stopped)
+            told = [one for one in member.lines()[line:] if one.split()[0] in ("prepare", "staged", "voted", "active")]
+            self.assertEqual(told, [], member.out)
+
+    def stop_serving(self, members, since):
+        for member, line in zip(members, since):
+            member.wait_for("serves 0 ", line)
+
+    def test_weights_of_owners_that_died_are_served_by_their_next_lives(self):
+        owners, members = self.serving(owners=2, members=2)
+        since = [member.now() for member in members]
+        for owner in owners:
+            owner.kill()
+        self.stop_serving(members, since)
+        owners = [self.grouped("owner", rank, 2) for rank in range(2)]
+        self.serve_again(members, since)
+        # It is the same log: its numbers are taken, and who comes gets what is active, of a member.
+        owners[0].order("publish 1")
+        self.assertNotEqual(owners[0].order("seal 1 5"), "OK")
+        members.append(self.grouped("member", 2, 2))
+        members[2].wait_for("staged 1: OK")
+        members[2].wait_for("serves 1 ")
+        self.activate(self.seal(2, owners), "barrier", owners[0], members)
+
+    def test_weights_are_led_by_another_owner(self):
+        owners, members = self.serving(owners=3, members=2)
+        since = [member.now() for member in members]
+        owners[0].kill()
+        self.stop_serving(members, since)
+        self.serve_again(members, since)
+        # The first owner is the one that is asked first, and its boxes are a member's alone.
+        members.append(self.grouped("member", 2, 3))
+        members[2].wait_for("staged 1: OK")
+        members[2].wait_for("serves 1 ")
+        owners[0] = self.grouped("owner", 0, 3)
+        self.activate(self.seal(2, owners), "barrier", owners[1], members)
+
+    def test_weights_wait_while_etcd_is_away(self):
+        owners, members = self.serving(owners=2, members=2)
+        since = [member.now() for member in members]
+        for name in NAMES:
+            self.etcd.kill(name)
+        try:
+            self.stop_serving(members, since)
+            for member, line in zip(members, since):
+                member.wait_for("headless 1", line)
+            self.assertNotEqual(owners[0].order("activate 1 rolling 2"), "OK")
+            for member in members:
+                self.assertTrue([one for one in member.lines() if one.startswith("serves ")][-1].startswith("serves 0 "))
+        finally:
+            for name in NAMES:
+                self.etcd.start(name)
+        self.etcd.await_leader()
+        self.serve_again(members, since)
+        self.activate(self.seal(2, owners), "rolling", owners[1], members)
+
 
 class SecureEtcdTest(unittest.TestCase):
     """One server, which wants a certificate and a user's password."""
@@ -413,7 +569,7 @@ if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     if not words:
         sys.exit(__doc__)
-    PROGRAM, APPENDER = map(os.path.abspath, words[:2])
+    PROGRAM, APPENDER, WORKER = map(os.path.abspath, words[:3])
     ROUNDS = int(([4] + re.findall(r"--rounds=(\d+)", " ".join(sys.argv)))[-1])
     why = missing() or namespace.enter()
     if why:

@@ -18,20 +18,24 @@ if [[ $which == kubernetes ]]; then
 fi
 patience=3600
 case $which in
-  *\ *) patience=150 ;; # For all of them: ten minutes at most, four on a quiet machine.
+  *\ *) patience=150 ;; # For all of them: eleven minutes at most, four on a quiet machine.
 esac
 passed=0 failed=0 skipped=0 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 for name in $which; do
+  limit=$patience
   case $name in
     slurm) programs=("$bin/examples/parameter_server/parameter_server" "$bin/server/trystd") ;;
     mpirun) programs=("$bin/examples/parameter_server/parameter_server") ;;
-    etcd) programs=("$bin/tests/release/versions/peer" "$bin/tests/weights/log_appender") ;;
+    etcd)
+      programs=("$bin/tests/release/versions/peer" "$bin/tests/weights/log_appender" "$bin/tests/weights/group_worker")
+      limit=$((patience + 60))
+      ;;
     kubernetes) programs=("$bin/tests/release/versions/peer" "$bin/server/trystd" "$bin/server/tryst") ;;
   esac
   echo "=== $name"
   # The last line holds the counts; a test that hangs prints none.
-  timeout --kill-after=10 "$patience" "./$name.py" "${programs[@]}" "$@" 2>&1 | tee "$out"
+  timeout --kill-after=10 "$limit" "./$name.py" "${programs[@]}" "$@" 2>&1 | tee "$out"
   if [[ $(tail -n 1 "$out") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
     passed=$((passed + BASH_REMATCH[1]))
     failed=$((failed + BASH_REMATCH[2]))
