@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/printable.h"
 #include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
@@ -137,12 +139,13 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
   if (until_stopped) {
     WaitForStopSignal();
   } else {
-    const absl::Time until = absl::Now() + command.timeout;
+    const SteadyClock clock;
+    const Deadline until = Deadline::After(clock, command.timeout);
     // A tensor that was asked for is still ours until its consumer has it: ours would be the end
     // of it.
     while (*held > 0) {
       const bool asked = server->steps()->counters().waiting_sends == 0;
-      if (absl::Now() > until) {
+      if (until.Passed(clock.NowNs())) {
         return Fail(absl::DeadlineExceededError(absl::StrCat(
             command.to,
             asked ? " asked for the tensor, but did not accept it" : " did not ask for the tensor",

@@ -10,7 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -20,7 +22,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "server/security/free_with.h"
 
 namespace tryst {
@@ -60,7 +61,7 @@ class NoPipeSignal {
 
 class Socket {
  public:
-  explicit Socket(absl::Time until) : until_(until) {}
+  explicit Socket(absl::Duration timeout) : until_(Deadline::After(clock_, timeout)) {}
   ~Socket() {
     if (fd_ >= 0) close(fd_);
   }
@@ -96,9 +97,11 @@ class Socket {
                         "): is the host up, and does a firewall drop the packets?");
   }
   bool Await(short events) const {
-    const int64_t left_ms = absl::ToInt64Milliseconds(until_ - absl::Now());
+    constexpr int64_t kNsOfMs = 1'000'000;
+    const int64_t left_ms = (until_.at_ns() - clock_.NowNs()) / kNsOfMs;
     pollfd waiting = {fd_, events, 0};
-    return left_ms > 0 && poll(&waiting, 1, static_cast<int>(left_ms)) > 0;
+    return left_ms > 0 &&
+           poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left_ms, INT_MAX))) > 0;
   }
 
  private:
@@ -115,7 +118,8 @@ class Socket {
     return error;
   }
 
-  const absl::Time until_;
+  const SteadyClock clock_;
+  const Deadline until_;
   int fd_ = -1;
 };
 
@@ -320,7 +324,7 @@ std::string WhyUnreachable(const std::string& worker, const std::string& address
     return WhyUnreachable(worker, address.substr(slash + 1), options, cluster, timeout);
   }
   const NoPipeSignal no_signal;
-  Socket socket(absl::Now() + timeout);
+  Socket socket(timeout);
   std::string why = socket.Connect(address);
   if (!why.empty()) return why;
   if (options.certificate_file.empty()) return WhyNotPlain(address, socket);
@@ -344,8 +348,8 @@ std::string UnreachablePeers::Why(const std::string& worker, const std::string& 
   MutexLock lock(&mu_);
   if (closing_ || (peers_.size() == kMostPeers && peers_.count(worker) == 0)) return "";
   Seen& seen = peers_[worker];
-  if (seen.address != address) seen = {address, "", absl::InfinitePast(), false};
-  if (absl::Now() - seen.at > kLookAgain && !seen.wanted) {
+  if (seen.address != address) seen = {address, "", Deadline::AtNs(0), false};
+  if (seen.until.Passed(clock_.NowNs()) && !seen.wanted) {
     seen.wanted = true;
     if (!has_thread_) {
       try {
@@ -382,7 +386,7 @@ void UnreachablePeers::Look() {
     Seen& seen = peers_[worker];
     seen.wanted = false;
     if (seen.address != address) continue;
-    seen.at = absl::Now();
+    seen.until = Deadline::After(clock_, kLookAgain);
     seen.why = std::move(why);
   }
 }

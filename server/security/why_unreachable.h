@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "server/security/security.h"
 
@@ -34,13 +35,14 @@ class UnreachablePeers {
   struct Seen {
     std::string address;
     std::string why;
-    absl::Time at = absl::InfinitePast();
+    Deadline until = Deadline::AtNs(0);  // Then another try finds out anew.
     bool wanted = false;
   };
   void Look();
 
   const SecurityOptions options_;
   const std::string cluster_;
+  const SteadyClock clock_;
   Mutex mu_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;

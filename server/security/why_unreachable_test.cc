@@ -6,8 +6,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -15,8 +18,71 @@
 #include "absl/strings/str_cat.h"
 #include "tests/doubles/server/test_certificates.h"
 
+namespace {
+
+std::atomic<int64_t> day_behind_s{0}, day_loses_s{0}, steady_ahead_s{0};
+
+}  // namespace
+
+// In place of the C library's, also for Abseil: each look at the clock of the day finds it set back
+// by day_loses_s more.
+extern "C" int clock_gettime(clockid_t clock, timespec* now) {
+  const int failed = static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  if (clock == CLOCK_REALTIME) now->tv_sec -= day_behind_s += day_loses_s;
+  if (clock == CLOCK_MONOTONIC) now->tv_sec += steady_ahead_s;
+  return failed;
+}
+
 namespace tryst {
 namespace {
+
+// While it lives, the clock of the day loses an hour at each look.
+struct DayIsSetBack {
+  DayIsSetBack() { day_loses_s = 3600; }
+  ~DayIsSetBack() { day_loses_s = day_behind_s = steady_ahead_s = 0; }
+};
+
+// A port of the loopback at which nobody listens yet.
+struct BoundPort {
+  BoundPort() {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(at);
+    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&at), size), 0);
+    EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    address = absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
+  }
+  ~BoundPort() { close(fd); }
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  std::string address;
+};
+
+TEST(WhyUnreachableTest, ASetBackClockOfTheDayMakesNobodyWait) {
+  const DayIsSetBack set_back;
+  const BoundPort silent;
+  ASSERT_EQ(listen(silent.fd, 1), 0);
+  EXPECT_EQ(
+      WhyUnreachable("worker", silent.address, SecurityOptions(), "lab", absl::Milliseconds(50)),
+      "");
+}
+
+TEST(UnreachablePeers, ASetBackClockOfTheDayDoesNotKeepWhatWasFound) {
+  const DayIsSetBack set_back;
+  const BoundPort port;
+  UnreachablePeers peers(SecurityOptions(), "lab");
+  const auto await = [&](bool reason) {
+    for (int i = 0; i < 4000; ++i) {
+      if (peers.Why("worker", port.address).empty() != reason) return true;
+      usleep(5'000);
+    }
+    return false;
+  };
+  ASSERT_TRUE(await(true));
+  ASSERT_EQ(listen(port.fd, 1), 0);
+  steady_ahead_s = 6;
+  EXPECT_TRUE(await(false));
+}
 
 // A process that lacks threads for a moment asks again later.
 TEST(UnreachablePeers, WithoutAThreadNothingIsSeenYet) {

@@ -245,6 +245,31 @@ TEST(Processes, ExitStatusesAreAsDocumented) {
   }
 }
 
+// The clock of the day is set back by an hour while a sender waits for a consumer.
+TEST(Processes, ASetBackClockOfTheDayDoesNotLengthenATimeout) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "needs a program that no sanitizer has to be loaded into first";
+#endif
+  constexpr char kHarm[] = "tests/attack/audit/libharm.so";
+  const std::string harm = TempFile("harm");
+  const int64_t before[] = {0, 0}, behind[] = {-3'600'000'000'000, 0};  // harm_t of harm.c.
+  const int shared = open(harm.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  ASSERT_EQ(pwrite(shared, before, sizeof(before), 0), static_cast<ssize_t>(sizeof(before)));
+  const std::string file = WriteFloats("late.npy", 100, 1);
+  setenv("LD_PRELOAD", kHarm, 1);
+  setenv("TRYST_AUDIT_HARM", harm.c_str(), 1);
+  Process sender(
+      "server/tryst",
+      With({"send", "w", file, absl::StrCat("--to=", kSink), "--timeout=2s"}, Self("src")));
+  unsetenv("LD_PRELOAD");
+  unsetenv("TRYST_AUDIT_HARM");
+  ASSERT_FALSE(sender.Address().empty());
+  EXPECT_EQ(pwrite(shared, behind, sizeof(behind), 0), static_cast<ssize_t>(sizeof(behind)));
+  close(shared);
+  EXPECT_EQ(sender.Wait(), 1) << sender.err();
+  EXPECT_TRUE(absl::StrContains(sender.err(), "within --timeout")) << sender.err();
+}
+
 // The peer is up but silent, as if it were stopped in a debugger or swapped out.
 TEST(Processes, AFrozenPeerIsNamedAndServesWhenItThaws) {
   const std::string file = WriteFloats("frozen.npy", 100, 1);
