@@ -100,9 +100,10 @@ absl::StatusOr<SelectedDestination> SelectedDestination::Make(
     has = Refused(key, "The destination", "it is read-only memory");
   }
   if (!has.ok()) return has;
-  SelectedDestination made(key, into, landing, into.on_host() ? nullptr : std::move(context));
-  const auto bytes = CheckSelection(made.selection_.view(), into.bytes(), SelectionUse::kWrite);
+  // Before the list is copied: one that is refused costs nobody memory.
+  const auto bytes = CheckSelection(landing.selection, into.bytes(), SelectionUse::kWrite);
   if (!bytes.ok()) return Refused(key, "The destination", bytes.status().message());
+  SelectedDestination made(key, into, landing, into.on_host() ? nullptr : std::move(context));
   made.bytes_ = *bytes;
   NoneIsThere(landing);
   return made;

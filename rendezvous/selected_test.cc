@@ -1,5 +1,7 @@
 #include "rendezvous/selected.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -100,6 +102,19 @@ struct SelectedTest : testing::Test {
   const std::vector<uint32_t> two = {3, 1};
   const Selection blocks = Selection::Indices(two, 4);
 };
+
+// The list has more spans than one call may select, and lies in memory that nobody can read.
+TEST_F(SelectedTest, AListThatIsRefusedIsNotCopied) {
+  constexpr size_t kTooMany = Selection::kMaxSpans + 1;
+  constexpr size_t kBytes = kTooMany * sizeof(uint32_t);
+  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  const Selection huge =
+      Selection::Indices(absl::MakeConstSpan(static_cast<uint32_t*>(unreadable), kTooMany), 4);
+  const auto made = SelectedDestination::Make(RemoteKey("a"), pool, huge);
+  EXPECT_TRUE(absl::IsInvalidArgument(made.status())) << made.status();
+  munmap(unreadable, kBytes);
+}
 
 TEST_F(SelectedTest, WhatIsSentIsACopyOfTheSelectedBytes) {
   const Tensor source = Bytes("aaaabbbbccccdddd");
