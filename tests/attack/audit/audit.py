@@ -104,10 +104,18 @@ def certificates(folder, addresses, shim):
     return {"certificate_file": folder + "/worker.crt", "key_file": folder + "/worker.key", "ca_file": folder + "/ca.crt"}
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Port:
+    """A port of the loopback that is a worker's in all its lives. As long as this is held, the kernel gives it to nobody who asks for
+    any port, such as another audit; a worker, which allows that others have used its port, may listen there."""
+
+    def __init__(self):
+        self.held = socket.socket()
+        self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.held.bind(("127.0.0.1", 0))
+        self.number = self.held.getsockname()[1]
+
+    def close(self):
+        self.held.close()
 
 
 class Wire:
@@ -307,8 +315,9 @@ class Audit:
         self.make_programs(arguments)
         self.wire = Wire()
         hosts = {worker: worker[0] for worker in WORKERS}
-        self.places = {worker: "%s:%d" % (self.wire.address(host), 21000 + i if self.wire.mine else free_port())
-                       for i, (worker, host) in enumerate(hosts.items())}
+        self.ports = [] if self.wire.mine else [Port() for _ in hosts]
+        numbers = [port.number for port in self.ports] or range(21000, 21000 + len(hosts))
+        self.places = {worker: "%s:%d" % (self.wire.address(host), number) for (worker, host), number in zip(hosts.items(), numbers)}
         os.makedirs(folder + "/secrets", mode=0o700)
         shim = Shim(self.shim, folder + "/secrets/harm")
         shim.step(-DAY_S)
@@ -619,6 +628,8 @@ class Audit:
             self.write("exit", life.name, code)
         self.write("end")
         self.wire.close()
+        for port in self.ports:
+            port.close()
 
 
 def main():
