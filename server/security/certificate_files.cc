@@ -7,7 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -27,6 +29,16 @@ constexpr size_t kMostBytes = 1 << 20;
 
 absl::Status Bad(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, " ", what));
+}
+
+// A call for a copy in memory has failed.
+absl::Status Failed(absl::string_view call) {
+  return absl::UnavailableError(
+      absl::StrCat("a copy of the certificate's files in memory: ", call, ": ", strerror(errno)));
+}
+
+std::string TextOf(const CertificateTexts& texts) {
+  return absl::StrCat(texts.certificate, texts.key, texts.ca);
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
@@ -77,16 +89,21 @@ CertificateFiles::CertificateFiles(CertificatePaths paths, absl::Duration period
     : paths_(std::move(paths)), period_(period), watched_(paths_) {
   const auto texts = ReadCertificates(paths_);
   for (OwnedFd& copy : copies_) copy = OwnedFd(memfd_create("tryst-certificate", MFD_CLOEXEC));
-  if (texts.ok() && Publish(*texts)) {
-    watched_ = {absl::StrCat("/proc/self/fd/", copies_[0].get()),
-                absl::StrCat("/proc/self/fd/", copies_[1].get()),
-                absl::StrCat("/proc/self/fd/", copies_[2].get())};
-    if (access(watched_.key.c_str(), R_OK) == 0) {
-      thread_ = std::thread([this] { Run(); });
-      return;
-    }
+  const CertificatePaths copies = {absl::StrCat("/proc/self/fd/", copies_[0].get()),
+                                   absl::StrCat("/proc/self/fd/", copies_[1].get()),
+                                   absl::StrCat("/proc/self/fd/", copies_[2].get())};
+  absl::Status copied = texts.ok() ? Publish(*texts) : texts.status();
+  if (copied.ok() && access(copies.key.c_str(), R_OK) != 0) copied = Failed("open");
+  if (copied.ok()) {
+    watched_ = copies;
+  } else {
+    for (OwnedFd& copy : copies_) copy = OwnedFd();
+    TRYST_LOG(Warning) << "gRPC reads the certificate's files as they are, and no checked copies ("
+                       << copied.message()
+                       << "): replace them by renaming, so that it reads none that is half written";
+    if (texts.ok()) Note(TextOf(*texts));
   }
-  watched_ = paths_;
+  thread_ = std::thread([this] { Run(); });
 }
 
 CertificateFiles::~CertificateFiles() {
@@ -120,34 +137,50 @@ void CertificateFiles::Run() {
 
 void CertificateFiles::Look() {
   const auto texts = ReadCertificates(paths_);
-  if (!texts.ok()) {
-    const std::string trouble(texts.status().message());
+  absl::Status status = texts.status();
+  if (status.ok() && watches_copies()) status = Publish(*texts);
+  if (!status.ok()) {
+    const std::string trouble(status.message());
     if (trouble == last_trouble_) return;
-    TRYST_LOG(Warning) << trouble << ", so this worker keeps the certificate that it read before";
+    TRYST_LOG(Warning) << trouble
+                       << (watches_copies()
+                               ? ", so this worker keeps the certificate that it read before"
+                               : ", and gRPC reads it as it is");
     last_trouble_ = trouble;
     return;
   }
   last_trouble_.clear();
-  (void)Publish(*texts);
+  if (!watches_copies()) Note(TextOf(*texts));
 }
 
-// dup2() replaces each open file in one step, so that no reader gets half of one.
-bool CertificateFiles::Publish(const CertificateTexts& texts) {
-  const std::string all = absl::StrCat(texts.certificate, texts.key, texts.ca);
-  if (all == last_) return true;
+// gRPC has this set, or will within a second.
+void CertificateFiles::Note(std::string all) {
+  if (all == last_) return;
+  last_ = std::move(all);
+  published_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// dup3() replaces each open file in one step, so that no reader gets half of one; and none is
+// replaced before there are copies of all.
+absl::Status CertificateFiles::Publish(const CertificateTexts& texts) {
+  std::string all = TextOf(texts);
+  if (all == last_) return absl::OkStatus();
   const std::string* const parts[] = {&texts.certificate, &texts.key, &texts.ca};
-  for (size_t i = 0; i < copies_.size(); ++i) {
-    const OwnedFd fresh(memfd_create("tryst-certificate", MFD_CLOEXEC));
-    if (!fresh.valid() || !copies_[i].valid() ||
-        write(fresh.get(), parts[i]->data(), parts[i]->size()) !=
-            static_cast<ssize_t>(parts[i]->size()) ||
-        dup3(fresh.get(), copies_[i].get(), O_CLOEXEC) < 0) {
-      return false;
+  std::array<OwnedFd, 3> fresh;
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    fresh[i] = OwnedFd(memfd_create("tryst-certificate", MFD_CLOEXEC));
+    if (!fresh[i].valid() || !copies_[i].valid()) return Failed("memfd_create");
+    errno = ENOSPC;  // What a write says that ends early.
+    if (write(fresh[i].get(), parts[i]->data(), parts[i]->size()) !=
+        static_cast<ssize_t>(parts[i]->size())) {
+      return Failed("write");
     }
   }
-  last_ = all;
-  published_.fetch_add(1, std::memory_order_relaxed);
-  return true;
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    if (dup3(fresh[i].get(), copies_[i].get(), O_CLOEXEC) < 0) return Failed("dup3");
+  }
+  Note(std::move(all));
+  return absl::OkStatus();
 }
 
 }  // namespace tryst

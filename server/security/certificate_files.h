@@ -32,30 +32,31 @@ absl::StatusOr<CertificateTexts> ReadCertificates(const CertificatePaths& paths)
 
 // Gives gRPC the last set of three files that passed the checks. gRPC itself takes whatever it
 // reads; here a file that is half written, has expired or belongs to another key does not replace a
-// good one. gRPC reads copies in memory. Thread-safe.
+// good one. gRPC reads copies in memory; where the kernel refuses those, the files themselves, and
+// then whatever is there. Thread-safe.
 class CertificateFiles {
  public:
   CertificateFiles(CertificatePaths paths, absl::Duration period);
   ~CertificateFiles();
 
-  // The paths that gRPC watches: our copies, or the files themselves where the kernel refuses
-  // copies in memory.
+  // The paths that gRPC watches: of our copies, or of the files themselves.
   const CertificatePaths& watched() const { return watched_; }
-  bool watches_copies() const { return thread_.joinable(); }
+  bool watches_copies() const { return copies_[0].valid(); }
   // Has the watching thread read the files now.
   void ReadSoon();
-  // How many sets it has published. Thread-safe.
+  // How many good sets there were. Where gRPC reads copies, it had no others. Thread-safe.
   uint64_t published() const { return published_.load(std::memory_order_relaxed); }
 
  private:
   void Run();
   void Look();
-  bool Publish(const CertificateTexts& texts);
+  void Note(std::string all);
+  absl::Status Publish(const CertificateTexts& texts);
 
   const CertificatePaths paths_;
   const absl::Duration period_;
   CertificatePaths watched_;
-  std::array<OwnedFd, 3> copies_;  // Certificate, key, authorities.
+  std::array<OwnedFd, 3> copies_;  // Certificate, key, authorities; none, or all.
 
   std::atomic<uint64_t> published_{0};
   Mutex mu_;
@@ -64,7 +65,7 @@ class CertificateFiles {
   bool reads_soon_ ABSL_GUARDED_BY(mu_) = false;
 
   // Only the watching thread uses these.
-  std::string last_;  // The texts that were published last.
+  std::string last_;  // The texts of the last good set.
   std::string last_trouble_;
   std::thread thread_;
 };

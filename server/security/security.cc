@@ -65,17 +65,14 @@ class Security::Files {
       : checked_(PathsOf(options), options.reload_period),
         provider_(std::make_shared<FileWatcherCertificateProvider>(
             checked_.watched().key, checked_.watched().certificate, checked_.watched().ca,
-            SecondsBetweenReads(checked_, options.reload_period))) {}
+            kSecondsBetweenReads)) {}
   void ReadSoon() { checked_.ReadSoon(); }
   uint64_t published() const { return checked_.published(); }
   const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
 
  private:
-  // Looking at copies in memory costs next to nothing, so gRPC has each new set within a second.
-  static unsigned SecondsBetweenReads(const CertificateFiles& files, absl::Duration period) {
-    if (files.watches_copies()) return 1;
-    return static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(period)));
-  }
+  // It costs next to nothing, so gRPC has each new set before connections are made anew with it.
+  static constexpr unsigned kSecondsBetweenReads = 1;
 
   CertificateFiles checked_;
   const std::shared_ptr<FileWatcherCertificateProvider> provider_;

@@ -3,24 +3,28 @@
 
 #include <grpcpp/create_channel.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/failing_call.h"
+#include "base/log_record.h"
 #include "channel/bootstrap.h"
 #include "channel/signing/caller.h"
 #include "gtest/gtest.h"
@@ -293,6 +297,62 @@ TEST(Tls, FilesThatWereReplacedAreReadWhenThatIsAsked) {
   for (int i = 0; i < 2000 && text(files.watched().certificate) == before; ++i) {
     absl::SleepFor(absl::Milliseconds(5));
   }
+  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
+}
+
+// So connections are made anew with them, although gRPC reads the files themselves.
+TEST(Tls, WhereNoCopiesAreMadeNewFilesAreNoticed) {
+  const TestAuthority authority;
+  const std::string folder = Folder("no_copies");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  if (!RunWhereCallFails(SYS_memfd_create, EPERM, [&] {
+        CertificateFiles files(paths, absl::Hours(1));
+        EXPECT_FALSE(files.watches_copies());
+        EXPECT_EQ(files.published(), 1u);
+        authority.Write(folder, "tryst://lab");
+        files.ReadSoon();
+        for (int i = 0; i < 2000 && files.published() == 1; ++i) {
+          absl::SleepFor(absl::Milliseconds(5));
+        }
+        EXPECT_EQ(files.published(), 2u);
+      })) {
+    GTEST_SKIP() << "needs seccomp filters";
+  }
+}
+
+// A certificate that comes without its authorities would be refused by all.
+TEST(Tls, OfNewFilesThatCannotAllBeCopiedNoneIsUsed) {
+  const TestAuthority authority;
+  const std::string folder = Folder("too_large");
+  authority.Write(folder, "tryst://lab");
+  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  CertificateFiles files(paths, absl::Hours(1));
+  const auto text = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string before = text(files.watched().certificate);
+  authority.Write(folder, "tryst://lab");
+  std::ofstream(paths.ca, std::ios::app) << std::string(800'000, '\n');
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit sizes = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &sizes), 0);
+  const rlimit less = {700'000, sizes.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  files.ReadSoon();
+  const auto is_told = [] {
+    const std::vector<LoggedLine> told = RecentTrouble();
+    return std::any_of(told.begin(), told.end(), [](const LoggedLine& line) {
+      return absl::StrContains(line.text, "files in memory: write: No space left");
+    });
+  };
+  for (int i = 0; i < 2000 && !is_told(); ++i) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(is_told());
+  EXPECT_EQ(text(files.watched().certificate), before);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &sizes), 0);
+  files.ReadSoon();
+  for (int i = 0; i < 2000 && files.published() == 1; ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
 }
 
