@@ -49,7 +49,9 @@ struct Region::Fence {
   std::vector<absl::AnyInvocable<void() &&>> callbacks ABSL_GUARDED_BY(mu);
 };
 
-// Answers asks. Those that are large wait in a line, and are copied on the server's executor.
+// Answers asks. Those that are large wait in a line, and are copied on the server's own executor:
+// an embedder's is for callbacks, is not waited for when the server stops, and may run its work in
+// the call, which would be on a poller's thread.
 class Region::Answers final : public Answerer, public std::enable_shared_from_this<Answers> {
  public:
   Answers(Server* server, const std::string& name, Tensor memory, ControlList readers)
@@ -66,7 +68,7 @@ class Region::Answers final : public Answerer, public std::enable_shared_from_th
     limits.bytes_of_one = options.answer_bytes_of_peer;
     limits.waiting_of_one = kMostWaitingOfPeer;
     line_ = std::make_shared<PartLine>(
-        limits, server_->executor(),
+        limits, server_->own_executor(),
         [weak = weak_from_this()](const AskOfPeer& ask) -> absl::StatusOr<Tensor> {
           const auto self = weak.lock();
           if (self == nullptr) return absl::UnavailableError("the region was closed");
