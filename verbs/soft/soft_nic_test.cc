@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/attributes.h"
@@ -25,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "tests/doubles/soft/hostile_peer.h"
 #include "tests/doubles/soft/soft_world.h"
+#include "verbs/soft/soft_pipe.h"
 #include "verbs/soft/soft_receive_ring.h"
 #include "verbs/soft/soft_tls.h"
 
@@ -936,6 +939,103 @@ TEST_F(HostilePeerTest, BytesMayComeOneByOne) {
   }
   ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
   EXPECT_EQ(victim_.data()[2], 9);
+}
+
+// A peer by pipes that says hello and then acknowledges without end. From a moment on nothing that
+// is sent to it leaves.
+class EndlessPeer final : public SoftPipes {
+ public:
+  absl::StatusOr<std::unique_ptr<Listener>> Listen() override {
+    return std::make_unique<AtDoor>(this);
+  }
+  std::unique_ptr<SoftPipe> Dial(const std::string&) override { return nullptr; }
+  void Come(absl::string_view victim_address) {
+    hello_.resize(kHelloBytes);
+    EncodeHello(HostilePeer::HelloFor(victim_address), hello_.data());
+    EncodeFrameHeader(FrameHeader(), ack_);
+    waits_ = true;
+  }
+
+  bool is_lost = false;
+  uint64_t said = 0;  // Bytes.
+
+ private:
+  class End final : public SoftPipe {
+   public:
+    explicit End(EndlessPeer* peer) : peer_(peer) {}
+    ssize_t Send(const iovec* pieces, int count) override {
+      ssize_t bytes = 0;
+      for (int i = 0; i < count; ++i) bytes += static_cast<ssize_t>(pieces[i].iov_len);
+      if (peer_->is_lost) errno = EPIPE;
+      return peer_->is_lost ? -1 : bytes;
+    }
+    ssize_t SendOf(const iovec* pieces, const void* const*, int count, KeepOwner) override {
+      return Send(pieces, count);
+    }
+    ssize_t Receive(const iovec* pieces, int count) override {
+      ssize_t bytes = 0;
+      for (int i = 0; i < count; ++i) {
+        auto* const into = static_cast<uint8_t*>(pieces[i].iov_base);
+        for (size_t at = 0; at < pieces[i].iov_len; ++at) into[at] = peer_->Next();
+        bytes += static_cast<ssize_t>(pieces[i].iov_len);
+      }
+      return bytes;
+    }
+    void EndSending() override {}
+    size_t unsent() const override { return 0; }
+    bool Quiet() override { return false; }
+    int event_fd() const override { return event_.get(); }
+
+   private:
+    EndlessPeer* const peer_;
+    const Fd event_{eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC)};
+  };
+  class AtDoor final : public Listener {
+   public:
+    explicit AtDoor(EndlessPeer* peer) : peer_(peer) {}
+    const std::string& address() const override { return address_; }
+    std::unique_ptr<SoftPipe> Accept() override {
+      if (!std::exchange(peer_->waits_, false)) return nullptr;
+      return std::make_unique<End>(peer_);
+    }
+    int event_fd() const override { return event_.get(); }
+
+   private:
+    EndlessPeer* const peer_;
+    const std::string address_ = "endless";
+    const Fd event_{eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC)};
+  };
+
+  uint8_t Next() {
+    const uint64_t at = said++;
+    return at < kHelloBytes ? hello_[at] : ack_[(at - kHelloBytes) % kFrameHeaderBytes];
+  }
+
+  std::vector<uint8_t> hello_;
+  uint8_t ack_[kFrameHeaderBytes];
+  bool waits_ = false;
+};
+
+// What it has said before is read to the end, as the reason may be there; but for so long only.
+TEST(EndlessPeerTest, WhoIsLostAndGoesOnSendingIsNotHeardForEver) {
+  const auto peer = std::make_shared<EndlessPeer>();
+  SoftNicOptions options;
+  options.pipes = peer;
+  options.bytes_per_turn = 64 << 10;
+  const auto nic = MustOpenSoftNic(options);
+  SoftSide victim(nic.get());
+  victim.OpenQueuePair();
+  const std::string address = victim.queue_pair->LocalAddress();
+  ASSERT_TRUE(victim.queue_pair->Connect(HostilePeer::Address()).ok());
+  peer->Come(address);
+  ASSERT_TRUE(PollUntil({&victim}, [&] { return peer->said > options.bytes_per_turn; }));
+  victim.remote = victim.region.get();
+  peer->is_lost = true;
+  const uint64_t before = peer->said;
+  ASSERT_TRUE(victim.PostWrite(64).ok());
+  ASSERT_TRUE(PollUntil({&victim}, [&] { return !victim.done.empty(); }));
+  EXPECT_NE(victim.done[0].status, CompletionStatus::kOk);
+  EXPECT_LT(peer->said - before, 64 * options.bytes_per_turn);
 }
 
 TEST_F(HostilePeerTest, AHelloMayComeByteByByte) {
