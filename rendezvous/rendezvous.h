@@ -112,6 +112,10 @@ struct RecvArgs {
   // For the data plane itself: a view of the producer's memory is taken in place of filling
   // `destination`.
   bool prefers_view = false;
+  // And: one that is cancelled, late or aborted is reported at once, where nobody writes its
+  // memory, without waiting for the last word of its peer, which may stand still. A tensor that is
+  // sent after that may come for it, and then goes back to its place.
+  bool leaves_at_once = false;
   // And: a remote tensor without `destination` comes into memory of `device_context`'s device,
   // whatever the key says.
   bool on_device = false;

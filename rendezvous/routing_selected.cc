@@ -103,6 +103,7 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
   own.alloc_attrs.on_host = !own.on_device;
   // It is read once, in here. But what comes into a device's memory may be kept, as it is.
   own.by_reference = !own.on_device;
+  own.leaves_at_once = true;                  // No path writes the caller's memory.
   if (own.on_device) own.executor = nullptr;  // What it runs is short: it starts the copy.
   // Into the host's memory it is copied, and reported, where RecvAsync() ends.
   SelectedReceive receive{shared_from_this(), key, *std::move(made),

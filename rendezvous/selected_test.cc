@@ -286,6 +286,7 @@ TEST_F(SelectedTest, LandsInTheSelectionAlone) {
   ASSERT_EQ(fetcher.ones.size(), 1u);
   EXPECT_FALSE(fetcher.ones[0]->args.destination.valid()) << "no path may write there";
   EXPECT_TRUE(fetcher.ones[0]->args.by_reference);
+  EXPECT_TRUE(fetcher.ones[0]->args.leaves_at_once);
   fetcher.End(0, Number(0x3434343433333333));  // Its type does not count.
   ASSERT_TRUE(remote->ok());
   EXPECT_EQ(TextOf(pool), "....4444....3333");

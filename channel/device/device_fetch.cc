@@ -52,6 +52,7 @@ RecvArgs DeviceFetcher::Op::InnerArgs(Tensor destination, bool prefers_view) {
   inner.destination = std::move(destination);
   inner.cancellation = &inner_;
   inner.deadline = args.deadline;
+  inner.leaves_at_once = args.leaves_at_once;
   return inner;
 }
 

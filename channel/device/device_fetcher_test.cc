@@ -39,6 +39,7 @@ class HeldFetcher final : public TensorFetcher {
     waiting.emplace(std::string(key.edge()), std::move(done));
     steps[std::string(key.edge())] = step;
     destination = args.destination;
+    leaves_at_once = args.leaves_at_once;
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {
     ++manys;
@@ -63,7 +64,8 @@ class HeldFetcher final : public TensorFetcher {
   }
   std::multimap<std::string, DoneFn> waiting;
   std::map<std::string, int64_t> steps;
-  Tensor destination;  // The last fetch has it.
+  Tensor destination;           // The last fetch has it,
+  bool leaves_at_once = false;  // and says so.
   int manys = 0;
 };
 
@@ -225,6 +227,18 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
   EXPECT_FALSE(tensor_.valid()) << "its bytes are nobody's";
+}
+
+TEST_F(DeviceFetcherTest, WhoLeavesAtOnceLeavesItsAsksAtOnce) {
+  for (const bool at_once : {true, false}) {
+    RecvArgs args;
+    args.leaves_at_once = at_once;
+    fetcher_->Fetch(1, Key("a"), IntoMemory(args), [](Received&&) {});
+    poller_.Turn();
+    EXPECT_EQ(channel_.leaves_at_once, at_once);
+    channel_.Answer(kInto, absl::UnavailableError("over"));
+    poller_.Turn();
+  }
 }
 
 // As a program does that has what it wants.

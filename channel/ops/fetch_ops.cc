@@ -221,7 +221,8 @@ void FetchOps::EndAsk(FetchAsk* ask, const absl::Status& why) {
     case FetchAction::kCancel:
       link_->OnLeaves(ask, from);
       StartLeaving(ask, why);
-      if (ask->front != nullptr && kind_->leave_ns > 0 && open()) {
+      if (ask->front != nullptr && kind_->leave_ns > 0 && open() &&
+          !ask->front->wants().leaves_at_once) {
         return poller_->SetTimer(ask->front, now_ns() + kind_->leave_ns);
       }
       break;

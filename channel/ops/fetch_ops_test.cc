@@ -730,6 +730,29 @@ TEST_F(FetchOpsTest, ACallerWaitsLeaveNsForTheLastWordAtMost) {
   EXPECT_EQ(fetches_->slots().free(), 2u);
 }
 
+TEST_F(FetchOpsTest, WhoLeavesAtOnceWaitsForNoLastWord) {
+  kind_.leave_ns = 5 * kMs;
+  End();
+  Make();
+  fetches_->Open(2);
+  RecvArgs at_once;
+  at_once.leaves_at_once = true;
+  at_once.deadline = Deadline::After(alarms_, absl::Milliseconds(20));
+  const auto a = Fetch("a", at_once), b = Fetch("b", at_once, 2);
+  (void)Said();
+  fetches_->AbortStep(1, absl::AbortedError("over"));
+  EXPECT_THAT(Said(), ElementsAre("cancel 0.0"));
+  EXPECT_EQ(a->times, 1);
+  Pass(20 * kMs);
+  EXPECT_EQ(b->times, 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(b->status)) << b->status;
+  EXPECT_EQ(fetches_->slots().free(), 0u) << "the peer has them";
+  fetches_->SayGone(0);
+  fetches_->SayGone(1);
+  EXPECT_EQ(fetches_->slots().free(), 2u);
+  EXPECT_EQ(a->times, 1);
+}
+
 // Without that time a deadline does not give back memory that the peer may still write.
 TEST_F(FetchOpsTest, ADeadlineAfterACancelDoesNotEndTheWaitForTheLastWord) {
   fetches_->written()->may_be_written = true;
