@@ -68,10 +68,11 @@ class GrpcPipes final : public SoftPipes {
   // EventThread turns it.
   void Start(grpc::ServerCompletionQueue* queue, NextCall next);
   // Waits until the peers have what was sent, `most` at most, and ends all calls; none begins any
-  // more. Idempotent. What a slow peer has not read by then is lost, but nothing that was promised:
-  // the sessions have ended before. A fetch whose answer is among it loses its link, and so ends
-  // with a status; no send has said that its tensor came. Where it says which tensors have landed
-  // here, their producer keeps them as for a consumer that has vanished, and then lets go of them.
+  // more. Idempotent. What a slow peer has not read by then is lost, of which no session hears:
+  // they have ended before. A fetch whose answer is among it has lost its link, as has every fetch
+  // that was being answered when the session ended, and so ends with a status; no send has said
+  // that its tensor came. Where it says which tensors have landed here, their producer keeps them
+  // as for a consumer that has vanished, and then lets go of them.
   void Shutdown(absl::Duration most);
   // Waits for the last event of every call. REQUIRES: Shutdown(); the gRPC server, if there was
   // one, has shut down.
