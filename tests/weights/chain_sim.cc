@@ -629,7 +629,9 @@ class World {
     if (!to.has_value()) {
       ++report_.sent_by_owners;
       const uint64_t sent = ++by_owners_[KeyOf(name)];
-      unforced_[KeyOf(name)] += may_be_sent_on;
+      // Until somebody asks that has it for others, nobody can be sent on.
+      if (as.incarnation != 0 || unforced_.count(KeyOf(name)) > 0)
+        unforced_[KeyOf(name)] += may_be_sent_on;
       if (options_.all_hold && !options_.random_faults && !options_.owner_dies &&
           options_.dying.empty() && sent > 1) {
         Break("BytesOut", absl::StrCat("part ", name.tensor, " leaves its owners twice"));

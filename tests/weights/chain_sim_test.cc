@@ -183,6 +183,16 @@ TEST(ChainSim, WhateverGoesWrongEveryMemberHasTheLastVersion) {
       sum.timeouts, sum.dropped, sum.rescued, sum.by_parts, sum.unled, sum.out_of_reach);
 }
 
+// The log is new and nothing is active, so nobody keeps for others what an owner sends, and what the
+// dead owner had is out of reach: members ask the living one again and again.
+TEST(ChainSim, WhereNobodyHasAnythingForOthersAnOwnerSendsItToEach) {
+  const uint64_t seed = 7'404'003'549;
+  const ChainReport report = RunChain(ChainOfSeed(seed));
+  ExpectKept(report, seed);
+  EXPECT_GT(report.out_of_reach, 1u);
+  EXPECT_GT(report.most_by_owners, 80u);
+}
+
 TEST(ChainSim, EqualSeedsAreEqualRuns) {
   for (uint64_t seed = 7'000'000'001; seed <= 7'000'000'020; ++seed) {
     EXPECT_EQ(RunChain(ChainOfSeed(seed)).trace_hash, RunChain(ChainOfSeed(seed)).trace_hash);
