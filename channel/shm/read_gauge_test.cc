@@ -37,6 +37,7 @@ class Machine {
     return read;
   }
   void Rest(int64_t ns) { now_ns_ += ns; }
+  int64_t now_ns() const { return now_ns_; }
   void Is(double parts_gib_per_s, double read_gib_per_s) {
     speed_[0] = parts_gib_per_s;
     speed_[1] = read_gib_per_s;
@@ -113,6 +114,55 @@ TEST(ReadGaugeTest, HearsThatTheMachineHasChanged) {
   link.Is(5, 20);  // Helpers have cores now.
   link.Move(&gauge, 8 * 1024 * kMiB, 16 * kMiB, 4);
   EXPECT_EQ(gauge.Next(), Mode::kRead);
+}
+
+// As 32 Xeon cores move 16 MiB with helpers: a trial costs what has to drain before and behind it.
+TEST(ReadGaugeTest, TrialsCostLittle) {
+  for (const size_t depth : {1, 8, 32}) {
+    Machine link(8, 31);
+    ReadGauge gauge(Mode::kRead);
+    link.Move(&gauge, 4 * 1024 * kMiB, 16 * kMiB, depth);  // The first one.
+    const int64_t began_ns = link.now_ns();
+    const uint64_t gib = 256;
+    link.Move(&gauge, gib * 1024 * kMiB, 16 * kMiB, depth);
+    const double seconds = static_cast<double>(link.now_ns() - began_ns) / 1e9;
+    EXPECT_LE(seconds, 1.03 * static_cast<double>(gib) / 31) << depth;
+  }
+}
+
+TEST(ReadGaugesTest, AsksThoseWhoseSizeItIs) {
+  ReadGauges gauges;
+  for (const bool decided : {false, true}) {
+    for (const bool helps : {false, true}) {
+      const auto of = [&](uint64_t bytes) { return gauges.Of(bytes, helps, decided); };
+      EXPECT_EQ(of(32 * 1024 - 1), nullptr);
+      EXPECT_EQ(of(32 * 1024) == nullptr, decided);
+      EXPECT_EQ(of(32 * 1024), of(128 * 1024 - 1));
+      EXPECT_EQ(of(kMiB - 1) == nullptr, decided);
+      EXPECT_EQ(of(kMiB) == nullptr, decided && !helps);
+      EXPECT_EQ(of(8 * kMiB) == nullptr, !helps);
+      if (!decided) {
+        EXPECT_NE(of(128 * 1024 - 1), of(128 * 1024));
+        EXPECT_NE(of(kMiB - 1), of(kMiB));
+        EXPECT_NE(of(8 * kMiB - 1), of(8 * kMiB));
+      }
+    }
+  }
+}
+
+TEST(ReadGaugesTest, SaysWhatItHasMeasured) {
+  ReadGauges gauges;
+  EXPECT_EQ(gauges.Explain(), "");
+  Machine middle(8.5, 6.5);
+  middle.Move(gauges.Of(kMiB / 4, false, false), 8 * kMiB, kMiB / 4, 1);
+  EXPECT_EQ(gauges.Explain(), ", 128 KiB to 1 MiB: in parts, 8.5 GiB/s");
+  middle.Move(gauges.Of(kMiB / 4, false, false), 56 * kMiB, kMiB / 4, 1);
+  EXPECT_EQ(gauges.Explain(), ", 128 KiB to 1 MiB: in parts, 8.5 GiB/s (read: 6.5)");
+  Machine large(8, 31);
+  large.Move(gauges.Of(16 * kMiB, true, false), 1024 * kMiB, 16 * kMiB, 1);
+  EXPECT_EQ(gauges.Explain(),
+            ", 128 KiB to 1 MiB: in parts, 8.5 GiB/s (read: 6.5)"
+            ", from 8 MiB on: it reads, 31.0 GiB/s (in parts: 8.0)");
 }
 
 // Tensors that are not accepted take time and bring nothing; a way on which none comes is left.

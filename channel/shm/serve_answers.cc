@@ -18,12 +18,6 @@ constexpr uint64_t kAroundCachesBytes = 2 << 20;
 // A part is small enough that both sides soon have work, and large enough for its fixed cost.
 constexpr uint64_t kLeastPartBytes = 16 << 10;
 constexpr uint64_t kPartBytes = 64 << 10;
-// Tensors from here on are measured, each class apart: for which of two ways is faster depends on
-// the size as well as on the machine.
-constexpr uint64_t kGaugedBytes = 32 << 10;
-constexpr uint64_t kMiddleBytes = 128 << 10;
-constexpr uint64_t kHelpedBytes = 1 << 20;
-constexpr uint64_t kLargeBytes = 8 << 20;
 
 }  // namespace
 
@@ -340,7 +334,8 @@ bool ShmAnswers::AnswerByCopy(ServeOp* op, const void* payload, uint64_t bytes) 
 // parts.
 bool ShmAnswers::ConsumerReads(ServeOp* op, uint64_t bytes) {
   if (!link_->can_pull) return false;
-  ReadGauge* const gauge = GaugeOf(bytes);
+  const bool decided = link_->options.parts_bytes > link_->options.pull_bytes;
+  ReadGauge* const gauge = gauges_.Of(bytes, link_->hub->crew()->helps(), decided);
   if (gauge == nullptr) {
     return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
   }
@@ -348,17 +343,6 @@ bool ShmAnswers::ConsumerReads(ServeOp* op, uint64_t bytes) {
   Of(*op)->gauge = gauge;
   Of(*op)->trip = gauge->Begin(link_->now_ns());
   return reads;
-}
-
-// Null: the options decide, because they say so, or because a trial of so large a tensor costs more
-// than reading without helpers ever brings.
-ReadGauge* ShmAnswers::GaugeOf(uint64_t bytes) {
-  const bool helped = bytes >= kHelpedBytes && link_->hub->crew()->helps();
-  const bool options_decide = link_->options.parts_bytes > link_->options.pull_bytes;
-  if (!helped && (options_decide || bytes < kGaugedBytes || bytes >= kLargeBytes)) return nullptr;
-  if (bytes >= kLargeBytes) return &large_gauge_;
-  if (bytes >= kHelpedBytes) return &helped_gauge_;
-  return bytes >= kMiddleBytes ? &middle_gauge_ : &small_gauge_;
 }
 
 // Copies a small tensor at once; it is then in state kReady. A large one gets into the line.

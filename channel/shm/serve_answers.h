@@ -48,6 +48,8 @@ class ShmAnswers {
   // The arena has given segments back to the system. They are really gone only when the consumer
   // unmaps them, too, so it is told.
   void TellGoneSegments();
+  // How large tensors go, for people.
+  std::string Explain() const { return gauges_.Explain(); }
 
  private:
   static constexpr uint32_t kNotInLine = UINT32_MAX;
@@ -82,7 +84,6 @@ class ShmAnswers {
   bool AnswerResident(ServeOp* op);
   bool AnswerByCopy(ServeOp* op, const void* payload, uint64_t bytes);
   bool ConsumerReads(ServeOp* op, uint64_t bytes);
-  ReadGauge* GaugeOf(uint64_t bytes);
   bool StartStage(ServeOp* op, uint64_t bytes);
   bool CopyToStage(ServeOp* op, uint64_t most);
   bool AnswerStaged(ServeOp* op);
@@ -113,11 +114,7 @@ class ShmAnswers {
   StorageRef parts_block_;  // All of that memory.
   PartsRoom parts_room_{link_->options.parts_room_bytes};
   CopyGauge gauge_{static_cast<int64_t>(link_->options.parts_room_bytes)};
-  // By size; which sizes are whose says GaugeOf().
-  ReadGauge small_gauge_{ReadGauge::Mode::kParts, ReadGauge::kMeasureSmallBytes};
-  ReadGauge middle_gauge_{ReadGauge::Mode::kParts, ReadGauge::kMeasureSmallBytes};
-  ReadGauge helped_gauge_{ReadGauge::Mode::kParts};
-  ReadGauge large_gauge_{ReadGauge::Mode::kRead};
+  ReadGauges gauges_;
 };
 
 }  // namespace tryst

@@ -365,7 +365,8 @@ std::string ShmServeLink::Explain() const {
   return absl::StrCat(
       ", holds ", references(), " tensors by reference, ",
       given == nullptr ? 0 : given->charged_bytes(), " bytes copied for it",
-      sender_.can_pull ? "" : ", cannot read our memory", apart() ? ", gets copies alone" : "",
+      sender_.can_pull ? answers_.Explain() : ", cannot read our memory",
+      apart() ? ", gets copies alone" : "",
       end_status_.ok() || state_ == State::kOpen ? "" : absl::StrCat("; ", end_status_.message()));
 }
 

@@ -1,0 +1,34 @@
+#include "channel/shm/read_gauge.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tryst {
+
+ReadGauge* ReadGauges::Of(uint64_t bytes, bool helps, bool decided) {
+  for (auto its = classes_.rbegin(); its != classes_.rend(); ++its) {
+    if (bytes < its->least_bytes) continue;
+    const bool helped = helps && its->help != Help::kNone;
+    return helped || (!decided && its->help != Help::kNeeded) ? &its->gauge : nullptr;
+  }
+  return nullptr;
+}
+
+std::string ReadGauges::Explain() const {
+  std::string text;
+  for (const Class& its : classes_) {
+    const bool reads = its.gauge.chosen() == Mode::kRead;
+    const double chosen = its.gauge.BytesPerNs(its.gauge.chosen());
+    const double other = its.gauge.BytesPerNs(reads ? Mode::kParts : Mode::kRead);
+    if (chosen == 0) continue;
+    const auto gib = [](double bytes_per_ns) { return bytes_per_ns * 1e9 / (uint64_t{1} << 30); };
+    absl::StrAppend(&text, ", ", its.sizes, reads ? ": it reads" : ": in parts",
+                    absl::StrFormat(", %.1f GiB/s", gib(chosen)));
+    if (other == 0) continue;
+    absl::StrAppend(&text,
+                    reads ? " (in parts: " : " (read: ", absl::StrFormat("%.1f)", gib(other)));
+  }
+  return text;
+}
+
+}  // namespace tryst
