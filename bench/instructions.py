@@ -29,10 +29,10 @@ BY_GRPC = [("send", r"^tryst::RoutingRendezvous::Send\("), ("ask", r"^tryst::Grp
            ("deliver", r"^tryst::GrpcStep<tryst::FetchStream>::OnEvent\(")]
 Path = collections.namedtuple("Path", "system pulls stages")
 PATHS = collections.OrderedDict([
-    ("shm", Path("tryst_shm", 640, TURNED)), ("shm_early", Path("tryst_shm_early", 640, TURNED)),
-    ("shm_many", Path("tryst_shm_many", 640, TURNED)), ("shm_all_many", Path("tryst_shm_all_many", 640, TURNED)),
-    ("rdma", Path("tryst_rdma", 640, TURNED)), ("rdma_early", Path("tryst_rdma_early", 640, TURNED)),
-    ("rdma_many", Path("tryst_rdma_many", 640, TURNED)),
+    ("shm", Path("tryst_shm", 6400, TURNED)), ("shm_early", Path("tryst_shm_early", 6400, TURNED)),
+    ("shm_many", Path("tryst_shm_many", 6400, TURNED)), ("shm_all_many", Path("tryst_shm_all_many", 6400, TURNED)),
+    ("rdma", Path("tryst_rdma", 6400, TURNED)), ("rdma_early", Path("tryst_rdma_early", 6400, TURNED)),
+    ("rdma_many", Path("tryst_rdma_many", 6400, TURNED)),
     ("gather", Path("tryst_gather", 100_000, TURNED)),
     ("grpc", Path("tryst_grpc", 200, BY_GRPC)),
     ("grpc_stream", Path("tryst_grpc_stream", 200, BY_GRPC[:1])),

@@ -138,8 +138,9 @@ ServerCore::ServerCore(ServerParts parts)
   MakePollers();
   if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   const bool runs_callbacks = parts_.executor == nullptr;
+  // Two, so that what is copied for peers and what comes from them do not wait for each other.
   own_executor_ = std::make_unique<ThreadPoolExecutor>(
-      runs_callbacks ? static_cast<int>(pollers_.size()) + 1 : 1,
+      runs_callbacks ? static_cast<int>(pollers_.size()) + 1 : 2,
       runs_callbacks ? kMaxQueuedCallbacks : kMaxQueuedWork);
 }
 

@@ -114,8 +114,7 @@ void FetchOps::Start(FetchOp* op) {
   const RecvArgs& args = op->wants();
   op->begun_ns = now_ns();
   op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
-  const absl::Status may_begin = MayBegin(*op);
-  if (!may_begin.ok()) return EndEarly(op, may_begin);
+  if (!MayBegin(*op)) return EndEarly(op, WhyNotBegin(*op));
   const bool plain = args.cancellation == nullptr && args.deadline.is_never();
   if (args.cancellation != nullptr) {
     op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
@@ -127,16 +126,21 @@ void FetchOps::Start(FetchOp* op) {
   if (op->ask != nullptr) link_->OnWaits(op);
 }
 
-absl::Status FetchOps::MayBegin(const FetchOp& op) const {
+bool FetchOps::MayBegin(const FetchOp& op) const {
+  const Tensor& destination = op.destination();
+  return closed_.ok() && op.key.text().size() <= ops_options_.max_key_bytes &&
+         (!destination.valid() || destination.on_host() ||
+          link_->MayFillDevice(destination.space().device_ordinal).ok());
+}
+
+absl::Status FetchOps::WhyNotBegin(const FetchOp& op) const {
   if (!closed_.ok()) return closed_;
   if (op.key.text().size() > ops_options_.max_key_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the tensor's key has ", op.key.text().size(), " bytes, and the peer takes at most ",
         ops_options_.max_key_bytes, ": choose a shorter name"));
   }
-  const Tensor& destination = op.destination();
-  if (!destination.valid() || destination.on_host()) return absl::OkStatus();
-  return link_->MayFillDevice(destination.space().device_ordinal);
+  return link_->MayFillDevice(op.destination().space().device_ordinal);
 }
 
 // Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may

@@ -212,7 +212,8 @@ class FetchOps : public Channel, public FetchOpOwner {
   void Start(FetchOp* op);
   void StartOf(FetchJoin* join, size_t place, int64_t step, const TensorKey& key,
                const Tensor& destination);
-  absl::Status MayBegin(const FetchOp& op) const;
+  bool MayBegin(const FetchOp& op) const;
+  absl::Status WhyNotBegin(const FetchOp& op) const;
   void LineUp(FetchOp* op, bool now);
   bool JoinLine(FetchOp* op, const FetchKey& key);
   bool AskFor(FetchAsk* ask);

@@ -26,7 +26,8 @@ class ReadGauge {
   static constexpr int kMeasureTensors = 2;
   static constexpr uint64_t kTryOften = uint64_t{512} << 20;
   static constexpr uint64_t kTrySeldom = uint64_t{32} << 30;
-  // What a lost trial cost is at most one part in so many of the time until the next one.
+  // What a lost trial cost is at most one part in so many of the time until the next one, but for
+  // the first and for what is news.
   static constexpr double kTrialShare = 100;
 
   // Each measurement takes `measure_bytes`, and so does each trial.
@@ -68,12 +69,16 @@ class ReadGauge {
   Mode Other() const { return chosen_ == Mode::kParts ? Mode::kRead : Mode::kParts; }
   double& NsPerByte(Mode mode) { return ns_per_byte_[static_cast<size_t>(mode)]; }
   void Measured(int64_t now_ns) {
-    NsPerByte(Next()) = static_cast<double>(busy_ns_) / static_cast<double>(bytes_);
+    // All that one turn accepts may take no time.
+    const double ns = static_cast<double>(std::max<int64_t>(busy_ns_, 1));
+    NsPerByte(Next()) = ns / static_cast<double>(bytes_);
     if (trying_) {
       EndTrial(now_ns);
     } else {
       passed_ += bytes_;
-      const bool is_news = NsPerByte(chosen_) > kNews * judged_ns_per_byte_ && passed_ >= kTryOften;
+      // One slow measurement may be a thread that had no processor.
+      slow_ = NsPerByte(chosen_) > kNews * judged_ns_per_byte_ ? slow_ + 1 : 0;
+      const bool is_news = slow_ > 1 && passed_ >= kTryOften;
       if (is_news || passed_ >= try_after_) Switch(/*trying=*/true, now_ns);
     }
     busy_ns_ = 0;
@@ -87,18 +92,25 @@ class ReadGauge {
       chosen_ = Other();
       trying_ = false;  // It is what goes on.
       try_after_ = kTryOften;
+      lost_ = 0;
       return;
     }
+    try_after_ = std::clamp(2 * try_after_, kTryOften, kTrySeldom);
+    // The first may have lost by bad luck, such as memory that was new.
+    if (++lost_ > 1) try_after_ = std::max(try_after_, WorthOfTrial());
+    Switch(/*trying=*/false, now_ns);
+  }
+  // The bytes of which the trial that ends now may cost its share.
+  uint64_t WorthOfTrial() {
+    const double chosen = NsPerByte(chosen_);
     // Those under way are on the lost way, too.
     const double tried =
         static_cast<double>(bytes_) * (1 + static_cast<double>(under_way_) / tensors_);
     const double lost_ns = static_cast<double>(mixed_ns_) -
-                           static_cast<double>(mixed_bytes_) * NsPerByte(chosen_) +
-                           tried * (NsPerByte(Other()) - NsPerByte(chosen_));
-    const double worth = kTrialShare * std::max(lost_ns, 0.0) / NsPerByte(chosen_);
-    try_after_ = std::max(std::clamp(2 * try_after_, kTryOften, kTrySeldom),
-                          static_cast<uint64_t>(std::min(worth, kMostBytes)));
-    Switch(/*trying=*/false, now_ns);
+                           static_cast<double>(mixed_bytes_) * chosen +
+                           tried * (NsPerByte(Other()) - chosen);
+    // What stood still meanwhile is no cost of the way.
+    return static_cast<uint64_t>(kTrialShare * std::clamp(lost_ns / chosen, 0.0, kSlowest * tried));
   }
   void Switch(bool trying, int64_t now_ns) {
     trying_ = trying;
@@ -113,15 +125,17 @@ class ReadGauge {
   // The other way must be that much faster, so that two of one speed do not take turns.
   static constexpr double kFaster = 0.9;
   static constexpr double kNews = 1.5;  // So much slower than when it was chosen.
-  static constexpr double kMostBytes = 1e15;
+  static constexpr double kSlowest = 8;
 
   const uint64_t measure_bytes_;
   Mode chosen_;
   bool trying_ = false;
   std::array<double, 2> ns_per_byte_{};  // By Mode, when it was measured last; 0: it was not.
-  double judged_ns_per_byte_ = 0;        // Of the chosen one, when it was chosen.
+  double judged_ns_per_byte_ = 0;        // The chosen way's, when it was chosen.
   uint64_t try_after_ = 0;               // How many bytes pass between two trials; at first few.
   uint64_t passed_ = 0;
+  int lost_ = 0;        // Trials since the chosen way was chosen.
+  int slow_ = 0;        // Measurements in a row that were news.
   uint32_t epoch_ = 1;  // Tensors that go the same path one after the other share an epoch.
   int under_way_ = 0;   // How many of this epoch are,
   int of_before_ = 0;   // and of those before.

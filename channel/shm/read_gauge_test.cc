@@ -31,6 +31,11 @@ class Machine {
       out_.pop_front();
       const double gib = static_cast<double>(tensor_bytes) / (1 << 30);
       now_ns_ += static_cast<int64_t>(1e9 * gib / speed_[mode == Mode::kRead ? 1 : 0]);
+      if (pause_every_ns_ > 0 && now_ns_ >= next_pause_ns_) {
+        now_ns_ += pause_ns_;
+        paused_ns_ += pause_ns_;
+        next_pause_ns_ = now_ns_ + pause_every_ns_;
+      }
       gauge->End(trip, tensor_bytes, now_ns_);
       if (mode == Mode::kRead) read += tensor_bytes;
     }
@@ -38,6 +43,13 @@ class Machine {
   }
   void Rest(int64_t ns) { now_ns_ += ns; }
   int64_t now_ns() const { return now_ns_; }
+  // From now on it stands still for so long, so often.
+  void Pause(int64_t ns, int64_t every_ns) {
+    pause_ns_ = ns;
+    pause_every_ns_ = every_ns;
+    next_pause_ns_ = now_ns_;
+  }
+  int64_t paused_ns() const { return paused_ns_; }
   void Is(double parts_gib_per_s, double read_gib_per_s) {
     speed_[0] = parts_gib_per_s;
     speed_[1] = read_gib_per_s;
@@ -46,6 +58,7 @@ class Machine {
  private:
   double speed_[2];
   int64_t now_ns_ = 1;
+  int64_t pause_ns_ = 0, pause_every_ns_ = 0, next_pause_ns_ = 0, paused_ns_ = 0;
   std::deque<std::pair<Mode, ReadGauge::Trip>> out_;
 };
 
@@ -117,17 +130,46 @@ TEST(ReadGaugeTest, HearsThatTheMachineHasChanged) {
 }
 
 // As 32 Xeon cores move 16 MiB with helpers: a trial costs what has to drain before and behind it.
+// Now and then a thread has no processor for a while.
 TEST(ReadGaugeTest, TrialsCostLittle) {
   for (const size_t depth : {1, 8, 32}) {
-    Machine link(8, 31);
-    ReadGauge gauge(Mode::kRead);
-    link.Move(&gauge, 4 * 1024 * kMiB, 16 * kMiB, depth);  // The first one.
-    const int64_t began_ns = link.now_ns();
-    const uint64_t gib = 256;
-    link.Move(&gauge, gib * 1024 * kMiB, 16 * kMiB, depth);
-    const double seconds = static_cast<double>(link.now_ns() - began_ns) / 1e9;
-    EXPECT_LE(seconds, 1.03 * static_cast<double>(gib) / 31) << depth;
+    for (const int64_t pause_ns : {0, 4'000'000}) {
+      Machine link(8, 31);
+      ReadGauge gauge(Mode::kRead);
+      link.Move(&gauge, 8 * 1024 * kMiB, 16 * kMiB, depth);  // The first ones.
+      if (pause_ns > 0) link.Pause(pause_ns, 200'000'000);
+      const int64_t began_ns = link.now_ns();
+      const uint64_t gib = 256;
+      link.Move(&gauge, gib * 1024 * kMiB, 16 * kMiB, depth);
+      const int64_t took_ns = link.now_ns() - began_ns - link.paused_ns();
+      EXPECT_LE(took_ns, 1.02e9 * static_cast<double>(gib) / 31) << depth << " " << pause_ns;
+    }
   }
+}
+
+// Whoever stands still while the faster way is tried makes it lose once.
+TEST(ReadGaugeTest, APauseInATrialDelaysTheNextByLittle) {
+  for (const int64_t pause_ns : {int64_t{20'000'000}, int64_t{10'000'000'000}}) {
+    Machine link(8, 31);
+    ReadGauge gauge(Mode::kParts);
+    link.Move(&gauge, 32 * kMiB, kMiB, 1);  // From here on reading is tried.
+    link.Pause(pause_ns, int64_t{1} << 60);
+    uint64_t moved = 0;
+    for (; moved < 64 * 1024 && gauge.chosen() == Mode::kParts; moved += 16) {
+      link.Move(&gauge, 16 * kMiB, kMiB, 1);
+    }
+    EXPECT_EQ(link.paused_ns(), pause_ns);
+    EXPECT_LE(moved, 1024u) << pause_ns;
+  }
+}
+
+// One look may find that many tensors have come in no time.
+TEST(ReadGaugeTest, WhatTakesNoTimeIsMeasuredAllTheSame) {
+  ReadGauge gauge(Mode::kParts);
+  for (int i = 0; i < 1000; ++i) gauge.End(gauge.Begin(1), kMiB, 1);
+  EXPECT_GT(gauge.BytesPerNs(Mode::kParts), 0);
+  EXPECT_GT(gauge.BytesPerNs(Mode::kRead), 0);
+  EXPECT_EQ(gauge.Next(), Mode::kParts);
 }
 
 TEST(ReadGaugesTest, AsksThoseWhoseSizeItIs) {

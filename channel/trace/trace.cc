@@ -137,9 +137,10 @@ inline void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t byte
 void Trace::End(const TraceSpan& span, TraceTrack* track, int64_t step, const TensorKey& key,
                 uint64_t bytes, absl::StatusCode code, int64_t now_ns) {
   Count(span, track, bytes, code, now_ns);
-  // The id is the same at both ends, so both keep the same ones.
+  // The id is the same at both ends, so both keep the same ones. Half of it takes half the time to
+  // divide.
   const bool keep = code != absl::StatusCode::kOk || now_ns - span.began_ns() >= options_.slow_ns ||
-                    span.id % options_.sample_every == 0;
+                    static_cast<uint32_t>(span.id) % options_.sample_every == 0;
   if (!keep) return TraceTrack::Add(&passed_over_, 1);
   const uint64_t number = written_.load(std::memory_order_relaxed);
   Slot* slot = &slots_[number % options_.records];

@@ -25,9 +25,9 @@ struct RegionOptions {
 
 // Memory that its owner has opened under a name: peers fetch selections of it (region_fetch.h), any
 // number of times, and nothing is sent. Each answer is a copy that this worker makes when it is
-// asked, on threads of its own, so one that is slow holds a copy. A process of this host and user
-// may copy by itself, under a grant (grant_book.h). What is written there meanwhile may be torn.
-// Thread-safe. The server outlives it.
+// asked, on the server's own threads, so one that is slow holds a copy. A process of this host and
+// user may copy by itself, under a grant (grant_book.h). What is written there meanwhile may be
+// torn. Thread-safe. The server outlives it.
 class Region {
  public:
   // kInvalidArgument: the name (region_asks.h), a reader's name; memory that is not the host's, or

@@ -71,7 +71,8 @@ class Security::Files {
   const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
 
  private:
-  // It costs next to nothing, so gRPC has each new set before connections are made anew with it.
+  // So often gRPC has each new set before connections are made anew with it. It reads copies in
+  // memory, or the files themselves where the kernel makes none.
   static constexpr unsigned kSecondsBetweenReads = 1;
 
   CertificateFiles checked_;

@@ -264,6 +264,7 @@ TEST(Processes, ASetBackClockOfTheDayDoesNotLengthenATimeout) {
   unsetenv("LD_PRELOAD");
   unsetenv("TRYST_AUDIT_HARM");
   ASSERT_FALSE(sender.Address().empty());
+  absl::SleepFor(absl::Seconds(1));  // It has sent, and waits.
   EXPECT_EQ(pwrite(shared, behind, sizeof(behind), 0), static_cast<ssize_t>(sizeof(behind)));
   close(shared);
   EXPECT_EQ(sender.Wait(), 1) << sender.err();
