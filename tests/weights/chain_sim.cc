@@ -629,9 +629,8 @@ class World {
     if (!to.has_value()) {
       ++report_.sent_by_owners;
       const uint64_t sent = ++by_owners_[KeyOf(name)];
-      // Until somebody asks that has it for others, nobody can be sent on.
-      if (as.incarnation != 0 || unforced_.count(KeyOf(name)) > 0)
-        unforced_[KeyOf(name)] += may_be_sent_on;
+      // Nobody can be sent on to who has it for himself alone.
+      unforced_[KeyOf(name)] += may_be_sent_on && as.incarnation != 0;
       if (options_.all_hold && !options_.random_faults && !options_.owner_dies &&
           options_.dying.empty() && sent > 1) {
         Break("BytesOut", absl::StrCat("part ", name.tensor, " leaves its owners twice"));
@@ -797,7 +796,9 @@ class World {
       }
       std::set<int64_t> had;  // Elements.
       for (const auto& other : members_) {
-        if (!other->up || other->lies || reached.count(other->index) == 0) continue;
+        // Whoever has lied to it is not asked again for this version.
+        const bool lies = other->lies || member.bad.count(WorkerOf(other->index)) > 0;
+        if (!other->up || lies || reached.count(other->index) == 0) continue;
         for (const Box& box : cuts_) {
           Tensor bytes;
           const PartName name = Name(newest_, part, box);
