@@ -563,11 +563,12 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   if (grpc_ != nullptr) health_.SetNotServing();
   grants_.given.Stop();
   DrainFetches(until);
-  if (data_plane_->calls()->counts().sending > 0) {
-    status = absl::DeadlineExceededError(
+  const auto cut_off = [] {
+    return absl::DeadlineExceededError(
         "the time for stopping was over before all tensors were sent, and the rest were cut off: "
         "raise stop_deadline");
-  }
+  };
+  if (data_plane_->calls()->counts().sending > 0) status = cut_off();
   if (const size_t lent = data_plane_->EndLending(); lent > 0) {
     status = absl::DeadlineExceededError(
         absl::StrCat(lent,
@@ -576,6 +577,8 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   grants_.taken.Close();
+  // What was sent before that still goes. Tensors that nobody has asked for are gone.
+  if (data_plane_->AwaitSends(until) > 0) status = cut_off();
   // Channels say farewell when they close. A peer that does not answer that must not look like one
   // that may still write our memory, so it has half of the time at most.
   const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());

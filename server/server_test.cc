@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
@@ -710,6 +711,157 @@ TEST(Server, StopWaitsForTheLastTensorOnItsWay) {
   reads.join();
   EXPECT_TRUE(call->Finish().ok());
   EXPECT_EQ(bytes, kNumbers * sizeof(int32_t));
+}
+
+// The paths that keep a session with each peer.
+class EverySession : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, EverySession, testing::Values("grpc+verbs", "shm", "stream"),
+                         [](const auto& info) {
+                           const std::string way = info.param;
+                           return way == "stream" ? "Stream" : way == "shm" ? "Shm" : "Soft";
+                         });
+
+// Servers of which one has sent a large tensor, and the other, which has asked for it, stands
+// still.
+struct LargeTensor {
+  static constexpr int64_t kBytes = 64 << 20;  // More than any socket or ring takes.
+
+  LargeTensor(const std::string& way, bool has_destination, int64_t bytes = kBytes) : size(bytes) {
+    ps = Start(Config("ps", 0, way));
+    ServerConfig config = Config("worker", 0, way);
+    config.join = Seed(*ps);
+    config.patience = absl::Seconds(3);
+    worker = Start(config);
+    const auto rendezvous = *worker->steps()->StartStep(1);
+    RecvArgs args;
+    if (has_destination) {
+      args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
+    }
+    rendezvous->RecvAsync(Key(*ps, worker->worker(), "large"), args, [this](Received&& received) {
+      got = std::move(received);
+      ended.Notify();
+    });
+    rendezvous->RecvAsync(Key(*ps, worker->worker(), "last"), {}, [this](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      stands.Notify();
+      goes_on.WaitForNotification();
+    });
+    EXPECT_TRUE(Send(ps.get(), 1, Key(*ps, worker->worker(), "last"), Int(1)).ok());
+    stands.WaitForNotification();
+    Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
+    auto* const to = static_cast<uint8_t*>(tensor.mutable_data());
+    for (int64_t i = 0; i < size; ++i) to[i] = ByteAt(i);
+    EXPECT_TRUE(Send(ps.get(), 1, Key(*ps, worker->worker(), "large"), std::move(tensor)).ok());
+  }
+  static uint8_t ByteAt(int64_t i) { return static_cast<uint8_t>(i * 2654435761u >> 24); }
+  // Whether it has come whole.
+  bool Came() {
+    if (!ended.WaitForNotificationWithTimeout(absl::Seconds(60))) return false;
+    EXPECT_TRUE(got.status.ok()) << got.status;
+    if (!got.status.ok() || got.tensor.bytes() != static_cast<uint64_t>(size)) return false;
+    const auto* const bytes = got.tensor.data_as<uint8_t>();
+    for (int64_t i = 0; i < size; ++i) {
+      if (bytes[i] != ByteAt(i)) return false;
+    }
+    return true;
+  }
+
+  const int64_t size;
+  absl::Notification stands;
+  absl::Notification goes_on;
+  absl::Notification ended;
+  Received got;
+  std::unique_ptr<Server> ps;
+  std::unique_ptr<Server> worker;
+};
+
+TEST_P(EverySession, StopLetsALargeTensorArrive) {
+  for (bool has_destination : {false, true}) {
+    LargeTensor large(GetParam(), has_destination);
+    std::thread goes_on([&] {
+      while (large.ps->steps()->StartStep(2).ok()) absl::SleepFor(absl::Milliseconds(1));
+      large.goes_on.Notify();
+    });
+    const absl::Time began = absl::Now();
+    const absl::Status stopped = large.ps->Stop(absl::Seconds(60));
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+    goes_on.join();
+    EXPECT_TRUE(large.Came()) << large.worker->Explain("");
+  }
+}
+
+TEST_P(EverySession, StopWaitsUntilItsDeadlineForAPeerThatStandsStill) {
+  LargeTensor large(GetParam(), /*has_destination=*/true);
+  const absl::Time began = absl::Now();
+  const absl::Status stopped = large.ps->Stop(absl::Milliseconds(500));
+  const absl::Duration took = absl::Now() - began;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(stopped)) << stopped;
+  EXPECT_GE(took, absl::Milliseconds(500));
+  EXPECT_LT(took, absl::Seconds(10));
+  EXPECT_FALSE(large.ended.HasBeenNotified());
+  large.goes_on.Notify();
+  ASSERT_TRUE(large.ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  EXPECT_FALSE(large.got.status.ok());
+}
+
+// What lies in the memory that both share is read behind the end of the link.
+TEST(Server, StopWaitsForNobodyToReadWhatIsInSharedMemory) {
+  struct Sent {
+    int64_t size;
+    bool has_destination;
+  };
+  // Inside a cell; in parts; in a segment.
+  for (const Sent& sent : {Sent{16, false}, Sent{256 << 10, true}, Sent{64 << 20, false}}) {
+    LargeTensor large("shm", sent.has_destination, sent.size);
+    const absl::Time began = absl::Now();
+    const absl::Status stopped = large.ps->Stop(absl::Seconds(60));
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+    large.ps.reset();
+    EXPECT_FALSE(large.ended.HasBeenNotified());
+    large.goes_on.Notify();
+    EXPECT_TRUE(large.Came()) << large.worker->Explain("");
+  }
+}
+
+// One waits for a tensor that was never sent, and one has asked ahead for what it may never want.
+TEST_P(EverySession, StopWaitsForNobodyToWhomNothingIsOnItsWay) {
+  auto ps = Start(Config("ps", 0, GetParam()));
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  RecvArgs recurring;
+  recurring.recurring = true;
+  const TensorKey key = Key(*ps, worker->worker(), "again");
+  constexpr int kSteps = 6;
+  for (int step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(Send(ps.get(), step, key, Int(step)).ok());
+    if (step == kSteps) break;
+    const auto got = (*worker->steps()->StartStep(step))->Recv(key, recurring, absl::Seconds(20));
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(*got->tensor.data_as<int32_t>(), step);
+  }
+  absl::Notification ended;
+  (*worker->steps()->StartStep(1))
+      ->RecvAsync(Key(*ps, worker->worker(), "never"), {}, [&](Received&&) { ended.Notify(); });
+  const auto ps_waits = [&](const std::string& text) {
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (absl::Now() < end) {
+      if (absl::StrContains(ps->insight()->WaitingText(-1), text)) return true;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  };
+  EXPECT_TRUE(ps_waits("never")) << ps->insight()->WaitingText(-1);
+  if (std::string(GetParam()) != "shm") {
+    EXPECT_TRUE(ps_waits("the consumer's acceptance")) << ps->insight()->WaitingText(-1);
+  }
+  const absl::Time began = absl::Now();
+  const absl::Status stopped = ps->Stop(absl::Seconds(60));
+  EXPECT_TRUE(stopped.ok()) << stopped;
+  EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
 // A callback that learns of the stop may use the server, and may be slow.

@@ -160,6 +160,12 @@ void Consumers::Reap() {
   closing_.erase(std::remove(closing_.begin(), closing_.end(), nullptr), closing_.end());
 }
 
+size_t Consumers::Coming() const {
+  size_t count = 0;
+  for (const auto& session : serving_) count += session->Coming();
+  return count;
+}
+
 void Consumers::Close(const absl::Status& why) {
   for (Waiting& one : std::exchange(waiting_, {})) std::move(one.done)(why);
   End([](const ServeSession&) { return true; }, why);

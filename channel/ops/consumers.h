@@ -44,6 +44,8 @@ class Consumers {
   void Maintain();
   void Reap();  // Destroys the sessions that have drained.
 
+  // How many tensors are on their way to them, which Close() would cut off.
+  size_t Coming() const;
   void Close(const absl::Status& why);
   bool Drained() const;
 

@@ -69,6 +69,7 @@ class ServeSession final {
   const std::string& path() const { return kind_->path; }  // That the link is of, or the last was.
   ServeCounters Counted() const;                           // Since links are of this kind.
   size_t told_keys() const { return slots_.told_keys(); }
+  size_t Coming() const { return slots_.Coming(); }
   PathView View() const;
   std::string Explain() const;
   void ListOps(LiveOps* ops) const { slots_.ListOps(ops); }

@@ -461,6 +461,16 @@ void ServeSlots::DropTakes() {
   words_.clear();
 }
 
+size_t ServeSlots::Coming() const {
+  if (!connected_) return 0;
+  return takes_.parked_here() +
+         static_cast<size_t>(std::count_if(begin(), begin() + used_, [this](const ServeOp& op) {
+           if (op.state == ServeState::kFree || op.state == ServeState::kTaking) return false;
+           const bool sent = op.state == ServeState::kSent && op.asked_epoch == epoch_;
+           return op.status.ok() && !(sent && wire_->Arrives(op));
+         }));
+}
+
 // ---- Views ----
 
 std::string ServeSlots::Explain(absl::string_view before, absl::string_view between) const {

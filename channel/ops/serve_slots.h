@@ -45,6 +45,9 @@ class ServeWire {
   // Whether GONE of `op` must wait, because bytes of it are on their way that it could overtake. If
   // so, the wire says it later.
   virtual bool SaysGoneLater(const ServeOp& /*op*/) { return false; }
+  // Whether the answer of `op`, which was sent, comes to the consumer even if the link ends now. If
+  // not, the wire sees to it that this is true soon.
+  virtual bool Arrives(const ServeOp& /*op*/) { return true; }
   // The most bytes that the answer of a run may have, and a tensor of bytes for one.
   virtual uint64_t most_run_bytes() const { return kRunBytes; }
   virtual Tensor MakeRunTensor(uint64_t bytes);
@@ -161,6 +164,11 @@ class ServeSlots final : private TakesUser {
 
   bool takes_idle() const { return takes_.idle(); }
   size_t told_keys() const { return keys_.size(); }
+  // How many tensors the end of the link would take away from the consumer, which waits for them.
+  // What was sent counts until it arrives, and not until it is accepted: who asked ahead may never
+  // do that. What waits for a local Send does not count; nor does what a consumer without a link
+  // may come back for.
+  size_t Coming() const;
   // Whether the consumer has been sent the answer of `op`.
   static bool Answered(const ServeOp& op) {
     return op.state == ServeState::kSent || op.state == ServeState::kPulled;

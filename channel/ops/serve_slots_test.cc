@@ -69,6 +69,7 @@ class Notes final : public ServeWire {
   }
   void Retire(Tensor* tensor) override { said.push_back(absl::StrCat("retire ", tensor->bytes())); }
   bool SaysGoneLater(const ServeOp&) override { return gone_later; }
+  bool Arrives(const ServeOp&) override { return arrives; }
   size_t tickets_a_word() const override { return 2; }
   bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override {
     if (!has_room) return false;
@@ -87,6 +88,7 @@ class Notes final : public ServeWire {
   std::vector<std::string> said;
   uint64_t most_run = kRunBytes;
   bool gone_later = false;
+  bool arrives = true;
   bool has_room = true;
   int flushes = 0;
 };
@@ -679,6 +681,57 @@ TEST_F(ServeSlotsTest, ViewsSayWhatSlotsWaitFor) {
     EXPECT_EQ(op.peer, kFetcher);
     EXPECT_EQ(op.path, "test");
   }
+}
+
+TEST_F(ServeSlotsTest, ATensorIsOnItsWayFromItsSendUntilItArrives) {
+  uint16_t generation = 0;
+  for (const ServeState state : kHeld) {
+    Bring(state, ++generation);
+    const bool goes = state != ServeState::kTaking && state != ServeState::kSent;
+    EXPECT_EQ(slots_.Coming(), goes ? 1u : 0u) << ServeStateName(state);
+    if (state == ServeState::kTaking) Meet();
+    notes_.arrives = false;
+    EXPECT_EQ(slots_.Coming(), 1u) << ServeStateName(state);
+    notes_.arrives = true;
+    ASSERT_TRUE(slots_.OnCancel(0, generation).ok());
+    EXPECT_EQ(slots_.Coming(), 0u);
+  }
+}
+
+TEST_F(ServeSlotsTest, AFailureIsNotOnItsWay) {
+  ASSERT_TRUE(Request(1).ok());
+  shelf_.Meet(absl::AbortedError("the step is over"));
+  poller_.Turn();
+  EXPECT_EQ(op_->state, ServeState::kReady);
+  EXPECT_EQ(slots_.Coming(), 0u);
+  notes_.arrives = false;
+  slots_.Said(op_);
+  EXPECT_EQ(slots_.Coming(), 0u);
+}
+
+TEST_F(ServeSlotsTest, WhatWasSentBeforeABreakIsOnItsWayUntilTheConsumerSpeaksOfIt) {
+  Bring(ServeState::kSent);
+  slots_.Disconnect();
+  EXPECT_EQ(slots_.Coming(), 0u) << "nobody may come for it";
+  Connect(2);
+  EXPECT_EQ(slots_.Coming(), 1u) << "it may be asked for again";
+  ASSERT_TRUE(Request(5, /*again=*/true).ok());
+  EXPECT_EQ(slots_.Coming(), 1u);
+  slots_.Said(op_);
+  EXPECT_EQ(slots_.Coming(), 0u);
+}
+
+TEST_F(ServeSlotsTest, WhatIsHereForATicketIsOnItsWay) {
+  ASSERT_TRUE(Request(5, false, /*ticket=*/9, /*may_park=*/true).ok());
+  EXPECT_EQ(slots_.Coming(), 0u) << "it waits for its Send";
+  Meet();
+  EXPECT_EQ(slots_.Coming(), 1u);
+  slots_.OnUnwanted({9});
+  EXPECT_EQ(slots_.Coming(), 0u);
+  ASSERT_TRUE(slots_.OnWaits(10, kStep, 1).ok());
+  shelf_.Meet(absl::AbortedError("the step is over"));
+  poller_.Turn();
+  EXPECT_EQ(slots_.Coming(), 0u) << "a failure";
 }
 
 // Each row that the code can take by itself was taken above, or is named here.

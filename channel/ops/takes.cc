@@ -262,6 +262,12 @@ bool Takes::TellHere(size_t most, absl::FunctionRef<bool(absl::Span<const uint64
   return here_.empty();
 }
 
+size_t Takes::parked_here() const {
+  return static_cast<size_t>(std::count_if(parked_.begin(), parked_.end(), [](const auto& parked) {
+    return parked.second->here && parked.second->taken.status.ok();
+  }));
+}
+
 void Takes::ListOps(LiveOp like, LiveOps* ops) const {
   for (const auto& [ticket, take] : parked_) {
     LiveOp live = like;

@@ -144,6 +144,8 @@ class Takes final : private ServeTakeOwner {
 
   void ListOps(LiveOp like, LiveOps* ops) const;
   size_t parked() const { return parked_.size(); }
+  // How many of those have a tensor, for which the consumer has to ask.
+  size_t parked_here() const;
   bool idle() const { return free_.size() == takes_.size(); }
 
  private:

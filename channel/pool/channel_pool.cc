@@ -319,6 +319,13 @@ void ChannelPool::Maintain() {
 
 // ---- Ending ----
 
+absl::StatusOr<size_t> ChannelPool::Coming() {
+  size_t count = 0;
+  const absl::Status asked = AskPoller([&] { count = consumers_->Coming(); });
+  if (!asked.ok()) return asked;
+  return count;
+}
+
 void ChannelPool::Close(const absl::Status& why) {
   poller_->PostFn([this, why] {
     if (closed_) return;

@@ -43,6 +43,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Opens the transports. Call before anything else, with the poller not yet started.
   absl::Status Open();
 
+  // How many tensors are on their way to peers, which Close() would cut off. kDeadlineExceeded: the
+  // poller thread is stuck. Any thread; the poller must be running.
+  absl::StatusOr<size_t> Coming();
   // Ends every fetch with `why`; later ones fail with it. Idempotent.
   void Close(const absl::Status& why);
   // Whether it is closed and nothing can write memory for us any more. REQUIRES: on the poller

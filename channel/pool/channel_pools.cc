@@ -48,6 +48,12 @@ void ChannelPools::Close(const absl::Status& why) {
   for (const auto& pool : pools_) pool->Close(why);
 }
 
+size_t ChannelPools::Coming() {
+  size_t count = 0;
+  for (const auto& pool : pools_) count += pool->Coming().value_or(1);
+  return count;
+}
+
 absl::Status ChannelPools::Stop(const absl::Status& why, absl::Duration timeout) {
   const Clock& clock = pools_[0]->poller()->clock();
   const int64_t until_ns = clock.NowNs() + absl::ToInt64Nanoseconds(timeout);

@@ -37,6 +37,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   // As those of ChannelPool, for all of them.
   absl::Status Open();
   void Close(const absl::Status& why);
+  size_t Coming();  // A poller that is stuck counts as one tensor.
   absl::Status Stop(const absl::Status& why, absl::Duration timeout);
   // REQUIRES: the caller turns all pollers.
   bool Drained();

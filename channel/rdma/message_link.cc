@@ -215,6 +215,13 @@ void MessageLink::AddAck() {
   ack_ticket_ = lanes_[0].queued;
 }
 
+// Only messages may leave without a report, and only on the first queue pair.
+void MessageLink::ReportWorks() {
+  if (broken_ || lanes_[0].unsignaled == 0) return;
+  ack_due_ = true;
+  FlushSoon();
+}
+
 void MessageLink::OnTimer() {
   if (broken_) {
     if (!draining_) return;

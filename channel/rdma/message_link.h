@@ -94,6 +94,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
                  uint16_t slot, uint16_t generation, const Storage* owner = nullptr);
   // Whether the NIC no longer needs the source of that write, nor of those before it.
   bool WriteDone(size_t index, uint64_t ticket) const { return lanes_[index].done >= ticket; }
+  // The ticket of the last work on queue pair `index`, which may be a message. After a
+  // ReportWorks() it is done as soon as the peer's NIC has that work, and all before it.
+  uint64_t last_ticket(size_t index) const { return lanes_[index].queued; }
+  void ReportWorks();
   // Whether writes land in the order of posting. If not, each Write() must have an immediate.
   bool ordered() const { return lanes_.ordered(); }
   // How many more Write()s queue pair `index` takes now.

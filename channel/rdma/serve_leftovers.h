@@ -14,6 +14,13 @@
 
 namespace tryst {
 
+inline bool AllDone(const MessageLink& link, const LaneTickets& tickets) {
+  for (size_t lane = 0; lane < link.queue_pairs(); ++lane) {
+    if (!link.WriteDone(lane, tickets[lane])) return false;
+  }
+  return true;
+}
+
 // What remains of an answer after its slot is free: bytes that the NIC may still read, GONE
 // statements that wait for writes, and tensors whose destruction may take long. Poller thread only.
 class ServeLeftovers final : private PollerFlush {
@@ -67,13 +74,6 @@ class ServeLeftovers final : private PollerFlush {
     retiring_.swap(retired_);
     retiring_.clear();
   }
-  static bool AllDone(const MessageLink& link, const LaneTickets& tickets) {
-    for (size_t lane = 0; lane < link.queue_pairs(); ++lane) {
-      if (!link.WriteDone(lane, tickets[lane])) return false;
-    }
-    return true;
-  }
-
   Poller* const poller_;
   RingLine<ServeSource> lingering_;
   RingLine<GoneAfter> gone_after_;

@@ -53,6 +53,8 @@ absl::Status RdmaServeLink::Open(const Hello& hello, Hello* answer) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return connected;
   link_ = *std::move(link);
+  answered_ = false;
+  arrives_at_.fill(0);
   session_->OnLinkOpen(hello.epoch);
   answers_.Use(link_.get(), options_.link.digests || parameters->digests);
   slots_.Make(parameters->slots);

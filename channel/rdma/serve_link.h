@@ -49,6 +49,7 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   void Forget(ServeOp* op) override;
   void Retire(Tensor* tensor) override;
   bool SaysGoneLater(const ServeOp& op) override;
+  bool Arrives(const ServeOp& op) override;
   uint64_t most_run_bytes() const override;
   size_t tickets_a_word() const override { return wire::kMaxTickets; }
   bool SayWord(bool is_parked, uint16_t slot, uint32_t generation) override;
@@ -67,6 +68,8 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   std::unique_ptr<MessageLink> link_;
   bool pong_due_ = false;
   RingLine<ServeOp*> ready_line_;
+  bool answered_ = false;     // Since a look at whether answers arrive,
+  LaneTickets arrives_at_{};  // which they do once these works are done.
   ServeLeftovers leftovers_;
   RdmaAnswers answers_;
 };

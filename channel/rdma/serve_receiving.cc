@@ -142,6 +142,17 @@ bool RdmaServeLink::SaysGoneLater(const ServeOp& op) {
   return true;
 }
 
+// One that a NIC has not brought to the other side is lost with its queue pair.
+bool RdmaServeLink::Arrives(const ServeOp&) {
+  if (std::exchange(answered_, false)) {
+    for (size_t lane = 0; lane < link_->queue_pairs(); ++lane) {
+      arrives_at_[lane] = link_->last_ticket(lane);
+    }
+    link_->ReportWorks();
+  }
+  return AllDone(*link_, arrives_at_);
+}
+
 void RdmaServeLink::OnWritesDone() {
   if (leftovers_.OnWritesDone(*link_, &slots_)) link_->FlushSoon();
 }
@@ -179,6 +190,7 @@ void RdmaServeLink::OnFlush() {
   while (!ready_line_.empty()) {
     ServeOp* op = ready_line_.front();
     if (!answers_.Send(op)) return;
+    answered_ = true;
     ready_line_.pop_front();
     op->in_ready_line = false;
   }

@@ -271,6 +271,17 @@ void DataPlane::AwaitCopies(std::chrono::steady_clock::time_point until) const {
   }
 }
 
+size_t DataPlane::AwaitSends(std::chrono::steady_clock::time_point until) {
+  for (;;) {
+    // First, because what a copy brings goes on its way before the copy has ended.
+    const bool copies = copying() > 0;
+    const size_t coming = pools_->Coming();
+    if (!copies && coming == 0) return 0;
+    if (std::chrono::steady_clock::now() >= until) return coming;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
 absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
   const auto left = [until] {
     return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),

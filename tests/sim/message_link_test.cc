@@ -243,6 +243,25 @@ TEST_F(MessageLinkTest, AnAckPageIsNotWrittenWhileOneIsUnderWay) {
   EXPECT_EQ(pages(), 1) << "the next tells of all that came meanwhile";
 }
 
+// A message leaves without a report, and so nobody knows whether it has come.
+TEST_F(MessageLinkTest, ReportsAllThatWasSentWhenItIsAskedTo) {
+  Connect();
+  const uint64_t before = link_->last_ticket(0);
+  owner_.to_send = 1;
+  link_->FlushSoon();
+  Settle();
+  const uint64_t sent = link_->last_ticket(0);
+  EXPECT_GT(sent, before);
+  EXPECT_FALSE(link_->WriteDone(0, sent));
+  link_->ReportWorks();
+  Settle();
+  EXPECT_TRUE(link_->WriteDone(0, sent));
+  const uint64_t reported = link_->last_ticket(0);
+  link_->ReportWorks();
+  Settle();
+  EXPECT_EQ(link_->last_ticket(0), reported) << "there was nothing to report";
+}
+
 LinkOptions StallsSoon() {
   LinkOptions options = SmallLink();
   options.stall_ms = 2;
