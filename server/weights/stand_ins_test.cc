@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -119,6 +120,17 @@ class HearsayTest : public testing::Test {
     if (holders != nullptr) *holders = std::move(found.holders);
     return lost[0].cover.Choose(box, [](uint32_t) { return true; }).has_value();
   }
+  // A busy machine may let nobody run for as long as a try.
+  template <typename Function>
+  static absl::Duration Quickest(Function function) {
+    absl::Duration quickest = absl::InfiniteDuration();
+    for (int i = 0; i < 5 && quickest >= StandIns::kTry; ++i) {
+      const absl::Time begun = absl::Now();
+      function();
+      quickest = std::min(quickest, absl::Now() - begun);
+    }
+    return quickest;
+  }
   static HeldParts HasAll() { return {{}, {{0, Box::Whole(Layout().shape), Digest{3, 4}}}}; }
 
   const std::unique_ptr<Server> asker_;
@@ -163,18 +175,19 @@ TEST_F(HearsayTest, NobodyIsWaitedForWhenTheCallersTimeIsOver) {
       {leader, Kind::kHolders}, {owner, Kind::kHolders}, {holder, Kind::kHeld}};
   for (const auto& [worker, kind] : silent) {
     worker->told->silent = {kind};
-    absl::Time begun = absl::Now();
-    Find(stand_ins, kShort);
-    EXPECT_LT(absl::Now() - begun, StandIns::kTry) << worker->server->worker();
-    Cancellation cancellation;
-    std::thread cancels([&] {
-      absl::SleepFor(kShort);
-      cancellation.StartCancel();
-    });
-    begun = absl::Now();
-    Find(stand_ins, Patience(kLong, &cancellation));
-    EXPECT_LT(absl::Now() - begun, StandIns::kTry) << worker->server->worker();
-    cancels.join();
+    EXPECT_LT(Quickest([&] { Find(stand_ins, kShort); }), StandIns::kTry)
+        << worker->server->worker();
+    EXPECT_LT(Quickest([&] {
+                Cancellation cancellation;
+                std::thread cancels([&] {
+                  absl::SleepFor(kShort);
+                  cancellation.StartCancel();
+                });
+                Find(stand_ins, Patience(kLong, &cancellation));
+                cancels.join();
+              }),
+              StandIns::kTry)
+        << worker->server->worker();
     EXPECT_EQ(notes_->Of(kVersion).size(), 1u) << "it may have all the same";
     worker->told->silent.clear();
     worker->told->EndAll();

@@ -30,6 +30,12 @@ namespace tryst {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(30);
+// On a busy machine an owner may stand still for as long as drops what it has not sealed.
+GroupTimes Patient() {
+  GroupTimes times;
+  times.silent_ns = absl::ToInt64Nanoseconds(kLong);
+  return times;
+}
 constexpr int64_t kRows = 64, kColumns = 64;
 constexpr uint64_t kBytes = kRows * kColumns * sizeof(int32_t);
 
@@ -146,6 +152,7 @@ struct Engine {
     options.set = "policy";
     options.owners = owners;
     options.hold_bytes = hold_bytes;
+    options.times = Patient();
     Open();
   }
   void Open() {
@@ -226,6 +233,7 @@ class WeightRelayTest : public testing::Test {
     options.set = "policy";
     options.owners = owners_;
     options.rank = rank;
+    options.times = Patient();
     auto owner = *WeightOwner::Open(server, options);
     EXPECT_TRUE(owner->Declare({Layout(owners_.size())}).ok());
     return owner;
@@ -253,6 +261,7 @@ class WeightRelayTest : public testing::Test {
     });
     SealAs(owner_.get(), 0, number);
     other.join();
+    ASSERT_FALSE(HasFailure());
     for (const auto& engine : engines_) engine->Await(WeightEvent::Kind::kSealed, number);
   }
   // Stages nothing: what members have fetched stands for it.
@@ -664,9 +673,9 @@ TEST_F(StandInsTest, OfABoxThatNobodyHasWholeWhatMembersHaveIsTaken) {
   EXPECT_TRUE(fetched.ok()) << fetched;
   EXPECT_GE(middle->sent_on() - sent_on, kBytes / 2 * 20 / kColumns);
   // What it has put together it has for others, with a digest.
+  AwaitHolders(3);
   left->member.reset();
   middle->member.reset();
-  AwaitHolders(1);
   Engine* const later = AddLate();
   fetched = later->FetchColumns(5, 22, 4, kSecond, 3);
   EXPECT_TRUE(fetched.ok()) << fetched;
@@ -940,14 +949,19 @@ TEST_F(WeightRelayTest, WhatAMemberHasIsToldInSeveralAnswers) {
   const auto notes = std::make_shared<HolderNotes>();
   notes->Add(version, {holder->worker(), holder->incarnation()}, true);
   const StandIns stand_ins({&calls, {}, {}, asker->server->worker(), 1, notes});
-  std::vector<StandIns::Lost> lost;
   const Box wanted{{kElements - 3}, {2}}, last{{kElements - 1}, {1}};
-  lost.push_back({kTensors - 1, {0}, BoxCover({{0}, {kElements}})});
-  lost[0].wanted = {wanted, last};
-  const StandIns::Found found = stand_ins.Find(sealed, *layouts, {}, kLong, &lost);
-  ASSERT_EQ(found.holders.size(), 1u);
   const auto anybody = [](uint32_t) { return true; };
-  const auto chosen = lost[0].cover.Choose(wanted, anybody);
+  std::vector<StandIns::Lost> lost;
+  std::optional<std::vector<BoxCover::Part>> chosen;
+  // On a busy machine a long answer may come after its try; one for which there was no room never.
+  for (int i = 0; i < 5 && !chosen.has_value(); ++i) {
+    lost.clear();
+    lost.push_back({kTensors - 1, {0}, BoxCover({{0}, {kElements}})});
+    lost[0].wanted = {wanted, last};
+    const StandIns::Found found = stand_ins.Find(sealed, *layouts, {}, kLong, &lost);
+    ASSERT_EQ(found.holders.size(), 1u);
+    chosen = lost[0].cover.Choose(wanted, anybody);
+  }
   ASSERT_TRUE(chosen.has_value());
   ASSERT_EQ(chosen->size(), 2u);
   EXPECT_EQ((*chosen)[0].digest, (Digest{kTensors - 1, static_cast<uint64_t>(kElements - 3)}));
@@ -1050,25 +1064,31 @@ TEST_F(TellersTest, NobodyIsAskedMoreOfAnOwnerWhoseBoxesAreSettled) {
   layouts.tensors = {Layout(2)};
   SealedVersion sealed;
   sealed.name = {Digest{1, 2}, kVersion.number, kVersion.birth};
-  std::vector<StandIns::Lost> lost;
-  const auto notes = std::make_shared<HolderNotes>();
   std::vector<std::shared_ptr<Teller>> tellers;
+  std::vector<Holder> holders;
   // More than are asked at once. Each has all of the first owner's, and nothing of the second's.
   for (int i = 0; i < 9; ++i) {
     tellers.push_back(AddTeller());
     tellers.back()->held[0].parts = {{0, BoxesOf(Layout(2), 0)[0], Digest{3, 4}}};
-    notes->Add(kVersion, Last(), /*of_itself=*/true);
+    holders.push_back(Last());
   }
-  for (uint32_t owner = 0; owner < 2; ++owner) {
-    const Box box = BoxesOf(Layout(2), owner)[0];
-    lost.push_back({0, {owner}, BoxCover(box)});
-    lost.back().wanted = {box};
-  }
-  Make({}, notes).Find(sealed, layouts, {}, kLong, &lost);
+  // On a busy machine an answer may come after its try; whoever is asked for nothing always is.
   int of_first = 0, of_second = 0;
-  for (const auto& teller : tellers) {
-    of_first += teller->asked[0];
-    of_second += teller->asked[1];
+  for (int i = 0; i < 5 && (of_first != 8 || of_second != 9); ++i) {
+    const auto notes = std::make_shared<HolderNotes>();
+    for (const Holder& holder : holders) notes->Add(kVersion, holder, /*of_itself=*/true);
+    std::vector<StandIns::Lost> lost;
+    for (uint32_t owner = 0; owner < 2; ++owner) {
+      const Box box = BoxesOf(Layout(2), owner)[0];
+      lost.push_back({0, {owner}, BoxCover(box)});
+      lost.back().wanted = {box};
+    }
+    Make({}, notes).Find(sealed, layouts, {}, kLong, &lost);
+    of_first = of_second = 0;
+    for (const auto& teller : tellers) {
+      of_first += teller->asked[0].exchange(0);
+      of_second += teller->asked[1].exchange(0);
+    }
   }
   EXPECT_EQ(of_first, 8);
   EXPECT_EQ(of_second, 9);
