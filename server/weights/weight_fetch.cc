@@ -450,21 +450,34 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
   for (auto part = parts->rbegin(); part != parts->rend(); ++part) left.push_back(&*part);
   Fetching fetching{version, **layouts, patience};
   absl::Status fetched = FetchParts(&fetching, std::move(left));
-  if (fetched.ok() && !fetching.orphans.empty()) fetched = Rescue(&fetching);
-  if (fetched.ok() && !fetching.orphans.empty()) {
-    // Perhaps an owner was only away for a while.
-    Fetching again{version, **layouts, patience, /*waits=*/true};
-    for (Part* const part : fetching.orphans) {
-      part->route = PartRoute(part->source.owners, 0);
-      part->base = BaseOf(*part->item);
-    }
-    fetched = FetchParts(&again, std::move(fetching.orphans));
+  while (fetched.ok() && !fetching.orphans.empty()) {
+    fetched = Rescue(&fetching);
+    if (fetched.ok() && !fetching.orphans.empty()) fetched = AwaitOwners(&fetching);
   }
   for (const Part& part : *parts) {
     if (part.expected) relay_->GiveUp(part.name);
   }
   Prove(version, *layouts);  // The log may have named the version meanwhile.
   return fetched;
+}
+
+// Perhaps an owner was only away for a while, or a member was slow, which is asked again then.
+absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
+  constexpr absl::Duration kLong = absl::Seconds(5);
+  const Patience& patience = fetching->patience;
+  const std::vector<Part*> orphans = std::exchange(fetching->orphans, {});
+  Fetching again{fetching->version, fetching->layouts,
+                 Patience(std::min(patience.left(), kLong), patience.cancellation), /*waits=*/true};
+  for (Part* const part : orphans) {
+    part->route = PartRoute(part->source.owners, 0);
+    part->base = BaseOf(*part->item);
+  }
+  absl::Status fetched = FetchParts(&again, orphans);
+  if (!absl::IsDeadlineExceeded(fetched) || !patience.Check("").ok()) return fetched;
+  for (Part* const part : orphans) {
+    if (!part->came) MakeOrphan(fetching, part);
+  }
+  return absl::OkStatus();
 }
 
 // Has others know of the version what this member has seen.

@@ -177,6 +177,7 @@ class WeightMember : private GroupMember::Port {
   absl::StatusOr<bool> OnAnswer(Fetching* fetching, const absl::StatusOr<Tensor>& answer,
                                 Part* part);
   void MakeOrphan(Fetching* fetching, Part* part);
+  absl::Status AwaitOwners(Fetching* fetching);
   void WatchAsked(Fetching* fetching);
   absl::Status Rescue(Fetching* fetching);
   absl::Status RescueOnce(Fetching* fetching, std::set<std::string>* tried);

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -143,6 +144,25 @@ class Mute final : public Answerer {
  private:
   Mutex mu_;
   std::vector<DoneFn> kept_ ABSL_GUARDED_BY(mu_);
+};
+
+// Answers as a member has answered before, but nothing at all until it may.
+class Slow final : public Answerer {
+ public:
+  void Keep(WeightAsk::Kind kind, const Tensor& answer) { answers_[kind] = answer; }
+  void EndAll() { mute_.EndAll(); }
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
+    const auto found = answers_.find(ParseEdge("policy", key.edge())->kind);
+    if (!may_answer || found == answers_.end()) return mute_.Answer(key, args, std::move(done));
+    Received received;
+    received.tensor = found->second;
+    EndReceive(args.executor, std::move(received), std::move(done));
+  }
+  std::atomic<bool> may_answer{false};
+
+ private:
+  Mute mute_;
+  std::map<WeightAsk::Kind, Tensor> answers_;
 };
 
 // A worker that is a member: it votes and switches by itself.
@@ -630,6 +650,39 @@ TEST_F(StandInsTest, AnOwnerThatDiesWhileItIsAskedIsNotWaitedFor) {
   EXPECT_LT(absl::Now() - died, absl::Seconds(15));
   mute->EndAll();
   stops.join();
+}
+
+// The owner is there no more, and has not said so.
+TEST_F(StandInsTest, AMemberThatIsSlowIsAskedAgain) {
+  Engine* const first = AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  const auto slow = std::make_shared<Slow>();
+  const auto held = Ask(first->server->worker(), WeightAsk::Kind::kHeld);
+  ASSERT_TRUE(held.ok()) << held.status();
+  slow->Keep(WeightAsk::Kind::kHeld, *held);
+  const Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
+  for (int64_t i = 0; i < kRows / 2 * kColumns; ++i) {
+    static_cast<int32_t*>(half.mutable_data())[i] =
+        Element(5, kRows / 2 + i / kColumns, i % kColumns);
+  }
+  slow->Keep(WeightAsk::Kind::kPart, half);
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"), slow);
+  const auto mute = std::make_shared<Mute>();
+  second_server_->steps()->SetAnswerer(WeightsPrefix("policy"), mute);
+  absl::Status fetched;
+  std::thread fetches([&] { fetched = late->Fetch(5, kRows / 2, kRows / 2); });
+  while (mute->asked == 0) absl::SleepFor(absl::Milliseconds(1));
+  std::thread stops([&] { EXPECT_TRUE(second_server_->Stop(kLong).ok()); });
+  absl::SleepFor(5 * StandIns::kTry);  // All tries of the member are over; owners are waited for.
+  slow->may_answer = true;
+  fetches.join();
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  mute->EndAll();
+  stops.join();
+  slow->EndAll();
 }
 
 TEST_F(StandInsTest, PartsOfSeveralMembersMakeTheBoxThatOneWantsAPartOf) {
