@@ -44,10 +44,6 @@ size_t LandingPool::ClassOf(uint64_t bytes) {
   return ClassBytes(power_class - 1) >= wanted ? power_class - 1 : power_class;
 }
 
-uint64_t LandingPool::Charge(uint64_t bytes) {
-  return bytes > kMostBytes ? bytes : ClassBytes(ClassOf(bytes));
-}
-
 LandingPool::~LandingPool() {
   MutexLock lock(&mu_);
   TRYST_CHECK(lent_ == 0) << lent_ << " landings are still lent";

@@ -126,8 +126,6 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   uint64_t pinned_bytes_most() const;  // The high-water mark.
   uint64_t waiting_bytes() const;      // Lent before the producer has the tensor.
   Nic* nic() const { return nic_.get(); }
-  // How much Take(bytes) would charge, if that fits the cap.
-  static uint64_t Charge(uint64_t bytes);
 
  private:
   friend class Landing;
