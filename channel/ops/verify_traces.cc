@@ -324,7 +324,7 @@ class Verifier {
     const WaitsFor last = end.record->span.waits_for();
     if (!end.fetches()) return last == WaitsFor::kAcceptance || last == WaitsFor::kConsumer;
     if (!end.by_grpc()) return last == WaitsFor::kExecutor;
-    return last == WaitsFor::kPeerSend || last == WaitsFor::kCopy || last == WaitsFor::kSlot;
+    return last == WaitsFor::kPeerSend || last == WaitsFor::kCopy;
   }
 
   // ---- What both say ----

@@ -284,6 +284,18 @@ TEST_F(VerifyTracesTest, ARecordThatWasReadTwiceCountsOnce) {
   EXPECT_EQ(verdict.pairs, 1);
 }
 
+// One reader saw it under way, and another had seen its end before: the end counts.
+TEST_F(VerifyTracesTest, ARecordThatWasReadAtItsEndAndUnderWayHasEnded) {
+  GoodFetch(1, 0).bytes = 99;
+  GoodServe(1, 0);
+  dumps_.push_back(dumps_[0]);
+  dumps_.back().records[0].end_ns = 0;
+  const TraceVerdict verdict = Verify();
+  EXPECT_EQ(verdict.operations, 2);
+  EXPECT_EQ(verdict.under_way, 0);
+  Expect("it has got 99 bytes of 100");
+}
+
 // They take as long, and overlap only if times of two clocks are compared.
 TEST_F(VerifyTracesTest, RecordsOfTwoReadersThatDifferInOneTimeAreTwo) {
   GoodFetch(1, 0);
@@ -360,6 +372,13 @@ TEST_F(VerifyTracesTest, AFetchThatEndsWellInTheMiddle) {
   Expect("it ends well while it waits for");
 }
 
+TEST_F(VerifyTracesTest, OverGrpcAFetchThatEndsWellBeforeItHasAsked) {
+  ByPath("grpc");
+  Serve(1, {{WaitsFor::kLocalSend, 15}, {WaitsFor::kAcceptance, 26}}, 60);
+  Fetch(1, {{WaitsFor::kSlot, 0}}, 41);
+  Expect("it ends well while it waits for");
+}
+
 TEST_F(VerifyTracesTest, AFetchThatEndsTwice) {
   GoodFetch(1, 0);
   GoodFetch(1, 20);
@@ -392,6 +411,26 @@ TEST_F(VerifyTracesTest, ALaterTensorThatComesFirst) {
   Fetch(1, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kExecutor, 55}}, 56);
   Fetch(2, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kExecutor, 50}}, 51);
   Expect("it has come before a tensor that was sent earlier");
+}
+
+// Which of its stamps are gone nobody knows: it may have been sent again in between.
+TEST_F(VerifyTracesTest, TheOrderOfAFetchWhoseStampsAreGoneIsNotJudged) {
+  GoodServe(1, 0);
+  GoodServe(2, 5);
+  Fetch(1,
+        {{WaitsFor::kConnection, 0},
+         {WaitsFor::kPeerSend, 10},
+         {WaitsFor::kDrain, 11},
+         {WaitsFor::kConnection, 12},
+         {WaitsFor::kPeerSend, 13},
+         {WaitsFor::kDrain, 14},
+         {WaitsFor::kConnection, 15},
+         {WaitsFor::kPeerSend, 16},
+         {WaitsFor::kExecutor, 55}},
+        56);
+  Fetch(2, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kExecutor, 50}}, 51);
+  EXPECT_EQ(consumer().records[0].span.lost(), 1);
+  EXPECT_THAT(Breaches(), IsEmpty());
 }
 
 // ---- Faults in the producer's trace ----
@@ -436,6 +475,14 @@ TEST_F(VerifyTracesTest, AFailureThatIsToldOtherwise) {
 TEST_F(VerifyTracesTest, AcceptedBeforeItCame) {
   GoodServe(1, 0).end_ns = 35 * kMs + kAheadNs;
   Fetch(1, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}, {WaitsFor::kExecutor, 1537}}, 1540);
+  Expect("it is accepted 1502.000 ms before it came");
+}
+
+// A fetch by a call has come when the call ends, and not when it began to wait for the peer.
+TEST_F(VerifyTracesTest, OverGrpcAcceptedBeforeItCame) {
+  ByPath("grpc");
+  Serve(1, {{WaitsFor::kLocalSend, 15}, {WaitsFor::kAcceptance, 26}}, 35);
+  Fetch(1, {{WaitsFor::kSlot, 0}, {WaitsFor::kPeerSend, 10}}, 1537);
   Expect("it is accepted 1502.000 ms before it came");
 }
 
