@@ -336,6 +336,7 @@ TEST_F(PeerPathsTest, BothATurnedDownAndALeftPathAreTriedAgainAndTaken) {
     EXPECT_THAT(Asked(), ElementsAre("best a")) << "and asks again";
     EXPECT_TRUE(Views()[0].in_use);
     EXPECT_EQ(Views()[1].state, "spare");
+    EXPECT_EQ(Views()[1].health, PathHealth::kIdle) << "nothing goes by it";
     EXPECT_THAT(paths_->Explain(), Not(HasSubstr("turned down")));
     EXPECT_THAT(paths_->Explain(), Not(HasSubstr("left since")));
     PassSlowly(5000);
@@ -401,6 +402,7 @@ TEST_F(PeerPathsTest, WherePeerRefusesEveryKindItsFetchesGoByTheChannel) {
   EXPECT_EQ(paths_->InCallbacks(), nullptr);
   EXPECT_TRUE(Views()[3].in_use);
   EXPECT_EQ(Views()[3].state, "in use");
+  EXPECT_EQ(Views()[3].health, PathHealth::kWorking);
   EXPECT_EQ(paths_->Explain().substr(0, 8), "scripted");
 }
 

@@ -19,7 +19,10 @@ namespace {
 // A link. `says_it_woke` is what its peer has written into the memory, each time with a message.
 struct FakeLink final : ShmHub::Link {
   bool PollLink() override { return std::exchange(has_message, false); }
-  bool Ready() const override { return false; }
+  bool Ready() const override {
+    ++looks;
+    return false;
+  }
   void FallAsleep() override {
     ++sleeps;
     fell_asleep_twice += std::exchange(asleep, true);
@@ -34,6 +37,7 @@ struct FakeLink final : ShmHub::Link {
 
   bool says_it_woke = false;
   bool has_message = false;
+  mutable std::atomic<int> looks{0};
   std::atomic<int> sleeps{0};
   int finds_work = 0;  // So often there is a message when it has said that it sleeps.
   bool asleep = false;
@@ -185,6 +189,29 @@ TEST_P(ShmHubTest, StrangersAtTheDoorHoldUpNobody) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_TRUE(inn.came.load());
+}
+
+// While it spins it looks at the rings alone, which costs no system call.
+TEST(SpinningShmHubTest, ItsLinksAreLookedAt) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.spin_us = 10'000'000;
+  Poller poller(&clock, options);
+  auto hub = *ShmHub::Create(&poller, Arena::Make({}), std::make_shared<Crew>(0));
+  FakeLink link;
+  hub->AddLink(&link);
+  hub->Attach();
+  poller.Start();
+  for (int i = 0; i < 3000 && link.looks == 0; ++i) {
+    poller.RunAndWait([] {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GT(link.looks, 0);
+  poller.RunAndWait([&] {
+    hub->RemoveLink(&link);
+    hub->Detach();
+  });
+  poller.Stop();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShmHubTest, testing::Bool(),
