@@ -102,6 +102,19 @@ class HostileConsumerTest : public ::testing::Test {
   }
   // By a new link. An error: the producer turns the hello down.
   absl::Status Join(uint64_t epoch) {
+    shm_wire::Packet packet;
+    const absl::Status mapped = MapLink(epoch, &packet);
+    if (!mapped.ok()) return mapped;
+    packet.type = shm_wire::PacketType::kReady;
+    memcpy(view_.header->proof, packet.token.data(), sizeof(view_.header->proof));
+    socket_->Send(packet);
+    Turn();
+    TRYST_CHECK(IsServed());
+    return absl::OkStatus();
+  }
+  // The first half of Join(): it has the link's memory, and has not said so. `welcome` is what it
+  // was sent with it.
+  absl::Status MapLink(uint64_t epoch, shm_wire::Packet* welcome) {
     const absl::StatusOr<Hello> answer = Greet(epoch, kConsumer);
     if (!answer.ok()) return answer.status();
     auto invitation = shm_wire::DecodeInvitation(answer->parameters);
@@ -109,7 +122,7 @@ class HostileConsumerTest : public ::testing::Test {
     auto socket = LocalSocket::Connect(invitation->socket);
     TRYST_CHECK(socket.ok()) << socket.status();
     socket_ = *std::move(socket);
-    shm_wire::Packet packet;
+    shm_wire::Packet& packet = *welcome;
     packet.type = shm_wire::PacketType::kJoin;
     packet.token = invitation->token;
     socket_->Send(packet);
@@ -127,11 +140,6 @@ class HostileConsumerTest : public ::testing::Test {
     proof_.assign(packet.probe, packet.probe + sizeof(packet.probe));
     requests_ = RingWriter<shm_wire::kRequestCellBytes>(view_.requests, packet.sizes.cells,
                                                         &view_.header->requests_read);
-    packet.type = shm_wire::PacketType::kReady;
-    memcpy(view_.header->proof, packet.token.data(), sizeof(view_.header->proof));
-    socket_->Send(packet);
-    Turn();
-    TRYST_CHECK(IsServed());
     return absl::OkStatus();
   }
   // A tensor is sent to it, which it does not give back.
@@ -254,6 +262,17 @@ TEST_F(HostileConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
     ASSERT_TRUE(SayKey(i % 4, KeyOf(i, limits::kMaxKeyBytes))) << i;
   }
   EXPECT_TRUE(IsServed());
+}
+
+// The rest of its text is not waited for.
+TEST_F(HostileConsumerTest, AKeyThatIsTooLongEndsTheLinkAtItsFirstCell) {
+  const std::string key = KeyOf(0, limits::kMaxKeyBytes);
+  ASSERT_TRUE(SayKey(0, key));
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_TRUE(IsServed());
+  ASSERT_TRUE(Say(shm_wire::CellType::kKey, limits::kMaxKeyBytes + 1, 0, 1, key));
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_FALSE(IsServed());
 }
 
 TEST_F(HostileConsumerTest, AKeyThatWasNeverToldEndsTheLink) {
@@ -497,6 +516,22 @@ TEST_F(HostileConsumerTest, HowAConsumerLeavesIsInTheMemory) {
       ASSERT_TRUE(joined.ok()) << joined;
     }
   }
+}
+
+// Its link ends, and its session goes on, which is why it comes again.
+TEST_F(HostileConsumerTest, WhoLeavesBeforeItHasJoinedIsWaitedFor) {
+  view_.header->consumer_left.store(shm_wire::kNotKept);
+  socket_.reset();
+  for (int i = 0; i < 3; ++i) Turn();
+  ASSERT_EQ(path_->serving().size(), 0u);
+  shm_wire::Packet welcome;
+  ASSERT_TRUE(MapLink(2, &welcome).ok());
+  view_.header->consumer_left.store(shm_wire::kKept);
+  socket_.reset();
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(path_->serving().size(), 1u);
+  const absl::Status joined = Join(3);
+  EXPECT_TRUE(joined.ok()) << joined;
 }
 
 // A link begins with the words of the one before it: a goodbye that comes before the replay gives

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
 #include "channel/shm/shm_transport.h"
@@ -355,6 +356,33 @@ TEST_F(HostileProducerTest, WhatIsTurnedDownIsNotAccepted) {
   EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
   Say(shm_wire::CellType::kGone, second);
   EXPECT_TRUE(absl::IsInvalidArgument(status_)) << status_;
+}
+
+// Its bytes are not looked at.
+TEST_F(HostileProducerTest, WhatDoesNotFitIsTurnedDownForThat) {
+  Fetch(*Tensor::Allocate(DType::kUint32, {2}));
+  Open();
+  const shm_wire::CellHead request = LastRequest();
+  shm_wire::Placed placed;
+  placed.dtype = static_cast<uint8_t>(DType::kUint32);
+  placed.rank = 1;
+  placed.dims[0] = 4;
+  placed.reference_generation = 1;
+  placed.bytes = 4 * sizeof(uint32_t);
+  placed.digest = Crc32c(0, segment_->data(), placed.bytes) + 1;
+  shm_wire::ReplyCell cell{};
+  cell.head.type = shm_wire::CellType::kReference;
+  cell.head.flags = shm_wire::kHasDigest;
+  cell.head.slot = request.slot;
+  cell.head.generation = request.generation;
+  shm_wire::WritePlaced(placed, &cell);
+  cell.is_long = 1;
+  link_.Reply(cell);
+  Turn();
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  Say(shm_wire::CellType::kGone, request);
+  EXPECT_TRUE(absl::IsInvalidArgument(status_)) << status_;
+  EXPECT_EQ(channel_->Counted().digests_wrong, 0u);
 }
 
 TEST_F(HostileProducerTest, WhoParksAFetchUnaskedBreaksTheLink) {

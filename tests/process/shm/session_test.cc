@@ -659,6 +659,39 @@ TEST_F(SessionTest, WhoKeepsTensorsOfASegmentGetsTheRestAllTheSame) {
   EXPECT_GT(channel_->Counted().in_parts, 0u);
 }
 
+// What was copied while another took the last reference waits: those kept back are for parts.
+TEST_F(SessionTest, WhatIsCopiedTakesNoReferenceThatIsKeptForParts) {
+  ShmOptions options;
+  options.sizes.references = 16;
+  Open(options);
+  const size_t most = options.sizes.references - GivenReferences::kForParts;
+  std::vector<Tensor> kept;
+  const auto fetch = [&](const std::string& edge) {
+    channel_->Fetch(1, Key(edge), RecvArgs(), [&](Received&& received) {
+      EXPECT_TRUE(received.status.ok()) << received.status;
+      kept.push_back(std::move(received.tensor));
+    });
+  };
+  while (kept.size() + 1 < most) {
+    const size_t before = kept.size();
+    Send(Key("edge"), 100'000, 1, /*in_arena=*/true);
+    fetch("edge");
+    for (int turn = 0; turn < 1000 && kept.size() == before; ++turn) Turn();
+    ASSERT_EQ(kept.size(), before + 1) << Serving(*producer_->path);
+  }
+  for (const char* const edge : {"a", "b"}) {
+    Send(Key(edge), 1 << 20, 2, /*in_arena=*/false);  // Copied in several turns.
+    fetch(edge);
+  }
+  for (int turn = 0; turn < 1000; ++turn) Turn();
+  EXPECT_EQ(kept.size(), most);
+  EXPECT_EQ(channel_->Counted().in_parts, 0u) << "both have begun to be copied";
+  kept.clear();
+  for (int turn = 0; turn < 1000 && kept.empty(); ++turn) Turn();
+  ASSERT_EQ(kept.size(), 1u) << Serving(*producer_->path);
+  EXPECT_EQ(NumberOf(kept[0]), 2);
+}
+
 // In as many cells as it takes.
 TEST_F(SessionTest, AFailureArrivesWithItsWholeText) {
   Open(ShmOptions());
