@@ -181,6 +181,12 @@ class HostileRdmaProducerTest : public ::testing::Test {
     hellos_.answers.back() = nullptr;
     for (int i = 0; i < 10; ++i) Settle();
   }
+  // Turns the hello down.
+  void Refuse(const absl::Status& why) {
+    AwaitHello();
+    answered_ = hellos_.answers.size();
+    std::exchange(hellos_.answers.back(), nullptr)(why);
+  }
   void Say(const wire::Record& record) {
     ASSERT_TRUE(link_->Send(record));
     link_->FlushSoon();
@@ -708,6 +714,30 @@ TEST_F(HostileRdmaProducerTest, WhatIsLargerThanAllLandingsComesAlone) {
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 4u);
 }
 
+// What its tensors take was known when it was asked for.
+TEST_F(HostileRdmaProducerTest, ARunForWhichRoomIsAskedBreaksTheLink) {
+  std::vector<TensorKey> keys;
+  for (const char* const edge : {"a", "b", "c", "d"}) {
+    keys.push_back(KeyOf(edge));
+    const Fetched* const fetched = Fetch(edge);
+    if (hellos_.answers.size() > answered_) Answer(1, 5);
+    for (int i = 0; i < 10; ++i) Settle();
+    SayInside(4, 4);
+    ASSERT_EQ(fetched->calls, 1) << edge;
+  }
+  int ended = 0;
+  ManyDoneFn done = [&](const absl::Status&, absl::Span<Received>) { ++ended; };
+  ASSERT_TRUE(channel_->FetchMany(step_, keys, RecvArgs(), &done));
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 5u) << "all are asked for together";
+  Announce(scripted_.LastRequest(), kBytes);
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(ended, 0) << "they are asked for over the next link";
+  channel_->Close(absl::CancelledError("over"));
+  for (int i = 0; i < 100 && ended == 0; ++i) Settle();
+}
+
 TEST_F(HostileRdmaProducerTest, WhatTheNicCannotRegisterAtAllIsAnError) {
   const Fetched* const fetched = Fetch("a");
   Answer(1, 5);
@@ -716,6 +746,23 @@ TEST_F(HostileRdmaProducerTest, WhatTheNicCannotRegisterAtAllIsAnError) {
   EXPECT_EQ(fetched->calls, 1);
   EXPECT_TRUE(absl::IsResourceExhausted(fetched->status)) << fetched->status;
   EXPECT_TRUE(channel_->open());
+}
+
+// No landing may stand for it: so large a one is lent where the caller has no memory of its own.
+TEST_F(HostileRdmaProducerTest, ALargeDestinationThatTheNicCannotRegisterIsAnError) {
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {2 << 20});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  world_.FailRegistrations(0, 1);
+  Announce(scripted_.LastRequest(), 2 << 20);
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_FALSE(landings_->large_is_lent());
+  EXPECT_EQ(landings_->in_use_bytes(), 0u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u) << "it is not asked for again";
+  SayGone(scripted_.LastRequest());
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(fetched->status)) << fetched->status;
 }
 
 // The part of the first attempt must not stand for that of the second.
@@ -867,6 +914,27 @@ TEST_F(HostileRdmaProducerTest, NoMoreKeysAreAskedForAheadThanOptionsAllow) {
   EXPECT_EQ(channel_->Counted().standing, 1u);
 }
 
+// Else the next tensor of that step would go to whichever of the two was asked first.
+TEST_F(HostileRdmaProducerTest, WhatIsFetchedAlreadyIsNotAskedForAhead) {
+  RecvArgs args;
+  args.recurring = true;
+  Fetch("a", args);
+  Answer(1, 5);
+  SayInside(4, 4);
+  step_ = 3;
+  const Fetched* const next = Fetch("a");  // Nobody has said that it recurs.
+  step_ = 2;
+  const Fetched* const fetched = Fetch("a", args);
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u);
+  SayInside(4, 4);
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(next->calls, 0);
+  EXPECT_EQ(channel_->Counted().standing, 0u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u);
+}
+
 class TwoStandingTest : public HostileRdmaProducerTest {
  protected:
   TwoStandingTest() : HostileRdmaProducerTest(0, 8192, 1, 2) {}
@@ -927,11 +995,6 @@ class LargeMessagesTest : public HostileRdmaProducerTest {
   uint32_t AskedBytes() const {
     return wire::DecodeParameters(hellos_.asked.back().parameters)->message_bytes;
   }
-  void Refuse(const absl::Status& why) {
-    AwaitHello();
-    answered_ = hellos_.answers.size();
-    std::exchange(hellos_.answers.back(), nullptr)(why);
-  }
 };
 
 // An older release, or one with smaller settings, says so.
@@ -948,6 +1011,15 @@ TEST_F(LargeMessagesTest, LessIsAskedForWhereTheMessagesAreTooLargeAlone) {
   Refuse(absl::InvalidArgumentError("messages are too large"));
   AwaitHello();
   EXPECT_EQ(AskedBytes(), 8192u);
+}
+
+// Every producer grants messages of this size, so that cannot be why.
+TEST_F(HostileRdmaProducerTest, TheSmallestMessagesAreAskedForOnce) {
+  const Fetched* const fetched = Fetch("a");
+  Refuse(absl::InvalidArgumentError("messages are too large"));
+  for (int i = 0; i < 3; ++i) Settle();
+  EXPECT_EQ(hellos_.asked.size(), 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
 }
 
 // Says hello whenever it is greeted, and nothing else: it never connects the queue pairs.
