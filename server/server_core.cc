@@ -49,6 +49,7 @@ constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
 // If an embedder's executor runs the callbacks.
 constexpr size_t kMaxQueuedWork = 1024;
+constexpr int kWorkThreads = 2;  // While one copies, the other answers what is short.
 // Calls that wait for the control thread: operators' and step control.
 constexpr size_t kMaxQueuedControls = 256;
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
@@ -138,9 +139,8 @@ ServerCore::ServerCore(ServerParts parts)
   MakePollers();
   if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   const bool runs_callbacks = parts_.executor == nullptr;
-  // Two, so that what is copied for peers and what comes from them do not wait for each other.
   own_executor_ = std::make_unique<ThreadPoolExecutor>(
-      runs_callbacks ? static_cast<int>(pollers_.size()) + 1 : 2,
+      runs_callbacks ? static_cast<int>(pollers_.size()) + 1 : kWorkThreads,
       runs_callbacks ? kMaxQueuedCallbacks : kMaxQueuedWork);
 }
 

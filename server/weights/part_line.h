@@ -16,9 +16,11 @@
 
 namespace tryst {
 
-// Makes answers that have many bytes, on an executor and within bounds: of the bytes that are made
-// and have not been given back, and of the asks of one peer that wait for room. Asks are answered
-// in the order in which they come; one whose peer has no room lets others pass. Thread-safe.
+// Makes answers that have many bytes, on an executor (the server's own, since an embedder's may be
+// busy, may run work in the call, and is not waited for at the end) and within bounds: of the bytes
+// that are made and have not been given back, and of the asks of one peer that wait for room. Asks
+// are answered in the order in which they come; one whose peer has no room lets others pass.
+// Thread-safe.
 class PartLine : public std::enable_shared_from_this<PartLine> {
  public:
   struct Limits {

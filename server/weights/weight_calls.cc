@@ -104,7 +104,7 @@ void WeightCalls::Start(const Call& call, const Patience& patience, AnswerFn don
   const auto key = KeyOf(call, patience);
   if (!key.ok()) return std::move(done)(key.status());
   RecvArgs args;
-  args.executor = server_->executor();
+  args.executor = server_->own_executor();
   args.deadline = patience.deadline;
   args.cancellation = patience.cancellation;
   args.by_reference = true;

@@ -43,8 +43,8 @@ class WeightCalls {
   // that is only to be read. kDeadlineExceeded, kCancelled: the patience is over. kUnavailable: the
   // owner cannot be reached, or has not opened the set.
   using AnswerFn = absl::AnyInvocable<void(absl::StatusOr<Tensor>) &&>;
-  // `done` runs once, on the server's executor or in here, perhaps after this object is gone. Who
-  // the owner is may have to be found out first, which waits on this thread.
+  // `done` runs once, on the server's own executor or in here, perhaps after this object is gone.
+  // Who the owner is may have to be found out first, which waits on this thread.
   void Start(const Call& call, const Patience& patience, AnswerFn done);
   // One answer for each call, which waits for all of them on this thread.
   std::vector<absl::StatusOr<Tensor>> Ask(absl::Span<const Call> calls, const Patience& patience);

@@ -167,7 +167,7 @@ class WeightOwner::State final : public Answerer,
 
 void WeightOwner::State::Begin() {
   parts_ = std::make_shared<PartLine>(
-      options_.answers, server_->executor(),
+      options_.answers, server_->own_executor(),
       [weak = weak_from_this()](const AskOfPeer& ask) -> absl::StatusOr<Tensor> {
         const auto self = weak.lock();
         if (self == nullptr) return absl::AbortedError("this owner has left the set of weights");
@@ -855,8 +855,9 @@ void WeightOwner::State::Answer(const TensorKey& key, const RecvArgs& args, Done
     return parts_->Enter(std::move(ask));
   }
   if (ask.ask.kind == WeightAsk::Kind::kQuestion) {
-    // What it brings about does not belong on a poller's thread.
-    server_->executor()->RunWithoutWaiting(
+    // What it brings about does not belong on a poller's thread, and must not wait for what an
+    // embedder's executor has to do: the leader's permits are short.
+    server_->own_executor()->RunWithoutWaiting(
         [self = shared_from_this(), ask = std::move(ask)]() mutable {
           self->AnswerQuestion(std::move(ask));
         });

@@ -13,7 +13,7 @@ namespace tryst {
 
 void WeightRelay::Open() {
   parts_ = std::make_shared<PartLine>(
-      PartLine::Limits(), server_->executor(),
+      PartLine::Limits(), server_->own_executor(),
       [weak = weak_from_this()](const AskOfPeer& ask) -> absl::StatusOr<Tensor> {
         const auto self = weak.lock();
         if (self == nullptr) return absl::AbortedError("this member has left the set of weights");

@@ -18,7 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "rendezvous/executor.h"
 #include "rendezvous/rendezvous.h"
 #include "server/members/peer_calls.h"
 #include "server/weights/stand_ins.h"
@@ -167,8 +169,9 @@ class Slow final : public Answerer {
 
 // A worker that is a member: it votes and switches by itself.
 struct Engine {
-  Engine(int task, const Server* seed, const std::vector<std::string>& owners, uint64_t hold_bytes)
-      : server(StartTestServer("member", task, seed)) {
+  Engine(int task, const Server* seed, const std::vector<std::string>& owners, uint64_t hold_bytes,
+         Executor* executor)
+      : server(StartTestServer("member", task, seed, "", nullptr, executor)) {
     options.set = "policy";
     options.owners = owners;
     options.hold_bytes = hold_bytes;
@@ -233,8 +236,9 @@ struct Engine {
 
 class WeightRelayTest : public testing::Test {
  protected:
-  explicit WeightRelayTest(bool two_owners = false)
-      : owner_server_(StartTestServer("owner", 0, nullptr)) {
+  explicit WeightRelayTest(bool two_owners = false, Executor* executor = nullptr)
+      : executor_(executor),
+        owner_server_(StartTestServer("owner", 0, nullptr, "", nullptr, executor)) {
     owners_ = {owner_server_->worker()};
     if (two_owners) {
       second_server_ = StartTestServer("owner", 1, owner_server_.get());
@@ -259,8 +263,8 @@ class WeightRelayTest : public testing::Test {
     return owner;
   }
   Engine* AddEngine(uint64_t hold_bytes = 2 * kBytes) {
-    engines_.push_back(
-        std::make_unique<Engine>(engines_.size(), owner_server_.get(), owners_, hold_bytes));
+    engines_.push_back(std::make_unique<Engine>(engines_.size(), owner_server_.get(), owners_,
+                                                hold_bytes, executor_));
     return engines_.back().get();
   }
   void SealAs(WeightOwner* owner, uint32_t rank, uint64_t number) {
@@ -313,6 +317,7 @@ class WeightRelayTest : public testing::Test {
     return std::move(calls.Ask({{holder.server->worker(), ask}}, kLong)[0]);
   }
 
+  Executor* const executor_;  // An embedder's, or null.
   std::unique_ptr<Server> owner_server_, second_server_;
   std::vector<std::string> owners_;
   std::unique_ptr<WeightOwner> owner_, second_;
@@ -336,6 +341,34 @@ TEST_F(WeightRelayTest, EachPartLeavesItsOwnerOnce) {
   EXPECT_TRUE(engines_[3]->Fetch(5).ok());
   EXPECT_EQ(engines_[3]->member->View().bytes, kBytes);
   EXPECT_EQ(SentByOwner(), kBytes);
+}
+
+// What it has to do may take as long as it likes.
+struct BusyExecutor {
+  BusyExecutor() {
+    threads.Run([this] { ended.WaitForNotification(); });
+  }
+  ~BusyExecutor() { ended.Notify(); }
+  absl::Notification ended;
+  ThreadPoolExecutor threads{1, 1000};
+};
+
+class EmbeddedWeightsTest : protected BusyExecutor, public WeightRelayTest {
+ protected:
+  EmbeddedWeightsTest() : WeightRelayTest(/*two_owners=*/false, &threads) {}
+};
+
+TEST_F(EmbeddedWeightsTest, AnEmbeddersExecutorHasNothingToDo) {
+  for (int i = 0; i < 2; ++i) AddEngine();
+  Seal(5);
+  for (const auto& engine : engines_) {
+    const absl::Status fetched = engine->Fetch(5);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+  }
+  EXPECT_EQ(SentByOwner(), kBytes);
+  EXPECT_EQ(engines_[0]->sent_on(), kBytes);
+  Activate(5);
+  EXPECT_EQ(threads.queued(), 0u);
 }
 
 TEST_F(WeightRelayTest, APartOfABoxIsHeldAgainstADigestOfItsOwners) {

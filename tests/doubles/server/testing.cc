@@ -9,7 +9,8 @@ namespace tryst {
 
 std::unique_ptr<Server> StartTestServer(const std::string& job, int task, const Server* seed,
                                         const std::string& resolver,
-                                        const std::function<void(ServerConfig*)>& change) {
+                                        const std::function<void(ServerConfig*)>& change,
+                                        Executor* executor) {
   ServerConfig config;
   config.cluster = "lab";
   config.job = job;
@@ -22,7 +23,7 @@ std::unique_ptr<Server> StartTestServer(const std::string& job, int task, const 
   if (!resolver.empty()) config.resolver = resolver;
   if (seed != nullptr) config.join = absl::StrCat(seed->worker(), "@", seed->address());
   if (change) change(&config);
-  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  auto server = ServerBuilder().SetEnvironment({}).SetExecutor(executor).Build(config);
   EXPECT_TRUE(server.ok()) << server.status();
   const absl::Status started = (*server)->Start();
   EXPECT_TRUE(started.ok()) << started;
