@@ -34,6 +34,8 @@ constexpr std::chrono::seconds kCallbacksMost(1);
 // A server that stops waits this long for the answers to its farewells.
 constexpr absl::Duration kShortestFarewell = absl::Milliseconds(50);
 constexpr absl::Duration kLongestFarewell = absl::Seconds(1);
+// What a stop keeps back for farewells and the drain, if that is less than a quarter of its time.
+constexpr std::chrono::milliseconds kRestOfStop(1000);
 // Streams of one connection: twice GrpcChannelOptions::max_asked, and further fetches share calls.
 constexpr int kMostStreams = 2048;
 constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
@@ -577,8 +579,12 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   grants_.taken.Close();
-  // What was sent before that still goes. Tensors that nobody has asked for are gone.
-  if (data_plane_->AwaitSends(until) > 0) status = cut_off();
+  // What was sent before that still goes. Tensors that nobody has asked for are gone. Farewells and
+  // the drain need some of the time, too.
+  const auto rest = std::min<std::chrono::nanoseconds>(
+      (until - std::chrono::steady_clock::now()) / 4, kRestOfStop);
+  const size_t cut = data_plane_->AwaitSends(until - rest);
+  if (cut > 0 && status.ok()) status = cut_off();
   // Channels say farewell when they close. A peer that does not answer that must not look like one
   // that may still write our memory, so it has half of the time at most.
   const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());

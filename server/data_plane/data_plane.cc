@@ -274,10 +274,9 @@ void DataPlane::AwaitCopies(std::chrono::steady_clock::time_point until) const {
 size_t DataPlane::AwaitSends(std::chrono::steady_clock::time_point until) {
   for (;;) {
     // First, because what a copy brings goes on its way before the copy has ended.
-    const bool copies = copying() > 0;
-    const size_t coming = pools_->Coming();
-    if (!copies && coming == 0) return 0;
-    if (std::chrono::steady_clock::now() >= until) return coming;
+    const size_t copies = copying();
+    const size_t coming = copies + pools_->Coming();
+    if (coming == 0 || std::chrono::steady_clock::now() >= until) return coming;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

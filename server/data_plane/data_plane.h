@@ -76,7 +76,8 @@ class DataPlane {
   // No further tensor of a GPU is lent to peers; how many they may still read.
   size_t EndLending();
   // Waits until no tensor is on its way to a peer over a session, from the copy out of a device on.
-  // Returns how many still are when the time is over. REQUIRES: no further one begins.
+  // Returns how many still are when the time is over. One that a peer with GPUs asks for chunk by
+  // chunk counts only while a chunk does. REQUIRES: no further one begins.
   size_t AwaitSends(std::chrono::steady_clock::time_point until);
   // Waits until no peer and no device can touch our memory. kDeadlineExceeded: one still may.
   absl::Status Stop(std::chrono::steady_clock::time_point until);
