@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,11 @@ uint64_t BaseOf(const WeightMember::Item& item) { return item.into.on_host() ? i
 // For who may be gone.
 Patience Brief(const Patience& patience) {
   return Patience(std::min(patience.left(), StandIns::kTry), patience.cancellation);
+}
+
+// Before somebody who may have answered at once is asked again.
+void Pause(absl::Duration pause, const Patience& patience) {
+  std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(pause, patience.left())));
 }
 
 // How long one of several owners of the same box is waited for, before another one is asked.
@@ -463,7 +469,7 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
 
 // Perhaps an owner was only away for a while, or a member was slow, which is asked again then.
 absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
-  constexpr absl::Duration kLong = absl::Seconds(5);
+  constexpr absl::Duration kLong = absl::Seconds(5), kPause = absl::Milliseconds(250);
   const Patience& patience = fetching->patience;
   const std::vector<Part*> orphans = std::exchange(fetching->orphans, {});
   Fetching again{fetching->version, fetching->layouts,
@@ -472,12 +478,24 @@ absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
     part->route = PartRoute(part->source.owners, 0);
     part->base = BaseOf(*part->item);
   }
-  absl::Status fetched = FetchParts(&again, orphans);
-  if (!absl::IsDeadlineExceeded(fetched) || !patience.Check("").ok()) return fetched;
+  const absl::Status fetched = FetchParts(&again, orphans);
+  if (!MayComeBack(again, fetched) || !patience.Check("").ok()) return fetched;
+  Pause(kPause, patience);  // Somebody may have answered at once.
   for (Part* const part : orphans) {
     if (!part->came) MakeOrphan(fetching, part);
   }
   return absl::OkStatus();
+}
+
+// Whether it is worthwhile to wait for the owners of the part that ended a fetch. One that is there
+// and has not opened the set has nothing any more.
+bool WeightMember::MayComeBack(const Fetching& fetching, const absl::Status& why) const {
+  if (fetching.failed == nullptr || fetching.failed->came) return false;
+  if (absl::IsDeadlineExceeded(why)) return true;
+  const auto& owners = fetching.failed->source.owners;
+  return absl::IsUnavailable(why) && std::any_of(owners.begin(), owners.end(), [&](uint32_t owner) {
+           return !calls_.WasThere(owners_[owner]);
+         });
 }
 
 // Has others know of the version what this member has seen.
@@ -585,7 +603,10 @@ absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> lef
     if (part == nullptr) continue;
     --out;
     const auto again = OnAnswer(fetching, one.second, part);
-    if (!again.ok()) return again.status();
+    if (!again.ok()) {
+      fetching->failed = part;
+      return again.status();
+    }
     if (*again) left.push_back(part);
   }
   return absl::OkStatus();

@@ -57,8 +57,8 @@ struct WeightMember::Fetching {
   std::set<uint32_t> gone = {};            // Owners that have nothing of it any more.
   std::set<std::string> bad_holders = {};  // That are not asked again.
   std::map<std::string, Watched> watched = {};
-  std::vector<Part*> orphans = {};  // That nobody who was to be asked has,
-  absl::Status why = {};            // and what the last one said.
+  std::vector<Part*> orphans = {};  // That nobody who was to be asked has.
+  const Part* failed = nullptr;     // What came of it has ended the fetch.
 };
 
 // A box that members have in the place of its owners, or a part of one, while it is put together.

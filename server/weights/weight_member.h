@@ -178,6 +178,7 @@ class WeightMember : private GroupMember::Port {
                                 Part* part);
   void MakeOrphan(Fetching* fetching, Part* part);
   absl::Status AwaitOwners(Fetching* fetching);
+  bool MayComeBack(const Fetching& fetching, const absl::Status& why) const;
   void WatchAsked(Fetching* fetching);
   absl::Status Rescue(Fetching* fetching);
   absl::Status RescueOnce(Fetching* fetching, std::set<std::string>* tried);

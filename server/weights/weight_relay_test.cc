@@ -639,6 +639,18 @@ class StandInsTest : public WeightRelayTest {
     engine->Await(WeightEvent::Kind::kSealed, 5);
     return engine;
   }
+  // What a member has of version 5 of the second owner's.
+  void KeepSecondHalf(const Engine& holder, Slow* slow) {
+    const auto held = Ask(holder.server->worker(), WeightAsk::Kind::kHeld);
+    ASSERT_TRUE(held.ok()) << held.status();
+    slow->Keep(WeightAsk::Kind::kHeld, *held);
+    const Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
+    for (int64_t i = 0; i < kRows / 2 * kColumns; ++i) {
+      static_cast<int32_t*>(half.mutable_data())[i] =
+          Element(5, kRows / 2 + i / kColumns, i % kColumns);
+    }
+    slow->Keep(WeightAsk::Kind::kPart, half);
+  }
 
   uint64_t birth_ = 0;
 };
@@ -693,15 +705,7 @@ TEST_F(StandInsTest, AMemberThatIsSlowIsAskedAgain) {
   EXPECT_TRUE(first->Fetch(5).ok());
   AwaitHolders(1);
   const auto slow = std::make_shared<Slow>();
-  const auto held = Ask(first->server->worker(), WeightAsk::Kind::kHeld);
-  ASSERT_TRUE(held.ok()) << held.status();
-  slow->Keep(WeightAsk::Kind::kHeld, *held);
-  const Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
-  for (int64_t i = 0; i < kRows / 2 * kColumns; ++i) {
-    static_cast<int32_t*>(half.mutable_data())[i] =
-        Element(5, kRows / 2 + i / kColumns, i % kColumns);
-  }
-  slow->Keep(WeightAsk::Kind::kPart, half);
+  KeepSecondHalf(*first, slow.get());
   first->server->steps()->SetAnswerer(WeightsPrefix("policy"), slow);
   const auto mute = std::make_shared<Mute>();
   second_server_->steps()->SetAnswerer(WeightsPrefix("policy"), mute);
@@ -716,6 +720,38 @@ TEST_F(StandInsTest, AMemberThatIsSlowIsAskedAgain) {
   mute->EndAll();
   stops.join();
   slow->EndAll();
+}
+
+// Its port refuses, which ends an ask before its time is over.
+TEST_F(StandInsTest, AMemberThatHasItLaterIsAskedWhereTheOwnerIsGone) {
+  Engine* const first = AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  const auto has = std::make_shared<Slow>();
+  KeepSecondHalf(*first, has.get());
+  has->may_answer = true;
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"),
+                                      std::make_shared<Namer>(std::nullopt));
+  SecondDies();
+  absl::Status fetched;
+  std::thread fetches([&] { fetched = late->Fetch(5, kRows / 2, kRows / 2); });
+  absl::SleepFor(absl::Seconds(9));  // An owner is waited for more than once.
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"), has);
+  fetches.join();
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  has->EndAll();
+}
+
+TEST_F(StandInsTest, AnOwnerThatIsThereAndHasClosedTheSetIsNotWaitedFor) {
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  second_.reset();
+  const absl::Time begun = absl::Now();
+  const absl::Status fetched = late->Fetch(5);
+  EXPECT_TRUE(absl::IsUnavailable(fetched)) << fetched;
+  EXPECT_LT(absl::Now() - begun, kLong / 2);
 }
 
 TEST_F(StandInsTest, PartsOfSeveralMembersMakeTheBoxThatOneWantsAPartOf) {
