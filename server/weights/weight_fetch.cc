@@ -44,8 +44,9 @@ Patience Brief(const Patience& patience) {
 }
 
 // Before somebody who may have answered at once is asked again.
-void Pause(absl::Duration pause, const Patience& patience) {
-  std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(pause, patience.left())));
+void PauseBriefly(const Patience& patience) {
+  constexpr absl::Duration kBriefly = absl::Milliseconds(250);
+  std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(kBriefly, patience.left())));
 }
 
 // How long one of several owners of the same box is waited for, before another one is asked.
@@ -120,16 +121,23 @@ std::vector<WeightCalls::Call> WeightMember::ToOthers(const WeightCalls::Call& c
 
 // What the first owner answers; or, where it is gone, another one that has something. Whoever has
 // just started may reach nobody within one try, and so all of them are tried again.
+// kDeadlineExceeded also where another one was there for a while, and had nothing.
 absl::StatusOr<Tensor> WeightMember::AskOwners(const WeightAsk& ask, const Patience& patience) {
   WeightCalls::Call call{owners_[0], ask};
   call.reach = owners_.size() == 1 ? absl::InfiniteDuration() : StandIns::kReach;
+  absl::Status had_nothing;
   for (;;) {
     auto first = std::move(calls_.Ask({call}, patience)[0]);
     if (owners_.size() == 1 || !absl::IsUnavailable(first.status())) return first;
-    for (auto& answer : calls_.Ask(ToOthers(call), Brief(patience))) {
-      if (answer.ok()) return std::move(answer);
+    const auto others = ToOthers(call);
+    auto answers = calls_.Ask(others, Brief(patience));
+    for (size_t i = 0; i < others.size(); ++i) {
+      if (answers[i].ok()) return std::move(answers[i]);
+      const bool there = calls_.WasThere(others[i].owner);
+      if (there && absl::IsDeadlineExceeded(answers[i].status())) had_nothing = answers[i].status();
     }
-    if (calls_.WasThere(owners_[0]) || !patience.Check("").ok()) return first;
+    if (calls_.WasThere(owners_[0])) return first;
+    if (!patience.Check("").ok()) return had_nothing.ok() ? first : had_nothing;
   }
 }
 
@@ -172,6 +180,7 @@ absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, const Patienc
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kNewer;
   ask.number = number;
+  absl::Status had_nothing;  // What somebody said who was there, and had no such version.
   for (;;) {
     // An owner's next life does not have what was sealed before, and the log names it.
     const uint64_t newest = NewestByLog();
@@ -181,8 +190,17 @@ absl::StatusOr<SealedVersion> WeightMember::Newer(uint64_t number, const Patienc
       if (!absl::IsNotFound(found.status()) && !absl::IsAborted(found.status())) return found;
     }
     const auto answer = AskOwners(ask, link_ == nullptr ? patience : Brief(patience));
-    const bool goes_on = !absl::IsCancelled(answer.status()) && patience.Check("").ok();
-    if (absl::IsDeadlineExceeded(answer.status()) && goes_on) continue;
+    const bool away = absl::IsUnavailable(answer.status()) && !calls_.WasThere(owners_[0]);
+    if (absl::IsDeadlineExceeded(answer.status())) had_nothing = answer.status();
+    if (absl::IsDeadlineExceeded(answer.status()) || (away && link_ != nullptr)) {
+      const absl::Status over = patience.Check(absl::StrCat("a version above ", number));
+      if (absl::IsCancelled(over)) return over;
+      if (over.ok()) {
+        if (away) PauseBriefly(patience);  // That an owner is gone may be known at once.
+        continue;
+      }
+    }
+    if (away && !had_nothing.ok()) return had_nothing;
     if (!answer.ok()) return answer.status();
     auto version = DecodeSealed(TextOf(*answer));
     if (!version.ok()) return version;
@@ -469,7 +487,7 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
 
 // Perhaps an owner was only away for a while, or a member was slow, which is asked again then.
 absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
-  constexpr absl::Duration kLong = absl::Seconds(5), kPause = absl::Milliseconds(250);
+  constexpr absl::Duration kLong = absl::Seconds(5);
   const Patience& patience = fetching->patience;
   const std::vector<Part*> orphans = std::exchange(fetching->orphans, {});
   Fetching again{fetching->version, fetching->layouts,
@@ -480,7 +498,7 @@ absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
   }
   const absl::Status fetched = FetchParts(&again, orphans);
   if (!MayComeBack(again, fetched) || !patience.Check("").ok()) return fetched;
-  Pause(kPause, patience);  // Somebody may have answered at once.
+  PauseBriefly(patience);  // Somebody may have answered at once.
   for (Part* const part : orphans) {
     if (!part->came) MakeOrphan(fetching, part);
   }

@@ -977,7 +977,11 @@ TEST_F(StandInsTest, WhoStartsAnewWhenTheFirstOwnerIsGoneFindsTheNewest) {
     EXPECT_EQ(newest->name.number, 5u);
     const absl::Status fetched = late.Fetch(5);
     EXPECT_TRUE(fetched.ok()) << fetched;
-    EXPECT_FALSE(late.member->Newer(5, absl::Milliseconds(300)).ok()) << "there is none";
+    // There is none, and the second owner is there to say so.
+    const absl::Time begun = absl::Now();
+    const absl::Status none = late.member->Newer(5, absl::Seconds(5)).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(none)) << none;
+    EXPECT_GT(absl::Now() - begun, absl::Seconds(4));
   }
 }
 
@@ -1165,6 +1169,32 @@ TEST_F(TellersTest, WhoCannotBeReachedAtFirstIsAskedAgain) {
   ASSERT_TRUE(newest.ok()) << newest.status();
   EXPECT_EQ(newest->root, sealed.root);
   EXPECT_TRUE(laid_out.ok()) << laid_out;
+}
+
+// A member that has a log, too, waits for its only owner.
+TEST_F(TellersTest, AMemberWaitsForAnOwnerThatIsNotUpYet) {
+  const auto before = StartTestServer("before", 0, owner_server_.get());
+  const std::string late_name = absl::StrReplaceAll(before->worker(), {{"before", "late"}});
+  WeightMemberOptions options;
+  options.set = "policy";
+  options.owners = {late_name};
+  options.times = Patient();
+  const auto member = *WeightMember::Open(asker_->server.get(), options);
+  absl::StatusOr<SealedVersion> newest = absl::UnknownError("");
+  std::thread finds([&] { newest = member->Newer(5, kLong); });
+  absl::SleepFor(2 * StandIns::kTry);
+  const auto late = StartTestServer("late", 0, owner_server_.get());
+  ASSERT_EQ(late->worker(), late_name);
+  const auto teller = std::make_shared<Teller>();
+  SealedVersion sealed;
+  sealed.name = {Digest{1, 2}, 6, 0xf6};
+  sealed.lists.resize(1);
+  sealed.root = RootDigest(sealed.name, sealed.lists);
+  teller->sealed = EncodeSealed(sealed);
+  late->steps()->SetAnswerer(WeightsPrefix("policy"), teller);
+  finds.join();
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->name.number, 6u);
 }
 
 TEST_F(TellersTest, NotAllBeginWithTheSameMember) {
