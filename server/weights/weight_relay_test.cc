@@ -170,7 +170,7 @@ class Slow final : public Answerer {
 // A worker that is a member: it votes and switches by itself.
 struct Engine {
   Engine(int task, const Server* seed, const std::vector<std::string>& owners, uint64_t hold_bytes,
-         Executor* executor)
+         Executor* executor = nullptr)
       : server(StartTestServer("member", task, seed, "", nullptr, executor)) {
     options.set = "policy";
     options.owners = owners;

@@ -64,7 +64,8 @@ class Cluster {
               absl::StrCat("--history=", history_, "/", ++lives_), "--trace_sample_every=1"},
              With(IsSlow() ? std::vector<std::string>{"--patience=60s", "--largest=80000",
                                                       "--pause=400ms", "--longest=100s"}
-                           : std::vector<std::string>{"--patience=5s"},
+                           // Longer than a busy machine takes to start a process again.
+                           : std::vector<std::string>{"--patience=20s"},
                   path_.flags)));
   }
   Process* at(const std::string& name) { return processes_.at(name).get(); }

@@ -454,7 +454,9 @@ TEST_P(Selections, APeerThatStandsStillDelaysNoFence) {
   EXPECT_EQ(report.ended_ok, 1u);
   EXPECT_EQ(report.cancelled, 40u);
   // Over shared memory a fetch of a whole tensor may wait for a second.
-  if (kSlowness == 1) EXPECT_LT(report.waited_ns, int64_t{900'000'000});
+  if (kSlowness == 1) {
+    EXPECT_LT(report.waited_ns, int64_t{900'000'000});
+  }
   for (size_t i = 1; i < landings.size(); ++i) EXPECT_TRUE(landings[i].Untouched(kCanary, true));
   other->line()->Say("over");
   other->line()->Say("end");
