@@ -487,11 +487,11 @@ absl::Status WeightMember::Fetch(const SealedVersion& version, absl::Span<const 
 
 // Perhaps an owner was only away for a while, or a member was slow, which is asked again then.
 absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
-  constexpr absl::Duration kLong = absl::Seconds(5);
   const Patience& patience = fetching->patience;
   const std::vector<Part*> orphans = std::exchange(fetching->orphans, {});
   Fetching again{fetching->version, fetching->layouts,
-                 Patience(std::min(patience.left(), kLong), patience.cancellation), /*waits=*/true};
+                 Patience(std::min(patience.left(), fetching->awaits), patience.cancellation),
+                 /*waits=*/true};
   for (Part* const part : orphans) {
     part->route = PartRoute(part->source.owners, 0);
     part->base = BaseOf(*part->item);
@@ -499,6 +499,8 @@ absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
   const absl::Status fetched = FetchParts(&again, orphans);
   if (!MayComeBack(again, fetched) || !patience.Check("").ok()) return fetched;
   PauseBriefly(patience);  // Somebody may have answered at once.
+  // Perhaps the bytes are on a slow path, and come if they are given more time.
+  if (absl::IsDeadlineExceeded(fetched)) fetching->awaits *= 2;
   for (Part* const part : orphans) {
     if (!part->came) MakeOrphan(fetching, part);
   }

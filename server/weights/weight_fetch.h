@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
 #include "server/weights/weight_member.h"
@@ -59,6 +60,8 @@ struct WeightMember::Fetching {
   std::map<std::string, Watched> watched = {};
   std::vector<Part*> orphans = {};  // That nobody who was to be asked has.
   const Part* failed = nullptr;     // What came of it has ended the fetch.
+  // How long owners that are gone are waited for, before members are asked again.
+  absl::Duration awaits = absl::Seconds(5);
 };
 
 // A box that members have in the place of its owners, or a part of one, while it is put together.

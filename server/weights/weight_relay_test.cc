@@ -167,6 +167,37 @@ class Slow final : public Answerer {
   std::map<WeightAsk::Kind, Tensor> answers_;
 };
 
+// Has nothing when it is asked for a part at first, which is twice. Later it comes, but slowly.
+class SlowPath final : public Answerer {
+ public:
+  SlowPath(Tensor bytes, absl::Duration takes) : bytes_(std::move(bytes)), takes_(takes) {}
+  ~SlowPath() override {
+    for (std::thread& sends : threads_) sends.join();
+  }
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
+    const bool of_part = ParseEdge("policy", key.edge())->kind == WeightAsk::Kind::kPart;
+    MutexLock lock(&mu_);
+    Received received;
+    if (!of_part || asked_++ < 2) {
+      received.status = absl::NotFoundError("it is not here yet");
+      return EndReceive(args.executor, std::move(received), std::move(done));
+    }
+    received.tensor = bytes_;
+    threads_.emplace_back([this, executor = args.executor, received = std::move(received),
+                           done = std::move(done)]() mutable {
+      absl::SleepFor(takes_);
+      EndReceive(executor, std::move(received), std::move(done));
+    });
+  }
+
+ private:
+  const Tensor bytes_;
+  const absl::Duration takes_;
+  Mutex mu_;
+  int asked_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::thread> threads_;
+};
+
 // A worker that is a member: it votes and switches by itself.
 struct Engine {
   Engine(int task, const Server* seed, const std::vector<std::string>& owners, uint64_t hold_bytes,
@@ -644,12 +675,15 @@ class StandInsTest : public WeightRelayTest {
     const auto held = Ask(holder.server->worker(), WeightAsk::Kind::kHeld);
     ASSERT_TRUE(held.ok()) << held.status();
     slow->Keep(WeightAsk::Kind::kHeld, *held);
-    const Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
+    slow->Keep(WeightAsk::Kind::kPart, SecondHalf());
+  }
+  static Tensor SecondHalf() {
+    Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
     for (int64_t i = 0; i < kRows / 2 * kColumns; ++i) {
       static_cast<int32_t*>(half.mutable_data())[i] =
           Element(5, kRows / 2 + i / kColumns, i % kColumns);
     }
-    slow->Keep(WeightAsk::Kind::kPart, half);
+    return half;
   }
 
   uint64_t birth_ = 0;
@@ -752,6 +786,16 @@ TEST_F(StandInsTest, AnOwnerThatIsThereAndHasClosedTheSetIsNotWaitedFor) {
   const absl::Status fetched = late->Fetch(5);
   EXPECT_TRUE(absl::IsUnavailable(fetched)) << fetched;
   EXPECT_LT(absl::Now() - begun, kLong / 2);
+}
+
+TEST_F(StandInsTest, AnOwnerThatComesBackOnASlowPathIsGivenTheTime) {
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(late->Fetch(5).ok());  // It knows the list of digests.
+  const auto slow = std::make_shared<SlowPath>(SecondHalf(), absl::Seconds(8));
+  second_server_->steps()->SetAnswerer(WeightsPrefix("policy"), slow);
+  const absl::Status fetched = late->Fetch(5, kRows / 2, kRows / 2);
+  EXPECT_TRUE(fetched.ok()) << fetched;
 }
 
 TEST_F(StandInsTest, PartsOfSeveralMembersMakeTheBoxThatOneWantsAPartOf) {
