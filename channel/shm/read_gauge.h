@@ -87,6 +87,7 @@ class ReadGauge {
   }
   void EndTrial(int64_t now_ns) {
     passed_ = 0;
+    slow_ = 0;
     judged_ns_per_byte_ = std::min(NsPerByte(Mode::kParts), NsPerByte(Mode::kRead));
     if (NsPerByte(Other()) < kFaster * NsPerByte(chosen_)) {
       chosen_ = Other();
