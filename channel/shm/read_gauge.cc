@@ -1,6 +1,5 @@
 #include "channel/shm/read_gauge.h"
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace tryst {
@@ -22,11 +21,13 @@ std::string ReadGauges::Explain() const {
     const double other = its.gauge.BytesPerNs(reads ? Mode::kParts : Mode::kRead);
     if (chosen == 0) continue;
     const auto gib = [](double bytes_per_ns) { return bytes_per_ns * 1e9 / (uint64_t{1} << 30); };
-    absl::StrAppend(&text, ", ", its.sizes, reads ? ": it reads" : ": in parts",
-                    absl::StrFormat(", %.1f GiB/s", gib(chosen)));
-    if (other == 0) continue;
-    absl::StrAppend(&text,
-                    reads ? " (in parts: " : " (read: ", absl::StrFormat("%.1f)", gib(other)));
+    absl::StrAppendFormat(&text, ", tensors %s %s (%.1f GiB/s", its.sizes,
+                          reads ? "are read by the consumer" : "go in parts", gib(chosen));
+    if (other > 0) {
+      absl::StrAppendFormat(&text, "; %s %.1f", reads ? "in parts" : "read by the consumer",
+                            gib(other));
+    }
+    text += ")";
   }
   return text;
 }

@@ -155,7 +155,8 @@ class ReadGauges {
   // Null: nothing is measured. `helps`: there are helpers, who read large tensors at once.
   // `decided`: without them the options say how tensors go.
   ReadGauge* Of(uint64_t bytes, bool helps, bool decided);
-  // What was measured, for people: ", 128 KiB to 1 MiB: in parts, 8.5 GiB/s (read: 6.5)".
+  // What was measured, for people: ", tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by
+  // the consumer 6.5)".
   std::string Explain() const;
 
  private:
@@ -171,9 +172,9 @@ class ReadGauges {
   };
   static constexpr uint64_t kSmall = ReadGauge::kMeasureSmallBytes;
   std::array<Class, 4> classes_{{
-      {32 << 10, "32 to 128 KiB", Help::kNone, ReadGauge(Mode::kParts, kSmall)},
-      {128 << 10, "128 KiB to 1 MiB", Help::kNone, ReadGauge(Mode::kParts, kSmall)},
-      {1 << 20, "1 to 8 MiB", Help::kSome, ReadGauge(Mode::kParts)},
+      {32 << 10, "of 32 to 128 KiB", Help::kNone, ReadGauge(Mode::kParts, kSmall)},
+      {128 << 10, "of 128 KiB to 1 MiB", Help::kNone, ReadGauge(Mode::kParts, kSmall)},
+      {1 << 20, "of 1 to 8 MiB", Help::kSome, ReadGauge(Mode::kParts)},
       {8 << 20, "from 8 MiB on", Help::kNeeded, ReadGauge(Mode::kRead)},
   }};
 };
