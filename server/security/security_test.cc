@@ -240,12 +240,16 @@ TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   EXPECT_TRUE(absl::StrContains(why(config), "does not hold the private key that belongs to"));
 }
 
+CertificatePaths PathsIn(const std::string& folder) {
+  return {folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+}
+
 // Then gRPC reads the files themselves.
 TEST(Tls, WithoutDescriptorsForCopiesTheFilesAreWatched) {
   const TestAuthority authority;
   const std::string folder = Folder("few");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   EXPECT_TRUE(CertificateFiles(paths, absl::Hours(1)).watches_copies());
   rlimit files = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -268,7 +272,7 @@ TEST(Tls, WhereCopiesCannotBeOpenedTheFilesAreWatched) {
   const TestAuthority authority;
   const std::string folder = Folder("no_proc");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   if (!RunWhereCallFails(SYS_access, ENOENT, [&paths] {
         const CertificateFiles files(paths, absl::Hours(1));
         EXPECT_FALSE(files.watches_copies());
@@ -279,25 +283,26 @@ TEST(Tls, WhereCopiesCannotBeOpenedTheFilesAreWatched) {
 #endif
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 TEST(Tls, FilesThatWereReplacedAreReadWhenThatIsAsked) {
   const TestAuthority authority;
   const std::string folder = Folder("replaced");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   CertificateFiles files(paths, absl::Hours(1));
-  const auto text = [](const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string before = text(files.watched().certificate);
-  EXPECT_EQ(before, text(paths.certificate));
+  const std::string before = TextOf(files.watched().certificate);
+  EXPECT_EQ(before, TextOf(paths.certificate));
   authority.Write(folder, "tryst://lab");
-  ASSERT_NE(text(paths.certificate), before);
+  ASSERT_NE(TextOf(paths.certificate), before);
   files.ReadSoon();
-  for (int i = 0; i < 2000 && text(files.watched().certificate) == before; ++i) {
+  for (int i = 0; i < 2000 && TextOf(files.watched().certificate) == before; ++i) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
+  EXPECT_EQ(TextOf(files.watched().certificate), TextOf(paths.certificate));
 }
 
 // So connections are made anew with them, although gRPC reads the files themselves.
@@ -305,7 +310,7 @@ TEST(Tls, WhereNoCopiesAreMadeNewFilesAreNoticed) {
   const TestAuthority authority;
   const std::string folder = Folder("no_copies");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   if (!RunWhereCallFails(SYS_memfd_create, EPERM, [&] {
         CertificateFiles files(paths, absl::Hours(1));
         EXPECT_FALSE(files.watches_copies());
@@ -326,13 +331,9 @@ TEST(Tls, OfNewFilesThatCannotAllBeCopiedNoneIsUsed) {
   const TestAuthority authority;
   const std::string folder = Folder("too_large");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   CertificateFiles files(paths, absl::Hours(1));
-  const auto text = [](const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string before = text(files.watched().certificate);
+  const std::string before = TextOf(files.watched().certificate);
   authority.Write(folder, "tryst://lab");
   std::ofstream(paths.ca, std::ios::app) << std::string(800'000, '\n');
   signal(SIGXFSZ, SIG_IGN);
@@ -349,11 +350,11 @@ TEST(Tls, OfNewFilesThatCannotAllBeCopiedNoneIsUsed) {
   };
   for (int i = 0; i < 2000 && !is_told(); ++i) absl::SleepFor(absl::Milliseconds(5));
   EXPECT_TRUE(is_told());
-  EXPECT_EQ(text(files.watched().certificate), before);
+  EXPECT_EQ(TextOf(files.watched().certificate), before);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &sizes), 0);
   files.ReadSoon();
   for (int i = 0; i < 2000 && files.published() == 1; ++i) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
+  EXPECT_EQ(TextOf(files.watched().certificate), TextOf(paths.certificate));
 }
 
 // A new authority is added before the first certificate of it comes, and the former one is taken
@@ -364,21 +365,17 @@ TEST(Tls, AuthoritiesThatChangeAloneAreRead) {
   const std::string folder = Folder("authorities");
   authority.Write(folder, "tryst://lab");
   next.Write(Folder("next_authority"), "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   CertificateFiles files(paths, absl::Hours(1));
-  const auto text = [](const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string before = text(files.watched().ca);
-  EXPECT_EQ(before, text(paths.ca));
-  std::ofstream(paths.ca, std::ios::app) << text(Folder("next_authority") + "/ca.pem");
-  ASSERT_NE(text(paths.ca), before);
+  const std::string before = TextOf(files.watched().ca);
+  EXPECT_EQ(before, TextOf(paths.ca));
+  std::ofstream(paths.ca, std::ios::app) << TextOf(Folder("next_authority") + "/ca.pem");
+  ASSERT_NE(TextOf(paths.ca), before);
   files.ReadSoon();
-  for (int i = 0; i < 2000 && text(files.watched().ca) == before; ++i) {
+  for (int i = 0; i < 2000 && TextOf(files.watched().ca) == before; ++i) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_EQ(text(files.watched().ca), text(paths.ca));
+  EXPECT_EQ(TextOf(files.watched().ca), TextOf(paths.ca));
 }
 
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
@@ -401,19 +398,15 @@ TEST(Tls, FilesThatWereReplacedAreReadThoughNobodyAsks) {
   const TestAuthority authority;
   const std::string folder = Folder("renewed");
   authority.Write(folder, "tryst://lab");
-  const CertificatePaths paths{folder + "/cert.pem", folder + "/key.pem", folder + "/ca.pem"};
+  const CertificatePaths paths = PathsIn(folder);
   const CertificateFiles files(paths, absl::Milliseconds(20));
-  const auto text = [](const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string before = text(files.watched().certificate);
+  const std::string before = TextOf(files.watched().certificate);
   authority.Write(folder, "tryst://lab");
-  ASSERT_NE(text(paths.certificate), before);
-  for (int i = 0; i < 2000 && text(files.watched().certificate) == before; ++i) {
+  ASSERT_NE(TextOf(paths.certificate), before);
+  for (int i = 0; i < 2000 && TextOf(files.watched().certificate) == before; ++i) {
     absl::SleepFor(absl::Milliseconds(5));
   }
-  EXPECT_EQ(text(files.watched().certificate), text(paths.certificate));
+  EXPECT_EQ(TextOf(files.watched().certificate), TextOf(paths.certificate));
 }
 
 TEST(Token, LetsInWhoKnowsIt) {
