@@ -49,9 +49,8 @@ struct Region::Fence {
   std::vector<absl::AnyInvocable<void() &&>> callbacks ABSL_GUARDED_BY(mu);
 };
 
-// Answers asks. Those that are large wait in a line, and are copied on the server's own executor:
-// an embedder's is for callbacks, is not waited for when the server stops, and may run its work in
-// the call, which would be on a poller's thread.
+// Answers asks. Those that are large wait in a line, and are copied on the server's own executor
+// (part_line.h says why not on an embedder's).
 class Region::Answers final : public Answerer, public std::enable_shared_from_this<Answers> {
  public:
   Answers(Server* server, const std::string& name, Tensor memory, ControlList readers)

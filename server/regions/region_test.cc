@@ -307,20 +307,12 @@ TEST_F(RegionTest, AnEmbeddersExecutorCopiesNothing) {
   ThreadPoolExecutor embedders(1, 100);
   absl::Notification go;
   embedders.Run([&go] { go.WaitForNotification(); });
-  ServerConfig config;
-  config.cluster = "lab";
-  config.job = "embedded";
-  config.protocol = "grpc";
-  config.insecure = true;
-  config.listen = "127.0.0.1:0";
-  config.open_cluster = true;
-  auto server = ServerBuilder().SetEnvironment({}).SetExecutor(&embedders).Build(config);
-  ASSERT_TRUE(server.ok() && (*server)->Start().ok()) << server.status();
-  auto region = *Region::Open(server->get(), "l1", memory_, {});
+  const auto server = StartTestServer("embedded", 0, nullptr, "", nullptr, &embedders);
+  auto region = *Region::Open(server.get(), "l1", memory_, {});
   uint64_t bytes = 0;
   const std::vector<ByteSpan> much = {{0, kMaxAskBytes}};
   RawAsk ask;
-  ask.Take(server->get(),
+  ask.Take(server.get(),
            ListWriter(Selection::Spans(much), 0, kMaxListText).Next(kMaxAskBytes, &bytes));
   EXPECT_TRUE(ask.ended.WaitForNotificationWithTimeout(absl::Seconds(30)));
   go.Notify();
@@ -328,7 +320,7 @@ TEST_F(RegionTest, AnEmbeddersExecutorCopiesNothing) {
   EXPECT_TRUE(ask.received.status.ok()) << ask.received.status;
   ask.received.tensor.Reset();
   region.reset();
-  EXPECT_TRUE((*server)->Stop(absl::Seconds(5)).ok());
+  EXPECT_TRUE(server->Stop(absl::Seconds(5)).ok());
 }
 
 TEST_F(RegionTest, SmallAnswersAreBoundedToo) {

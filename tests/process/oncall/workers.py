@@ -74,12 +74,12 @@ class Puppet:
         self.process.wait()
 
     def stop(self):
-        if self.process.poll() is None:
-            try:
-                judge_traces(Puppet.living)
-            finally:
-                self._end()
-        self._lives_no_more()
+        if self.process.poll() is not None:
+            return self._lives_no_more()
+        try:
+            judge_traces(Puppet.living)
+        finally:
+            self._end()
 
     def _lives_no_more(self):
         if self in Puppet.living:
