@@ -864,6 +864,24 @@ TEST_P(EverySession, StopWaitsForNobodyToWhomNothingIsOnItsWay) {
   EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
+TEST(Server, ExplainSaysHowLargeTensorsGoOverSharedMemory) {
+  auto ps = Start(Config("ps", 0, "shm"));
+  ServerConfig config = Config("worker", 0, "shm");
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  const TensorKey key = Key(*ps, worker->worker(), "large");
+  const Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({1 << 20}));
+  RecvArgs args;
+  args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({1 << 20}));
+  for (int step = 1; step <= 40; ++step) {  // More than one measurement takes.
+    ASSERT_TRUE(Send(ps.get(), step, key, tensor).ok());
+    const auto got = (*worker->steps()->StartStep(step))->Recv(key, args, absl::Seconds(20));
+    ASSERT_TRUE(got.ok()) << got.status();
+  }
+  const std::string said = ps->Explain("");
+  EXPECT_TRUE(absl::StrContains(said, "tensors of 1 to 8 MiB go in parts (")) << said;
+}
+
 // A callback that learns of the stop may use the server, and may be slow.
 TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   auto ps = Start(Config("ps", 0, "grpc"));

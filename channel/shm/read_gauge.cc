@@ -21,7 +21,7 @@ std::string ReadGauges::Explain() const {
     const double other = its.gauge.BytesPerNs(reads ? Mode::kParts : Mode::kRead);
     if (chosen == 0) continue;
     const auto gib = [](double bytes_per_ns) { return bytes_per_ns * 1e9 / (uint64_t{1} << 30); };
-    absl::StrAppendFormat(&text, ", tensors %s %s (%.1f GiB/s", its.sizes,
+    absl::StrAppendFormat(&text, "%stensors %s %s (%.1f GiB/s", text.empty() ? "" : ", ", its.sizes,
                           reads ? "are read by the consumer" : "go in parts", gib(chosen));
     if (other > 0) {
       absl::StrAppendFormat(&text, "; %s %.1f", reads ? "in parts" : "read by the consumer",

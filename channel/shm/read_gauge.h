@@ -155,7 +155,7 @@ class ReadGauges {
   // Null: nothing is measured. `helps`: there are helpers, who read large tensors at once.
   // `decided`: without them the options say how tensors go.
   ReadGauge* Of(uint64_t bytes, bool helps, bool decided);
-  // What was measured, for people: ", tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by
+  // What was measured, for people: "tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by
   // the consumer 6.5)".
   std::string Explain() const;
 

@@ -197,14 +197,14 @@ TEST(ReadGaugesTest, SaysWhatItHasMeasured) {
   EXPECT_EQ(gauges.Explain(), "");
   Machine middle(8.5, 6.5);
   middle.Move(gauges.Of(kMiB / 4, false, false), 8 * kMiB, kMiB / 4, 1);
-  EXPECT_EQ(gauges.Explain(), ", tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s)");
+  EXPECT_EQ(gauges.Explain(), "tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s)");
   middle.Move(gauges.Of(kMiB / 4, false, false), 56 * kMiB, kMiB / 4, 1);
   EXPECT_EQ(gauges.Explain(),
-            ", tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by the consumer 6.5)");
+            "tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by the consumer 6.5)");
   Machine large(8, 31);
   large.Move(gauges.Of(16 * kMiB, true, false), 1024 * kMiB, 16 * kMiB, 1);
   EXPECT_EQ(gauges.Explain(),
-            ", tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by the consumer 6.5)"
+            "tensors of 128 KiB to 1 MiB go in parts (8.5 GiB/s; read by the consumer 6.5)"
             ", tensors from 8 MiB on are read by the consumer (31.0 GiB/s; in parts 8.0)");
 }
 

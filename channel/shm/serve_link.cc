@@ -357,7 +357,7 @@ void ShmServeLink::View(PathView* view) const {
   view->health = state_ == State::kOpen   ? PathHealth::kWorking
                  : state_ == State::kNone ? PathHealth::kIdle
                                           : PathHealth::kOpening;
-  view->note = apart() ? "gets copies alone" : "";
+  view->note = apart() ? "gets copies alone" : answers_.Explain();
 }
 
 std::string ShmServeLink::Explain() const {
@@ -365,8 +365,7 @@ std::string ShmServeLink::Explain() const {
   return absl::StrCat(
       ", holds ", references(), " tensors by reference, ",
       given == nullptr ? 0 : given->charged_bytes(), " bytes copied for it",
-      sender_.can_pull ? answers_.Explain() : ", cannot read our memory",
-      apart() ? ", gets copies alone" : "",
+      sender_.can_pull ? "" : ", cannot read our memory", apart() ? ", gets copies alone" : "",
       end_status_.ok() || state_ == State::kOpen ? "" : absl::StrCat("; ", end_status_.message()));
 }
 
