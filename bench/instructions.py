@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Instructions of a pull of 8 bytes by both ends, or of a span of 64 that is gathered, stage by stage, counted under callgrind.
 
-  bench/instructions.py PROGRAM [--json FILE] [--check] [--files]      PROGRAM is //bench:instructions
+  bench/instructions.py PROGRAM [--json FILE] [--check] [--files] [--lines]      PROGRAM is //bench:instructions
 
 The same on a machine that is busy and on one that is not. Of rdma, what the NIC does is not counted.
 Without --json what was counted goes to the end of bench/history.jsonl; with --check nothing does,
-and a count that is 5 % over its last one there fails. --files prints which files a pull passes instead.
+and a count that is 5 % over its last one there fails, and so does a stage, but where its pull takes less. --files prints which files a
+pull passes instead, --lines how many cache lines of data it touches.
 """
 import argparse
 import collections
@@ -16,6 +17,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+import cache_lines  # noqa: E402
 import callgrind  # noqa: E402
 import figures  # noqa: E402
 import passed  # noqa: E402
@@ -66,10 +68,10 @@ def stages(functions, pulls, patterns):
     return each
 
 
-def table(counted):
-    print("| instructions | %s |\n| --- |%s" % (" | ".join(STAGES), " ---: |" * len(STAGES)))
+def table(counted, what="instructions", columns=STAGES):
+    print("| %s | %s |\n| --- |%s" % (what, " | ".join(columns), " ---: |" * len(columns)))
     for system, each in counted.items():
-        print("| %s | %s |" % (system, " | ".join("%.0f" % each.get(stage, 0) for stage in STAGES)))
+        print("| %s | %s |" % (system, " | ".join("%.0f" % each.get(stage, 0) for stage in columns)))
 
 
 def lines(counted):
@@ -78,18 +80,22 @@ def lines(counted):
 
 
 def grown(new, history):
-    """(those that grew: (line, its last value), how many were compared, how many have no history)."""
+    """(those that grew: (line, its last value), how many were compared, how many have no history). A stage may grow by what
+    others lose."""
     last = {(line["figure"], line["system"]): line["value"] for line in history
             if line["figure"].startswith("instructions_")}
     known = [line for line in new if (line["figure"], line["system"]) in last]
+    less = {line["system"] for line in known
+            if line["figure"] == "instructions_pull" and line["value"] < last[line["figure"], line["system"]]}
     more = [(line, last[line["figure"], line["system"]]) for line in known
-            if line["value"] > GROWTH * last[line["figure"], line["system"]]]
+            if line["value"] > GROWTH * last[line["figure"], line["system"]]
+            and (line["figure"] == "instructions_pull" or line["system"] not in less)]
     return more, len(known), len(new) - len(known)
 
 
 def judged(line):
-    """A stage alone may grow by what another loses; threads of gRPC's own divide their work by time."""
-    return line["figure"] == "instructions_pull" and not line["system"].startswith("tryst_grpc")
+    """Threads of gRPC's own divide their work by time."""
+    return not line["system"].startswith("tryst_grpc") and line["figure"] != "instructions_rest"
 
 
 def print_files(program):
@@ -101,15 +107,25 @@ def print_files(program):
             print("  %s: %s" % (path, ", ".join(sorted(names))))
 
 
+def print_lines(program):
+    stages = TURNED[:-1] + [("deliver", r"^tryst::TurnedPair::Deliver\(")]
+    counted = {PATHS[name].system: cache_lines.count(program, name, stages) for name in ("shm", "rdma")}
+    table(counted, "cache lines of data", [stage for stage in STAGES if stage != "rest"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--json")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--files", action="store_true")
+    parser.add_argument("--lines", action="store_true")
     options = parser.parse_args()
     if options.files:
         print_files(options.program)
+        return 0
+    if options.lines:
+        print_lines(options.program)
         return 0
     counted = collections.OrderedDict()
     for name, path in PATHS.items():

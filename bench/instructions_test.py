@@ -8,6 +8,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.dont_write_bytecode = True
 sys.path[:0] = [HERE, os.path.join(HERE, "../tools")]
 
+import cache_lines  # noqa: E402
 import callgrind  # noqa: E402
 import case_report  # noqa: E402
 import instructions  # noqa: E402
@@ -92,6 +93,31 @@ class InstructionsTest(unittest.TestCase):
         self.assertEqual(instructions.grown([line(105)], [line(100)]), ([], 1, 0))
         self.assertEqual(instructions.grown([line(106)], [line(200), line(100)]), ([(line(106), 100)], 1, 0))
         self.assertEqual(instructions.grown([line(106)], [line(100, "tryst_rdma")]), ([], 0, 1))
+
+    def test_a_stage_may_grow_by_what_another_loses(self):
+        def of(figure, value):
+            return {"figure": "instructions_" + figure, "system": "tryst_shm", "value": value}
+        before = [of("ask", 100), of("pull", 1000)]
+        self.assertEqual(instructions.grown([of("ask", 120), of("pull", 999)], before)[0], [])
+        self.assertEqual(instructions.grown([of("ask", 120), of("pull", 1000)], before)[0], [(of("ask", 120), 100)])
+        self.assertTrue(instructions.judged(of("ask", 1)))
+        self.assertFalse(instructions.judged(of("rest", 1)))
+
+    def test_cache_lines_of_each_stage(self):
+        found = {"CountFromHere": 0x10, "CountToHere": 0x20, "tryst::TurnedPair::Send(int)": 0x100,
+                 "tryst::TurnedPair::Ask(int)": 0x200, "tryst::TurnedPair::Ask(int)::{lambda()#1}": 0x300}
+        at, begin, end = cache_lines.entries(found, instructions.TURNED)
+        self.assertEqual(at, {0x100: "send", 0x200: "ask"})
+        trace = ["==1== Lackey", " L 00000040,8", "I  00108010,1",  # What comes before is not counted,
+                 " L 00000040,8",                                   # nor what comes before the first stage.
+                 "I  00108100,2", " L 00001000,8", " S 0000103f,2",  # Two lines, of which one is half in each,
+                 "I  00108200,3", " M 00001000,4", " L 00002000,8",  # and two, of which one was touched before.
+                 "I  00108100,2", " L 00001000,8",                   # The next pull.
+                 "I  00108020,1", "I  00108100,2", " L 00009000,8"]
+        seen = cache_lines.accesses(iter([line.encode() + b"\n" for line in trace]), begin, end)
+        self.assertEqual(cache_lines.touched(seen, at, "send"), {"send": 3, "ask": 2, "pull": 4})
+        with self.assertRaises(RuntimeError):
+            list(cache_lines.accesses(iter([b"I  00208010,1\n"]), begin, end))
 
     def test_the_last_count_is_in_the_history(self):
         history = instructions.figures.read(os.path.join(HERE, "history.jsonl"))
