@@ -12,6 +12,7 @@
 #include "channel/trace/live_ops.h"
 #include "channel/trace/path_view.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
@@ -22,7 +23,7 @@ struct WaitingFetch {
   int64_t step = 0;
   TensorKey key;
   RecvArgs args;
-  DoneFn done;
+  FetchedFn done;
 };
 
 // Moves tensors from one peer to us. It is one-way: the peer fetches from us over a channel that it
@@ -38,7 +39,7 @@ class Channel {
   // with kAborted (step ended, producer restarted) or kUnavailable (peer or link lost, and recovery
   // did not help).
   virtual void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                     DoneFn&& done) = 0;
+                     FetchedFn&& done) = 0;
 
   // Ends every fetch of the step with `why`. Fetches made later are not affected.
   virtual void AbortStep(int64_t step_id, const absl::Status& why) = 0;
@@ -60,7 +61,7 @@ class Channel {
   // Like a Fetch() of each key, with one callback; the channel requests them together. False:
   // nothing has happened.
   virtual bool FetchMany(int64_t /*step_id*/, absl::Span<const TensorKey> /*keys*/,
-                         const RecvArgs& /*args*/, ManyDoneFn* /*done*/) {
+                         const RecvArgs& /*args*/, ManyFetchedFn* /*done*/) {
     return false;
   }
   // Whether Fetch() may be called while the channel runs a callback.

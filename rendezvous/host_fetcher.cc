@@ -38,7 +38,7 @@ bool HostFetcher::AnyWantsDevice(absl::Span<const TensorKey> keys, const RecvArg
 }
 
 void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                        DoneFn&& done) {
+                        FetchedFn&& done) {
   if (!WantsDevice(key, args)) return fetcher_->Fetch(step_id, key, args, std::move(done));
   if (args.device_context == nullptr) {
     return FailReceive(absl::InvalidArgumentError(absl::StrCat(
@@ -68,7 +68,7 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
 }
 
 void HostFetcher::OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                            Received&& received, DoneFn done) {
+                            Received&& received, FetchedFn done) {
   if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
     return EndReceive(args.executor, std::move(received), std::move(done));
   }
@@ -82,7 +82,7 @@ void HostFetcher::OnFetched(int64_t step_id, const TensorKey& key, const RecvArg
 }
 
 void HostFetcher::Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into,
-                       DoneFn done) {
+                       FetchedFn done) {
   copying_.fetch_add(1, std::memory_order_relaxed);
   // Held here, too: the end of the copy may be told on another thread before this call returns.
   const std::shared_ptr<DeviceContext> context = args.device_context;
@@ -105,7 +105,7 @@ void HostFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
 }
 
 void HostFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                            ManyDoneFn done) {
+                            ManyFetchedFn done) {
   if (!AnyWantsDevice(keys, args)) {
     return fetcher_->FetchMany(step_id, keys, args, std::move(done));
   }
@@ -113,11 +113,11 @@ void HostFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, c
 }
 
 void FetchEach(TensorFetcher* fetcher, int64_t step_id, absl::Span<const TensorKey> keys,
-               const RecvArgs& args, ManyDoneFn done) {
+               const RecvArgs& args, ManyFetchedFn done) {
   struct Many {
     std::atomic<size_t> left{0};
     std::vector<Received> results;
-    ManyDoneFn done;
+    ManyFetchedFn done;
   };
   auto many = std::make_shared<Many>();
   many->results.resize(keys.size());

@@ -21,9 +21,10 @@ class HostFetcher final : public TensorFetcher {
   explicit HostFetcher(TensorFetcher* fetcher) : fetcher_(fetcher) {}  // `fetcher` outlives it.
 
   // kInvalidArgument, perhaps inside this call: a destination on a device needs a device context.
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn done) override;
+                 ManyFetchedFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override { return fetcher_->TurnsFor(key); }
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
@@ -39,8 +40,8 @@ class HostFetcher final : public TensorFetcher {
   using Place = KeptTensors::Place;
 
   void OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args, Received&& received,
-                 DoneFn done);
-  void Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into, DoneFn done);
+                 FetchedFn done);
+  void Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into, FetchedFn done);
 
   TensorFetcher* const fetcher_;
   std::atomic<size_t> copying_{0};
@@ -49,7 +50,7 @@ class HostFetcher final : public TensorFetcher {
 
 // FetchMany() by a Fetch() of each.
 void FetchEach(TensorFetcher* fetcher, int64_t step_id, absl::Span<const TensorKey> keys,
-               const RecvArgs& args, ManyDoneFn done);
+               const RecvArgs& args, ManyFetchedFn done);
 
 }  // namespace tryst
 

@@ -26,22 +26,22 @@ Tensor OnDevice(int32_t* value, int64_t elements = 1) {
 // Brings each tensor when the test says so.
 class ByHand final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey&, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey&, const RecvArgs& args, FetchedFn&& done) override {
     args_.push_back(args);
     fetches_.push_back(std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {
     ++many_;
   }
   void AbortStep(int64_t, const absl::Status&) override { ++aborts_; }
   void End(Received&& received) {
-    DoneFn done = std::move(fetches_.front());
+    FetchedFn done = std::move(fetches_.front());
     fetches_.erase(fetches_.begin());
     std::move(done)(std::move(received));
   }
   void Bring(int32_t value) { End({absl::OkStatus(), Int(value)}); }
 
-  std::vector<DoneFn> fetches_;
+  std::vector<FetchedFn> fetches_;
   std::vector<RecvArgs> args_;
   int many_ = 0;
   int aborts_ = 0;

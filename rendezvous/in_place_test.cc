@@ -117,8 +117,8 @@ TEST(RecvInPlace, OnAThreadOfAnExecutorMayWait) {
 
 // Keeps what it is asked for, as a channel whose poller is busy in a callback does.
 struct SilentFetcher final : TensorFetcher {
-  void Fetch(int64_t, const TensorKey&, const RecvArgs&, DoneFn&&) override { ++fetches; }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
+  void Fetch(int64_t, const TensorKey&, const RecvArgs&, FetchedFn&&) override { ++fetches; }
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   int fetches = 0;
 };

@@ -120,6 +120,27 @@ struct RecvArgs {
   // whatever the key says.
   bool on_device = false;
 
+  // An assignment that costs little where neither shares anything with others, which is usual.
+  void Assign(const RecvArgs& other) {
+    if (device_context != nullptr || other.device_context != nullptr) {
+      device_context = other.device_context;
+    }
+    alloc_attrs = other.alloc_attrs;
+    if (other.destination.valid()) {
+      destination = other.destination;
+    } else if (destination.valid()) {
+      destination.Reset();
+    }
+    destinations = other.destinations;
+    if (cancellation != nullptr || other.cancellation != nullptr) cancellation = other.cancellation;
+    deadline = other.deadline;
+    executor = other.executor;
+    recurring = other.recurring;
+    by_reference = other.by_reference;
+    prefers_view = other.prefers_view;
+    leaves_at_once = other.leaves_at_once;
+    on_device = other.on_device;
+  }
   // Lets go of what it shares with others. For one that is filled anew, again and again.
   void DropReferences() {
     if (device_context != nullptr) device_context = nullptr;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "rendezvous/all_run.h"
 #include "rendezvous/answerer.h"
 #include "rendezvous/derived_status.h"
@@ -46,24 +45,12 @@ absl::Status CopyInto(const TensorKey& key, const Tensor& tensor, const Tensor& 
 
 }  // namespace
 
-// A receive that another worker was asked for. It keeps the step alive.
-struct RoutingRendezvous::Fetching {
-  Fetching* next = nullptr;
-  Fetching* prev = nullptr;
-  std::shared_ptr<RoutingRendezvous> step;
-  TensorKey key;                // The key of a fetch of one,
-  std::vector<TensorKey> keys;  // or of many.
-  size_t count() const { return keys.empty() ? 1 : keys.size(); }
-  int64_t since_ns = 0;
-  DoneFn done;
-  ManyDoneFn many_done;
-};
-
 std::shared_ptr<RoutingRendezvous> RoutingRendezvous::Make(
     absl::string_view worker, int64_t step_id, const LocalRendezvous::Options& options,
     Alarms* alarms, std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher) {
   return std::shared_ptr<RoutingRendezvous>(
-      new RoutingRendezvous(worker, step_id, options, alarms, std::move(process), fetcher));
+      new RoutingRendezvous(worker, step_id, options, alarms, std::move(process), fetcher),
+      [](RoutingRendezvous* step) { step->Drop(kUser); });
 }
 
 RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
@@ -77,17 +64,10 @@ RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
       gathers_into_(options.gathers_into),
       table_(new MatchCore(options, alarms, std::move(process))) {}
 
-RoutingRendezvous::~RoutingRendezvous() {
-  {
-    MutexLock lock(&mu_);
-    TRYST_CHECK(fetching_ == nullptr);
-    while (free_ != nullptr) delete std::exchange(free_, free_->next);
-  }
-  table_->Leave();
-}
+RoutingRendezvous::~RoutingRendezvous() { table_->Leave(); }
 
 bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
-  return key.src_device().empty() || key.src().worker == worker_;
+  return key.src_device().empty() || key.IsFrom(worker_);
 }
 
 absl::Status RoutingRendezvous::CheckSend(const TensorKey& key) const {
@@ -104,7 +84,7 @@ absl::Status RoutingRendezvous::CheckSend(const TensorKey& key) const {
 
 absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
   if (key.empty()) return absl::InvalidArgumentError("Receive of an empty rendezvous key");
-  if (key.dst().worker != worker_) {
+  if (!key.IsTo(worker_)) {
     return absl::InvalidArgumentError(
         absl::StrCat("Invalid rendezvous key (destination is not ", worker_, "): ", key.text()));
   }
@@ -160,7 +140,7 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const SendA
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (!done) done = [](Received&&) {};
   // The way of nearly all that is fetched: another one made it, and it is for us.
-  if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.dst().worker == worker_ &&
+  if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.IsTo(worker_) &&
       !args.destination.read_only() && args.destination.shape().rank() <= TensorShape::kMaxRank) {
     return Fetch(key, args, std::move(done));
   }
@@ -192,42 +172,29 @@ std::shared_ptr<Turns> RoutingRendezvous::TurnsFor(const TensorKey& key) {
                                                                  : fetcher_->TurnsFor(key);
 }
 
-RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(
-    std::shared_ptr<RoutingRendezvous> self, absl::Span<const TensorKey> keys) {
-  const int64_t now_ns = clock().CoarseNowNs();
-  MutexLock lock(&mu_);
-  Fetching* fetching = free_;
-  if (fetching != nullptr) {
-    free_ = fetching->next;
-  } else {
-    fetching = new Fetching;
-  }
-  fetching->step = std::move(self);
-  if (keys.size() == 1) {
-    fetching->key = keys[0];
-  } else {
-    fetching->keys.assign(keys.begin(), keys.end());
-  }
-  fetching->since_ns = now_ns;
-  fetching->prev = nullptr;
-  fetching->next = fetching_;
-  if (fetching_ != nullptr) fetching_->prev = fetching;
-  fetching_ = fetching;
-  fetches_ += keys.size();
-  fetching_count_ += keys.size();
-  return fetching;
+void RoutingRendezvous::StartFetching(uint64_t fetches) {
+  fetches_.fetch_add(static_cast<int64_t>(fetches), std::memory_order_relaxed);
+  // For the call, too, which looks at this once more when a result may be here already.
+  holds_.fetch_add(fetches + kUser, std::memory_order_relaxed);
 }
 
-// Returns the reference that keeps the step alive. Drop it after `done`.
-std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetching) {
-  MutexLock lock(&mu_);
-  if (fetching->next != nullptr) fetching->next->prev = fetching->prev;
-  (fetching->prev != nullptr ? fetching->prev->next : fetching_) = fetching->next;
-  fetching_count_ -= fetching->count();
-  fetching->key = TensorKey();
-  fetching->keys.clear();
-  fetching->next = std::exchange(free_, fetching);
-  return std::move(fetching->step);
+void RoutingRendezvous::EndStarting() {
+  AbortFetchesIfAborted();
+  Drop(kUser);
+}
+
+void RoutingRendezvous::OnResults(absl::Status* first_error, absl::Span<Received> results) {
+  for (Received& result : results) {
+    if (result.tensor.dtype() != DType::kPacked) continue;
+    UnpackInPlace(&result);
+    KeepCause(first_error, result.status);
+  }
+  Drop(results.size());
+}
+
+// Whose holds were the last destroys it.
+void RoutingRendezvous::Drop(uint64_t holds) {
+  if (holds_.fetch_sub(holds, std::memory_order_acq_rel) == holds) delete this;
 }
 
 void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
@@ -240,16 +207,11 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn
                 std::move(done));
     return;
   }
-  const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  Fetching* fetching = StartFetching(self, absl::MakeConstSpan(&key, 1));
-  fetching->done = std::move(done);
-  fetcher_->Fetch(step_id_, key, args, [fetching](Received&& received) {
-    DoneFn done = std::move(fetching->done);
-    const auto step = fetching->step->EndFetching(fetching);
-    if (received.tensor.dtype() == DType::kPacked) UnpackInPlace(&received);
-    std::move(done)(std::move(received));
-  });
-  AbortFetchesIfAborted();
+  StartFetching(1);
+  FetchedFn fetched = std::move(done);
+  fetched.RunBefore(this);
+  fetcher_->Fetch(step_id_, key, args, std::move(fetched));
+  EndStarting();
 }
 
 // A packed tensor cannot land in the caller's memory, so it is copied there.
@@ -274,21 +236,11 @@ void RoutingRendezvous::AbortFetchesIfAborted() {
 
 void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const RecvArgs& args,
                                   ManyDoneFn done) {
-  const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  Fetching* fetching = StartFetching(self, keys);
-  fetching->many_done = std::move(done);
-  fetcher_->FetchMany(step_id_, keys, args,
-                      [fetching](absl::Status first_error, absl::Span<Received> results) {
-                        ManyDoneFn done = std::move(fetching->many_done);
-                        const auto step = fetching->step->EndFetching(fetching);
-                        for (Received& result : results) {
-                          if (result.tensor.dtype() != DType::kPacked) continue;
-                          UnpackInPlace(&result);
-                          KeepCause(&first_error, result.status);
-                        }
-                        std::move(done)(std::move(first_error), results);
-                      });
-  AbortFetchesIfAborted();
+  StartFetching(keys.size());
+  ManyFetchedFn fetched = std::move(done);
+  fetched.RunBefore(this);
+  fetcher_->FetchMany(step_id_, keys, args, std::move(fetched));
+  EndStarting();
 }
 
 void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const RecvArgs& args,
@@ -359,23 +311,14 @@ void RoutingRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::St
 
 RendezvousCounters RoutingRendezvous::counters() const {
   RendezvousCounters counters = table_->counters();
-  MutexLock lock(&mu_);
-  counters.fetches = fetches_;
-  counters.waiting_fetches = fetching_count_;
+  counters.fetches = fetches_.load(std::memory_order_relaxed);
+  counters.waiting_fetches =
+      static_cast<int64_t>(holds_.load(std::memory_order_relaxed) & (kUser - 1));
   return counters;
 }
 
 void RoutingRendezvous::ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const {
   table_->ListWaiting(step_id_, max_items, items);
-  MutexLock lock(&mu_);
-  for (const Fetching* f = fetching_; f != nullptr; f = f->next) {
-    const absl::Span<const TensorKey> keys =
-        f->keys.empty() ? absl::MakeConstSpan(&f->key, 1) : absl::MakeConstSpan(f->keys);
-    for (const TensorKey& key : keys) {
-      if (items->size() >= max_items) return;
-      items->push_back({step_id_, key, WaitingItem::Kind::kFetch, false, 0, f->since_ns});
-    }
-  }
 }
 
 }  // namespace tryst

@@ -1,6 +1,7 @@
 #ifndef TRYST_RENDEZVOUS_ROUTING_RENDEZVOUS_H_
 #define TRYST_RENDEZVOUS_ROUTING_RENDEZVOUS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,9 +24,10 @@ class MatchCore;
 // workers are fetched. A host tensor of this worker is shared with its receiver. A device context
 // copies tensors between device and host.
 //
-// Its users hold a reference, and so does each fetch under way.
+// It lives as long as its users refer to it, and until each fetch has its results.
 class RoutingRendezvous final : public Rendezvous,
-                                public std::enable_shared_from_this<RoutingRendezvous> {
+                                public std::enable_shared_from_this<RoutingRendezvous>,
+                                private BeforeDone {
  public:
   // `worker` is "/job:J/replica:R/task:T". `fetcher` may be null: the process has no peers.
   // `alarms` and `fetcher` outlive every `done`.
@@ -59,7 +61,6 @@ class RoutingRendezvous final : public Rendezvous,
   int64_t step_id() const { return step_id_; }
 
  private:
-  struct Fetching;
   struct SelectedReceive;
   struct Mixed;
 
@@ -80,10 +81,11 @@ class RoutingRendezvous final : public Rendezvous,
   void FetchInto(const TensorKey& key, const RecvArgs& args, DoneFn done);
   void FetchMany(absl::Span<const TensorKey> keys, const RecvArgs& args, ManyDoneFn done);
   void ReceiveEach(absl::Span<const TensorKey> keys, const RecvArgs& args, ManyDoneFn done);
-  Fetching* StartFetching(std::shared_ptr<RoutingRendezvous> self,
-                          absl::Span<const TensorKey> keys);
-  std::shared_ptr<RoutingRendezvous> EndFetching(Fetching* fetching);
+  void StartFetching(uint64_t fetches);
+  void EndStarting();
+  void OnResults(absl::Status* first_error, absl::Span<Received> results) override;
   void AbortFetchesIfAborted();
+  void Drop(uint64_t holds);
   KeptTensors* Kept();  // It stays as long as this.
 
   // Constant after construction.
@@ -95,11 +97,13 @@ class RoutingRendezvous final : public Rendezvous,
   Allocator* const gathers_into_;
 
   MatchCore* const table_;
-  mutable Mutex mu_;
-  Fetching* fetching_ ABSL_GUARDED_BY(mu_) = nullptr;  // Doubly linked, newest first.
-  Fetching* free_ ABSL_GUARDED_BY(mu_) = nullptr;
-  int64_t fetches_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t fetching_count_ ABSL_GUARDED_BY(mu_) = 0;
+  // Who keeps it alive: the fetches under way, counted by one each, and its users and each call
+  // that starts fetches, counted by kUser each. A pull changes it twice, and takes no lock for
+  // that.
+  static constexpr uint64_t kUser = uint64_t{1} << 40;
+  std::atomic<uint64_t> holds_{kUser};
+  std::atomic<int64_t> fetches_{0};  // That there were.
+  Mutex mu_;
   // Fetched, and not of the size that was selected. Null: none ever was.
   std::unique_ptr<KeptTensors> kept_ ABSL_GUARDED_BY(mu_);
 };

@@ -43,10 +43,10 @@ class HeldFetcher final : public TensorFetcher {
   struct One {
     TensorKey key;
     RecvArgs args;
-    DoneFn done;
+    FetchedFn done;
     Cancellation::Token token = Cancellation::kNoToken;
   };
-  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, FetchedFn&& done) override {
     auto one = std::make_shared<One>(One{key, args, std::move(done)});
     ones.push_back(one);
     if (args.cancellation == nullptr || !ends_cancelled) return;
@@ -54,7 +54,7 @@ class HeldFetcher final : public TensorFetcher {
       if (one->done) FailReceive(absl::CancelledError("cancelled"), nullptr, std::move(one->done));
     });
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {}
   void AbortStep(int64_t, const absl::Status& status) override {
     for (const auto& one : ones) {
       if (one->done) FailReceive(status, nullptr, std::move(one->done));

@@ -149,7 +149,7 @@ StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
 
 absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
   if (key.empty()) return absl::InvalidArgumentError("The request for a tensor has an empty key");
-  if (key.src_device().empty() || key.src().worker != options_.worker) {
+  if (key.src_device().empty() || !key.IsFrom(options_.worker)) {
     return absl::InvalidArgumentError(
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
   }

@@ -25,11 +25,11 @@ TensorKey OutKey(absl::string_view edge) {
 
 class CountingFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey&, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey&, const RecvArgs& args, FetchedFn&& done) override {
     if (keeps) return kept.push_back(std::move(done));
     FailReceive(absl::UnavailableError("no peers here"), args.executor, std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {}
   void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
   std::vector<int64_t> aborted;
   bool keeps = false;

@@ -71,6 +71,9 @@ class TensorKey {
   uint64_t src_incarnation() const { return rep_->src_incarnation; }
   uint64_t frame() const { return rep_->frame; }
   uint64_t iter() const { return rep_->iter; }
+  // Whether the worker that sends, or that receives, is this one.
+  bool IsFrom(absl::string_view worker) const { return IsOf(rep_->src, worker); }
+  bool IsTo(absl::string_view worker) const { return IsOf(rep_->dst, worker); }
   DeviceName src() const { return NameOf(rep_->src); }
   DeviceName dst() const { return NameOf(rep_->dst); }
 
@@ -121,6 +124,23 @@ class TensorKey {
     char text[];
   };
 
+  // By words, in place: each pull asks some times, and the names are short.
+  bool IsOf(const Device& device, absl::string_view worker) const {
+    const size_t bytes = worker.size();
+    if (device.worker_bytes != bytes) return false;
+    const char* const mine = rep_->text + device.begin;
+    if (bytes < sizeof(uint64_t)) return memcmp(mine, worker.data(), bytes) == 0;
+    const auto differ = [mine, &worker](size_t at) {
+      uint64_t a, b;
+      memcpy(&a, mine + at, sizeof(a));
+      memcpy(&b, worker.data() + at, sizeof(b));
+      return a != b;
+    };
+    for (size_t at = 0; at + sizeof(uint64_t) < bytes; at += sizeof(uint64_t)) {
+      if (differ(at)) return false;
+    }
+    return !differ(bytes - sizeof(uint64_t));
+  }
   DeviceName NameOf(const Device& device) const {
     DeviceName name;
     if (device.bytes == 0) return name;

@@ -15,8 +15,6 @@ absl::string_view KindName(WaitingItem::Kind kind) {
       return "send";
     case WaitingItem::Kind::kReceive:
       return "receive";
-    case WaitingItem::Kind::kFetch:
-      return "fetch";
   }
   return "?";
 }

@@ -9,12 +9,12 @@
 
 namespace tryst {
 
-// One send, receive or fetch that waits, as shown to a person who asks why a job hangs.
+// One send or receive that waits, as shown to a person who asks why a job hangs. A receive whose
+// tensor another worker was asked for is among the operations of the channels (live_ops.h).
 struct WaitingItem {
   enum class Kind : uint8_t {
     kSend,     // A tensor that nobody has received.
     kReceive,  // A receive or take whose tensor nobody of this worker has sent.
-    kFetch,    // A receive whose tensor another worker was asked for.
   };
   int64_t step_id = 0;
   TensorKey key;
@@ -26,7 +26,7 @@ struct WaitingItem {
 
 // One line each, longest wait first.
 std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns);
-// {"waiting":[{"step":1,"kind":"fetch","key":"...","waits_for":"/job:...","ms":3.5,...}]}
+// {"waiting":[{"step":1,"kind":"receive","key":"...","waits_for":"/job:...","ms":3.5,...}]}
 std::string WaitingJson(std::vector<WaitingItem> items, int64_t now_ns);
 
 }  // namespace tryst

@@ -25,9 +25,9 @@ TEST(Waiting, TextHasOneLineEachLongestFirst) {
   WaitingItem send = Waiting("x", WaitingItem::Kind::kSend, 2'000'000);
   send.bytes = 64;
   const std::string text =
-      WaitingText({send, Waiting("y\n", WaitingItem::Kind::kFetch, 1'000'000)}, 4'500'000);
+      WaitingText({send, Waiting("y\n", WaitingItem::Kind::kReceive, 1'000'000)}, 4'500'000);
   EXPECT_EQ(text,
-            "step 7: fetch of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
+            "step 7: receive of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
             "/job:a/replica:0/task:1/device:CPU:0;y\\n;0:0 waits 3.500 ms for "
             "/job:a/replica:0/task:0/device:CPU:0\n"
             "step 7: send of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"

@@ -58,7 +58,7 @@ GrpcChannel::~GrpcChannel() {
 }
 
 void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                        DoneFn&& done) {
+                        FetchedFn&& done) {
   TRYST_DCHECK(poller_->OnThread());
   const uint64_t id = next_id_++;
   auto owned = std::make_unique<FetchOp>(this, id, step_id, key, args, std::move(done));

@@ -50,7 +50,8 @@ class GrpcChannel final : public Channel, private PollerFlush {
               Poller* poller, GrpcChannelOptions options = {});
   ~GrpcChannel() override;
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void Close(absl::Status why) override;
   bool Drained() const override;

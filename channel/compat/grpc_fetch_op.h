@@ -53,7 +53,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   };
 
   FetchOp(GrpcChannel* channel, uint64_t id, int64_t step_id, const TensorKey& key,
-          const RecvArgs& args, DoneFn done)
+          const RecvArgs& args, FetchedFn done)
       : channel(channel), id(id), step_id(step_id), key(key), args(args), done(std::move(done)) {}
   void OnTimer() override { channel->OnTimer(this); }
 
@@ -69,7 +69,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   const int64_t step_id;
   const TensorKey key;
   const RecvArgs args;
-  DoneFn done;
+  FetchedFn done;
   State state = State::kNew;
   bool may_be_known = false;  // Whether the producer may have seen the request.
   uint64_t serial = 0;        // Its request has it; 0: nothing was requested.

@@ -36,10 +36,10 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const RecvArgs&, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs&, FetchedFn&& done) override {
     waiting.emplace_back(std::string(key.edge()), std::move(done));
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {}
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   // The edge of the first one asked for that has `part` in it; empty: nobody asked.
   std::string Asked(const std::string& part) const {
@@ -51,13 +51,13 @@ class HeldFetcher final : public TensorFetcher {
   void Answer(const std::string& part, absl::Status status, const Tensor& tensor = Tensor()) {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {
       if (!absl::StrContains(at->first, part)) continue;
-      DoneFn done = std::move(at->second);
+      FetchedFn done = std::move(at->second);
       waiting.erase(at);
       return std::move(done)({std::move(status), tensor, !tensor.valid()});
     }
     ADD_FAILURE() << "nobody asked for " << part;
   }
-  std::vector<std::pair<std::string, DoneFn>> waiting;
+  std::vector<std::pair<std::string, FetchedFn>> waiting;
 };
 
 enum class How { kInPlace, kChunks, kStaged, kInside };

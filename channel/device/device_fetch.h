@@ -19,7 +19,7 @@ namespace tryst {
 class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
  public:
   Op(DeviceFetcher* owner, int64_t its_step, const TensorKey& its_key, const RecvArgs& its_args,
-     DoneFn done)
+     FetchedFn done)
       : owner_(owner),
         step(its_step),
         key(its_key),
@@ -107,7 +107,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void Report(absl::Status status, Tensor tensor, bool is_dead);
   void EndCancellation();
 
-  DoneFn done_;
+  FetchedFn done_;
   Cancellation inner_;  // Cancels the fetches that this one makes.
   Cancellation::Token token_ = Cancellation::kNoToken;
   std::shared_ptr<std::atomic<bool>> alive_ = std::make_shared<std::atomic<bool>>(true);

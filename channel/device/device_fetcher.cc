@@ -56,7 +56,7 @@ void DeviceFetcher::OnPoller(absl::AnyInvocable<void() &&> fn) {
 }
 
 void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                          DoneFn&& done) {
+                          FetchedFn&& done) {
   if (key.empty() || !HostFetcher::WantsDevice(key, args) ||
       dynamic_cast<GpuContext*>(args.device_context.get()) == nullptr) {
     return on_host_.Fetch(step_id, key, args, std::move(done));
@@ -87,7 +87,7 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
 }
 
 void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
-                              const RecvArgs& args, ManyDoneFn done) {
+                              const RecvArgs& args, ManyFetchedFn done) {
   if (!HostFetcher::AnyWantsDevice(keys, args)) {
     return fetcher_->FetchMany(step_id, keys, args, std::move(done));
   }

@@ -67,9 +67,10 @@ class DeviceFetcher final : public TensorFetcher {
   DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options);
   ~DeviceFetcher() override;  // REQUIRES: drained.
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn done) override;
+                 ManyFetchedFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
   size_t copying() const { return on_host_.copying(); }  // As of HostFetcher. Thread-safe.

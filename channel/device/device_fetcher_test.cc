@@ -35,13 +35,13 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, FetchedFn&& done) override {
     waiting.emplace(std::string(key.edge()), std::move(done));
     steps[std::string(key.edge())] = step;
     destination = args.destination;
     leaves_at_once = args.leaves_at_once;
   }
-  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyDoneFn) override {
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const RecvArgs&, ManyFetchedFn) override {
     ++manys;
   }
   void AbortStep(int64_t step, const absl::Status& why) override {
@@ -56,13 +56,13 @@ class HeldFetcher final : public TensorFetcher {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {
       const std::string& edge = at->first;
       if (edge.size() < end.size() || edge.substr(edge.size() - end.size()) != end) continue;
-      DoneFn done = std::move(at->second);
+      FetchedFn done = std::move(at->second);
       waiting.erase(at);
       return std::move(done)({std::move(status), tensor, !tensor.valid()});
     }
     ADD_FAILURE() << "nobody asked for " << end;
   }
-  std::multimap<std::string, DoneFn> waiting;
+  std::multimap<std::string, FetchedFn> waiting;
   std::map<std::string, int64_t> steps;
   Tensor destination;           // The last fetch has it,
   bool leaves_at_once = false;  // and says so.

@@ -4,7 +4,7 @@
 
 namespace tryst {
 
-FetchJoin* Deliveries::NewJoin(size_t count, const RecvArgs& args, ManyDoneFn done) {
+FetchJoin* Deliveries::NewJoin(size_t count, const RecvArgs& args, ManyFetchedFn done) {
   if (free_joins_.empty()) free_joins_.push_back(&joins_.emplace_back());
   FetchJoin* join = free_joins_.back();
   free_joins_.pop_back();
@@ -56,7 +56,7 @@ void Deliveries::NoteResults(FetchJoin* join, size_t count, When when) {
   poller_->FlushThisTurn(this);
 }
 
-DoneFn Deliveries::BackToJoin(FetchOp* op) {
+FetchedFn Deliveries::BackToJoin(FetchOp* op) {
   return [this, join = op->join, index = op->index](Received&& result) {
     poller_->PostFn([this, join, index, received = std::move(result)]() mutable {
       join->results[index] = std::move(received);
@@ -82,7 +82,7 @@ bool Deliveries::TryDeliver(FetchJoin* join) {
     for (const Received& received : join->results) {
       if (first.ok() && !received.status.ok()) first = received.status;
     }
-    ManyDoneFn done = std::move(join->done);
+    ManyFetchedFn done = std::move(join->done);
     join->done = nullptr;
     std::move(done)(std::move(first), absl::MakeSpan(join->results));
     for (Received& received : join->results) {

@@ -26,7 +26,7 @@ class Deliveries final : private PollerFlush {
 
   // A join of `count` fetches with one callback; the caller makes the fetches. With none, `done`
   // runs at once.
-  FetchJoin* NewJoin(size_t count, const RecvArgs& args, ManyDoneFn done);
+  FetchJoin* NewJoin(size_t count, const RecvArgs& args, ManyFetchedFn done);
   // Whether the result of `op` may be delivered now, in place, by In().
   bool InPlace(const FetchOp& op) const {
     return op.join == nullptr && op.args.executor == nullptr && undelivered_.empty() &&
@@ -37,7 +37,7 @@ class Deliveries final : private PollerFlush {
   // So many results of the join, which the caller has written there, have come.
   void NoteResults(FetchJoin* join, size_t count, When when);
   // For a fetch of a join that moves to another channel: the callback that returns its result here.
-  DoneFn BackToJoin(FetchOp* op);
+  FetchedFn BackToJoin(FetchOp* op);
   bool idle() const { return free_joins_.size() == joins_.size() && undelivered_.empty(); }
 
  private:

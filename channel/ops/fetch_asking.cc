@@ -9,7 +9,7 @@ namespace tryst {
 
 // True: the request was sent, or will be. REQUIRES: it is in no line.
 bool FetchOps::AskFor(FetchAsk* ask) {
-  if (slots_.free() == 0 || !words_->HasRoom(*ask)) return false;
+  if (!slots_.any_free() || !words_->HasRoom(*ask)) return false;
   if (IsStale(*ask)) {
     EndStale(ask);
     return true;
@@ -55,7 +55,7 @@ void FetchOps::SendSoon(FetchAsk* ask) {
 
 // Sends statements about slots first, because they must go before a new request on the same slot.
 bool FetchOps::SayWhatIsDue() {
-  if (SomebodyWaits() && slots_.free() == 0) link_->OnNoSlot();
+  if (SomebodyWaits() && !slots_.any_free()) link_->OnNoSlot();
   while (!send_line_.empty()) {
     // Taken out first: it may end, and begin anew for another key that is due in its turn.
     FetchAsk* ask = send_line_.PopFront();
@@ -72,7 +72,7 @@ bool FetchOps::SayWhatIsDue() {
   }
   if (!words_->SayOwn() || !tickets_.TellUnwanted(words_->most_tickets(), tell)) return false;
   for (LinkedLine<FetchAsk>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
-    if (slots_.free() == 0 || !words_->HasRoom(*line->front())) break;
+    if (!slots_.any_free() || !words_->HasRoom(*line->front())) break;
     AskFor(line->PopFront());
   }
   parking_.Watch();

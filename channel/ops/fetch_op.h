@@ -12,6 +12,7 @@
 #include "channel/poller/poller.h"
 #include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
@@ -23,7 +24,7 @@ struct FetchRun;
 // Several fetches with one callback. Recycled with its vector.
 struct FetchJoin {
   RecvArgs args;
-  ManyDoneFn done;
+  ManyFetchedFn done;
   std::vector<Received> results;
   size_t left = 0;
 };
@@ -59,7 +60,7 @@ class FetchOp final : public PollerTimer {
   int64_t step = 0;
   TensorKey key;
   RecvArgs args;
-  DoneFn done;
+  FetchedFn done;
   FetchJoin* join = nullptr;
   size_t index = 0;
   FetchRun* run = nullptr;      // It fetches all keys of this run, for its fetches.
@@ -95,7 +96,7 @@ class FetchOp final : public PollerTimer {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
   }
   void Deliver() {  // Runs `done` on the calling thread.
-    DoneFn run = std::move(done);
+    FetchedFn run = std::move(done);
     done = nullptr;
     std::move(run)(std::move(received));
     received.tensor.Reset();  // If it was not moved on.

@@ -66,16 +66,17 @@ FetchAsk* FetchOps::TakeAsk(FetchKey* key, int64_t step) {
   return ask;
 }
 
-void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
+void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                     FetchedFn&& done) {
   FetchOp* op = TakeOp(step_id, key);
-  op->args = args;
+  op->args.Assign(args);
   op->done = std::move(done);
   ++counters_.fetches;
   Start(op);
 }
 
 bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                         ManyDoneFn* done) {
+                         ManyFetchedFn* done) {
   static const Tensor* const none = new Tensor();
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
   counters_.fetches += keys.size();

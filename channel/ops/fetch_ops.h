@@ -70,11 +70,12 @@ struct FetchOpsOptions : ConnectorOptions {
 // outcome. Only then does it need a slot again.
 class FetchOps : public Channel, public FetchOpOwner {
  public:
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   // One callback, and one delivery, for all. REQUIRES: args.destination is unset; args.destinations
   // is empty or has one for each key.
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn* done) override;
+                 ManyFetchedFn* done) override;
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
   bool Drained() const override;

@@ -1626,7 +1626,7 @@ class FetchManyTest : public FetchOpsTest {
     auto ended = std::make_shared<ManyEnded>();
     std::vector<TensorKey> keys;
     for (const std::string& edge : edges) keys.push_back(Key(edge));
-    ManyDoneFn done = [ended](absl::Status first, absl::Span<Received> results) {
+    ManyFetchedFn done = [ended](absl::Status first, absl::Span<Received> results) {
       ++ended->times;
       ended->first = std::move(first);
       for (Received& result : results) {

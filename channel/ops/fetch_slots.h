@@ -23,6 +23,7 @@ class FetchSlots {
   }
   size_t size() const { return asks_.size(); }
   size_t free() const { return free_.size(); }
+  bool any_free() const { return !free_.empty(); }
   FetchAsk* at(size_t slot) const { return asks_[slot]; }  // Null: it is free.
   uint16_t generation(size_t slot) const { return generations_[slot]; }
   const std::vector<FetchAsk*>& all() const { return asks_; }

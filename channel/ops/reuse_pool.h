@@ -21,23 +21,29 @@ class ReusePool {
     }
     T* one = free_.back();
     free_.pop_back();
+    ++live_;
     one->Renew();
     return one;
   }
-  void Free(T* one) { free_.push_back(one); }
+  void Free(T* one) {
+    --live_;
+    free_.push_back(one);
+  }
   const std::vector<T*>& all() const { return all_; }  // All that were ever made.
-  size_t live() const { return all_.size() - free_.size(); }
+  size_t live() const { return live_; }
   // Many were out, and none is any more.
   bool is_idle_and_large() const { return all_.size() > kMostIdleObjects && live() == 0; }
-  // Forgets all of them. REQUIRES: none is out.
+  // Forgets all of them, those that are out, too.
   void Clear() {
     ReleaseMemory(&all_);
     ReleaseMemory(&free_);
+    live_ = 0;
   }
 
  private:
   std::vector<T*> all_;
   std::vector<T*> free_;
+  size_t live_ = 0;
 };
 
 }  // namespace tryst

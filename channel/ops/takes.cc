@@ -34,7 +34,7 @@ void Takes::Start(int64_t step, const TensorKey& key, TakingOp* op, bool looked)
 
 // The usual case: the tensor is here, and no callback is needed.
 bool Takes::TakeHere(ServeTake* take) {
-  if (take->key.dst().worker != consumer_ || !source_->MayTake(take->key)) return false;
+  if (!take->key.IsTo(consumer_) || !source_->MayTake(take->key)) return false;
   if (!source_->TakeHere(take->step, &take->key, &place_, &take->taken)) return false;
   return true;
 }
@@ -46,7 +46,7 @@ void Takes::Ask(ServeTake* take, bool looked) {
   }
   if (!looked && TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
-  if (take->key.dst().worker != consumer_) {
+  if (!take->key.IsTo(consumer_)) {
     take->End({absl::PermissionDeniedError(
         absl::StrCat(consumer_, " asked for a tensor that is sent to ", take->key.dst().worker))});
   } else {

@@ -86,7 +86,7 @@ class ToldKeys {
       return absl::DataLossError(
           "the consumer broke the protocol: it names more keys than are remembered");
     }
-    const bool for_consumer = key.dst().worker == consumer_;
+    const bool for_consumer = key.IsTo(consumer_);
     keys_[number] = {std::move(key), bytes, for_consumer, /*may_take=*/false, nullptr};
     return absl::OkStatus();
   }

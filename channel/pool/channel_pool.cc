@@ -31,7 +31,7 @@ class ChannelPool::FetchTask final : public PollerTask {
   int64_t step_id = 0;
   TensorKey key;
   RecvArgs args;
-  DoneFn done;
+  FetchedFn done;
 
  private:
   ChannelPool* const pool_;
@@ -127,23 +127,23 @@ bool ChannelPool::MayStartNow() const {
 }
 
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                        DoneFn&& done) {
+                        FetchedFn&& done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && !closed_ && MayStartNow()) {
-    Channel* channel = PeerOf(key.src().worker)->InCallbacks();
+    Channel* channel = PeerOf(key)->InCallbacks();
     if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
   }
   FetchTask* task = TakeTask();
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
   task->step_id = step_id;
   task->key = key;
-  task->args = args;
+  task->args.Assign(args);
   task->done = std::move(done);
   poller_->Post(task);
 }
 
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                            ManyDoneFn done) {
+                            ManyFetchedFn done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && MayStartNow() && FetchAsOne(step_id, keys, args, &done)) return;
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
@@ -155,19 +155,19 @@ void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, c
     args.destinations = destinations;
     if (FetchAsOne(step_id, keys, args, &done)) return;
     ArgsOfEach each(args);
-    FetchEach(keys.size(), std::move(done), [&](size_t i, DoneFn one) {
+    FetchEach(keys.size(), std::move(done), [&](size_t i, FetchedFn one) {
       FetchNow(step_id, keys[i], each.At(i), std::move(one));
     });
   });
 }
 
-void ChannelPool::FetchEach(size_t count, ManyDoneFn done,
-                            absl::FunctionRef<void(size_t, DoneFn)> fetch) {
+void ChannelPool::FetchEach(size_t count, ManyFetchedFn done,
+                            absl::FunctionRef<void(size_t, FetchedFn)> fetch) {
   // Shared by the fetches; the last one to end calls back.
   struct Many {
     std::atomic<size_t> left{0};
     std::vector<Received> results;
-    ManyDoneFn done;
+    ManyFetchedFn done;
   };
   auto many = std::make_shared<Many>();
   many->results.resize(count);
@@ -196,13 +196,13 @@ void ChannelPool::FetchEach(size_t count, ManyDoneFn done,
 }
 
 bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys,
-                             const RecvArgs& args, ManyDoneFn* done) {
+                             const RecvArgs& args, ManyFetchedFn* done) {
   if (closed_ || keys.empty()) return false;
   const absl::string_view worker = keys[0].src().worker;
   for (const TensorKey& key : keys) {
-    if (key.src().worker != worker) return false;
+    if (!key.IsFrom(worker)) return false;
   }
-  return PeerOf(worker)->FetchMany(step_id, keys, args, done);
+  return PeerOf(keys[0])->FetchMany(step_id, keys, args, done);
 }
 
 void ChannelPool::StartFetch(FetchTask* task) {
@@ -215,13 +215,14 @@ void ChannelPool::StartFetch(FetchTask* task) {
 }
 
 void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                           DoneFn&& done) {
+                           FetchedFn&& done) {
   if (closed_) return FailReceive(close_status_, args.executor, std::move(done));
-  PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
+  PeerOf(key)->Fetch(step_id, key, args, std::move(done));
 }
 
-PeerPaths* ChannelPool::PeerOf(absl::string_view worker) {
-  if (last_peer_ != nullptr && last_peer_->worker() == worker) return last_peer_;
+PeerPaths* ChannelPool::PeerOf(const TensorKey& key) {
+  if (last_peer_ != nullptr && key.IsFrom(last_peer_->worker())) return last_peer_;
+  const absl::string_view worker = key.src().worker;
   auto found = peers_.find(worker);
   if (found != peers_.end()) return last_peer_ = found->second.get();
   auto peer = std::make_unique<PeerPaths>(&context_, std::string(worker));

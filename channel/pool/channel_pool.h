@@ -55,9 +55,10 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // kDeadlineExceeded: something has not drained by then, and the pool must not be destroyed.
   absl::Status Stop(const absl::Status& why, absl::Duration timeout);
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn done) override;
+                 ManyFetchedFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
   void OnHello(const Hello& hello, HelloDone done) override;
@@ -102,12 +103,12 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   bool MayStartNow() const;
   // Poller thread.
   void StartFetch(FetchTask* task);
-  void FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
-  PeerPaths* PeerOf(absl::string_view worker);
+  void FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args, FetchedFn&& done);
+  PeerPaths* PeerOf(const TensorKey& key);  // Of its producer.
   // Fetches all `keys` as one, if they belong to one peer whose channel can do that. False: nothing
   // was started.
   bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                  ManyDoneFn* done);
+                  ManyFetchedFn* done);
   void AnswerHello(const Hello& hello, HelloDone done);
   Transport* FindTransport(absl::string_view name) const;  // Null: there is none.
   void Maintain();
@@ -118,7 +119,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
   // Calls `fetch` `count` times, and `done` once all of them have ended. Any thread.
-  void FetchEach(size_t count, ManyDoneFn done, absl::FunctionRef<void(size_t, DoneFn)> fetch);
+  void FetchEach(size_t count, ManyFetchedFn done,
+                 absl::FunctionRef<void(size_t, FetchedFn)> fetch);
   FetchTask* TakeTask();
   void GiveTask(FetchTask* task);
 

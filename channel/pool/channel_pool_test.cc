@@ -43,11 +43,12 @@ struct Asked {
 class NotedChannel final : public Channel {
  public:
   NotedChannel(Asked* asked, std::string name) : asked_(asked), name_(std::move(name)) {}
-  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, FetchedFn&& done) override {
     asked_->words.push_back(absl::StrCat("fetch ", key.edge(), " of ", step));
     asked_->out.push_back({step, key, args, std::move(done)});
   }
-  bool FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs&, ManyDoneFn*) override {
+  bool FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs&,
+                 ManyFetchedFn*) override {
     if (!asked_->takes_many) return false;
     asked_->words.push_back(absl::StrCat("many ", keys.size()));
     return true;

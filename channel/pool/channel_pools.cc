@@ -77,17 +77,17 @@ bool ChannelPools::Drained() {
 // ---- Fetching ----
 
 void ChannelPools::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                         DoneFn&& done) {
+                         FetchedFn&& done) {
   pools_[PlaceOf(key)]->Fetch(step_id, key, args, std::move(done));
 }
 
 void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
-                             const RecvArgs& args, ManyDoneFn done) {
+                             const RecvArgs& args, ManyFetchedFn done) {
   size_t place = 0;
   if (pools_.size() > 1 && !keys.empty()) {
     place = PlaceOf(keys[0]);
     const auto there = [&](const TensorKey& key) {
-      return key.src().worker == keys[0].src().worker || PlaceOf(key) == place;
+      return key.IsFrom(keys[0].src().worker) || PlaceOf(key) == place;
     };
     if (!std::all_of(keys.begin() + 1, keys.end(), there)) {
       return FetchApart(step_id, keys, args, std::move(done));
@@ -98,7 +98,7 @@ void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
 
 // Fetches each poller's share of `keys` as one; the last share to end calls back.
 void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
-                              const RecvArgs& args, ManyDoneFn done) {
+                              const RecvArgs& args, ManyFetchedFn done) {
   struct Part {
     std::vector<TensorKey> keys;
     std::vector<size_t> at;  // The places of its keys in the call's `keys`.
@@ -107,7 +107,7 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
   struct Many {
     std::atomic<size_t> left{0};
     std::vector<Received> results;
-    ManyDoneFn done;
+    ManyFetchedFn done;
   };
   std::vector<Part> parts(pools_.size());
   for (size_t i = 0; i < keys.size(); ++i) {

@@ -42,9 +42,10 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   // REQUIRES: the caller turns all pollers.
   bool Drained();
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn done) override;
+                 ManyFetchedFn done) override;
   std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
   void OnHello(const Hello& hello, HelloDone done) override;
@@ -69,7 +70,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
     return pools_.size() == 1 ? 0 : PlaceOf(key.src().worker, pools_.size());
   }
   void FetchApart(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                  ManyDoneFn done);
+                  ManyFetchedFn done);
 
   const std::vector<std::unique_ptr<ChannelPool>> pools_;
 };

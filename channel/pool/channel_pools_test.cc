@@ -47,7 +47,7 @@ struct Seen {
 class EchoChannel final : public Channel {
  public:
   EchoChannel(const TransportContext& context, Seen* seen) : context_(context), seen_(seen) {}
-  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t, const TensorKey& key, const RecvArgs& args, FetchedFn&& done) override {
     {
       MutexLock lock(&seen_->mu);
       seen_->fetches.emplace_back(context_.place, std::string(key.edge()));
@@ -61,7 +61,7 @@ class EchoChannel final : public Channel {
     });
   }
   bool FetchMany(int64_t step, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn* done) override {
+                 ManyFetchedFn* done) override {
     if (!seen_->takes_many) return false;
     for (const TensorKey& key : keys) {
       Fetch(step, key, args, [](Received&&) {});

@@ -40,7 +40,8 @@ PeerPaths::~PeerPaths() { context_->poller->CancelTimer(this); }
 
 // ---- Fetching ----
 
-void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) {
+void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+                      FetchedFn&& done) {
   if (wanted_ != current_) ComeBack();
   Channel* channel = InUse();
   if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
@@ -56,7 +57,7 @@ void PeerPaths::ComeBack() {
 }
 
 bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                          ManyDoneFn* done) {
+                          ManyFetchedFn* done) {
   if (wanted_ != current_) ComeBack();
   Channel* channel = InUse();
   return channel != nullptr && channel->FetchMany(step_id, keys, args, done);

@@ -50,10 +50,10 @@ class PeerPaths final : private PollerTimer, private KindChooser {
 
   const std::string& worker() const { return worker_; }
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done);
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, FetchedFn&& done);
   // As Channel::FetchMany().
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn* done);
+                 ManyFetchedFn* done);
   // The channel whose Fetch() may be called at once, even inside a callback of another fetch. Null:
   // call Fetch() in a task of its own.
   Channel* InCallbacks();

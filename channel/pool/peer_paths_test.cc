@@ -133,7 +133,7 @@ class ScriptedKind final : public Transport {
 class ScriptedChannel final : public Channel {
  public:
   explicit ScriptedChannel(ChannelUser* user) : user(user) {}
-  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step, const TensorKey& key, const RecvArgs& args, FetchedFn&& done) override {
     out.push_back({step, key, args, std::move(done)});
   }
   size_t fetches_out() const override { return out.size(); }
@@ -566,7 +566,7 @@ TEST_F(PeerPathsTest, WithoutATransportAFetchSaysWhatIsMissing) {
                           "no path is left to /job:ps/replica:0/task:0; /job:ps/replica:0/task:0: "
                           "not asked yet\n  no rdma here: no device\\n")));
   const TensorKey key = Key("many");
-  ManyDoneFn done = [](const absl::Status&, absl::Span<Received>) {};
+  ManyFetchedFn done = [](const absl::Status&, absl::Span<Received>) {};
   EXPECT_FALSE(paths_->FetchMany(1, absl::MakeConstSpan(&key, 1), RecvArgs(), &done));
   EXPECT_EQ(paths_->InCallbacks(), nullptr);
   EXPECT_TRUE(paths_->Drained());

@@ -74,7 +74,9 @@ struct ShmSender final : public FetchWords {
   // FetchWords.
   void FlushSoon() override { hub->poller()->FlushThisTurn(flush_); }
   bool AsksAtOnce() const override { return words.empty(); }
-  bool HasRoom(const FetchAsk& ask) override { return requests.HasRoom(KeyCells(*ask.of) + 1); }
+  bool HasRoom(const FetchAsk& ask) override {
+    return requests.HasRoom(ask.of->told == epoch ? 1 : KeyCells(*ask.of) + 1);
+  }
   bool SendRequest(FetchAsk* ask, bool may_park) override;
   bool SendCancel(const FetchAsk& ask) override;
   bool SendPark(const FetchAsk& ask) override;

@@ -67,7 +67,7 @@ class UploadingSource final : public TensorSource {
                          [range] {});
   }
 
-  void Upload(Received&& taken, DoneFn done) {
+  void Upload(Received&& taken, FetchedFn done) {
     const Tensor host = std::move(taken.tensor);
     auto into = in_chunks_ ? AllocateInChunks(host)
                            : engine_->Allocate(host.dtype(), host.shape(), stream_);
@@ -97,7 +97,8 @@ class DownloadingFetcher final : public TensorFetcher {
   DownloadingFetcher(TensorFetcher* fetcher, DeviceEngine* engine, cuda::Stream stream)
       : fetcher_(fetcher), engine_(engine), stream_(stream) {}
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override {
     RecvArgs inner = args;
     inner.executor = nullptr;
     auto context = GpuContext::Make(engine_, stream_);
@@ -117,10 +118,10 @@ class DownloadingFetcher final : public TensorFetcher {
   }
 
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
-                 ManyDoneFn done) override {
+                 ManyFetchedFn done) override {
     auto results = std::make_shared<std::vector<Received>>(keys.size());
     auto left = std::make_shared<std::atomic<size_t>>(keys.size());
-    auto end = std::make_shared<ManyDoneFn>(std::move(done));
+    auto end = std::make_shared<ManyFetchedFn>(std::move(done));
     ArgsOfEach each(args);
     for (size_t i = 0; i < keys.size(); ++i) {
       Fetch(step_id, keys[i], each.At(i), [results, left, end, i](Received&& received) {
@@ -139,7 +140,7 @@ class DownloadingFetcher final : public TensorFetcher {
   }
 
  private:
-  void Download(Received&& received, const RecvArgs& args, DoneFn done) {
+  void Download(Received&& received, const RecvArgs& args, FetchedFn done) {
     if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
       return EndReceive(args.executor, std::move(received), std::move(done));
     }

@@ -726,7 +726,7 @@ TEST_F(HostileRdmaProducerTest, ARunForWhichRoomIsAskedBreaksTheLink) {
     ASSERT_EQ(fetched->calls, 1) << edge;
   }
   int ended = 0;
-  ManyDoneFn done = [&](const absl::Status&, absl::Span<Received>) { ++ended; };
+  ManyFetchedFn done = [&](const absl::Status&, absl::Span<Received>) { ++ended; };
   ASSERT_TRUE(channel_->FetchMany(step_, keys, RecvArgs(), &done));
   for (int i = 0; i < 10; ++i) Settle();
   ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 5u) << "all are asked for together";

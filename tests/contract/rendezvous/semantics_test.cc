@@ -153,11 +153,11 @@ TEST_F(Semantics, DoneExactlyOnceInEveryPath) {
 TEST_F(Semantics, PeerLossEndsTheReceive) {
   class LostPeer final : public TensorFetcher {
    public:
-    void Fetch(int64_t, const TensorKey&, const RecvArgs& args, DoneFn&& done) override {
+    void Fetch(int64_t, const TensorKey&, const RecvArgs& args, FetchedFn&& done) override {
       FailReceive(absl::UnavailableError("peer lost"), args.executor, std::move(done));
     }
     void FetchMany(int64_t, absl::Span<const TensorKey> keys, const RecvArgs&,
-                   ManyDoneFn done) override {
+                   ManyFetchedFn done) override {
       std::vector<Received> results(keys.size());
       for (Received& result : results) result.status = absl::UnavailableError("peer lost");
       std::move(done)(absl::UnavailableError("peer lost"), absl::MakeSpan(results));

@@ -27,7 +27,8 @@ class ToyChannel final : public Channel {
     if (context_.trace != nullptr) track_ = context_.trace->Track(TraceRole::kFetch, peer_, kName);
   }
 
-  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args, DoneFn&& done) override {
+  void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
+             FetchedFn&& done) override {
     auto made = std::make_unique<Op>(this, ++*fetches_);
     Op* const op = ops_.emplace(made->id, std::move(made)).first->second.get();
     op->fetch = {step_id, key, args, std::move(done)};

@@ -944,7 +944,7 @@ TEST_F(SessionTest, AManyThatFailedLeavesNothingToTheNext) {
   std::vector<absl::Status> ended;
   const auto fetch = [&](const RecvArgs& with) {
     ended.clear();
-    ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
+    ManyFetchedFn done = [&](const absl::Status& status, absl::Span<Received> results) {
       ended.push_back(status);
       for (const Received& result : results) ended.push_back(result.status);
     };
@@ -963,7 +963,7 @@ TEST_F(SessionTest, AManyThatFailedLeavesNothingToTheNext) {
   ASSERT_EQ(ended.size(), 3u);
   for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
   int ends = 0;
-  ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
+  ManyFetchedFn done = [&](const absl::Status& status, absl::Span<Received> results) {
     ends += status.ok() && results.empty();
   };
   EXPECT_TRUE(channel_->FetchMany(1, {}, RecvArgs(), &done));
