@@ -500,6 +500,24 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   EXPECT_FALSE(broken->status.ok());
   EXPECT_FALSE(broken->tensor.valid());
 
+  absl::Status first;
+  std::vector<Tensor> came;
+  step->RecvManyAsync({RemoteKey("f"), RemoteKey("g"), RemoteKey("h")}, RecvArgs(),
+                      [&](absl::Status status, absl::Span<Received> results) {
+                        first = std::move(status);
+                        for (Received& one : results) came.push_back(std::move(one.tensor));
+                      });
+  std::vector<Received> results(3);
+  results[0].tensor = eight;
+  results[1].tensor = taken.tensor;
+  results[2].tensor = nonsense;
+  std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
+  EXPECT_TRUE(absl::IsDataLoss(first)) << first;
+  ASSERT_EQ(came.size(), 3u);
+  EXPECT_EQ(came[0].shape(), eight_dims);
+  EXPECT_EQ(came[1].shape(), nine_dims);
+  EXPECT_FALSE(came[2].valid());
+
   const Tensor strings = *Tensor::FromStrings({"s"}, nine_dims);
   EXPECT_EQ(step->Send(away, SendArgs(), strings, false).code(),
             absl::StatusCode::kInvalidArgument);
