@@ -1,6 +1,7 @@
 #ifndef TRYST_SERVER_SECURITY_GRPC_ARGUMENTS_H_
 #define TRYST_SERVER_SECURITY_GRPC_ARGUMENTS_H_
 
+#include <grpc/impl/codegen/compression_types.h>
 #include <grpc/impl/codegen/grpc_types.h>
 
 namespace tryst {
@@ -23,6 +24,9 @@ void SetTransportArguments(Set set) {
   // Each call would pass through these filters, which nobody uses: Tryst repeats its calls itself.
   set(GRPC_ARG_ENABLE_RETRIES, 0);
   set(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  // No end compresses. gRPC would unpack a stranger's MiB to a GiB before we see the call.
+  set(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  set(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
 }
 
 }  // namespace tryst

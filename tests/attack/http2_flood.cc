@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,9 @@
 
 namespace tryst {
 namespace {
+
+// A bomb goes in such parts, slowly enough for HTTP/2's flow control.
+constexpr size_t kBombPart = 16 << 10;
 
 std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
   const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
@@ -46,6 +51,40 @@ std::string CallHeaders() {
   return "\x83\x86" + Header(":path", "/tryst.rpc.TransportService/Hello") +
          Header(":authority", "x") + Header("content-type", "application/grpc") +
          Header("te", "trailers");
+}
+
+// 480 MiB of zeros in gzip's format, which has a thousandth of that. The end is missing, which is
+// noticed when they lie there.
+std::string Bomb() {
+  std::string zeros(1 << 20, '\0');
+  std::string packed(64 << 10, '\0');
+  z_stream pack = {};
+  deflateInit2(&pack, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 9, Z_DEFAULT_STRATEGY);
+  pack.next_in = reinterpret_cast<Bytef*>(&zeros[0]);
+  pack.avail_in = static_cast<uInt>(zeros.size());
+  pack.next_out = reinterpret_cast<Bytef*>(&packed[0]);
+  pack.avail_out = static_cast<uInt>(packed.size());
+  deflate(&pack, Z_FULL_FLUSH);
+  packed.resize(pack.total_out);
+  deflateEnd(&pack);
+  constexpr size_t kHeadBytes = 10;
+  std::string out = packed.substr(0, kHeadBytes);
+  for (int i = 0; i < 480; ++i) out.append(packed, kHeadBytes);
+  return out;
+}
+
+// A call whose message is a bomb.
+std::string BombCall(uint32_t stream) {
+  static const auto& bomb = *new std::string(Bomb());
+  std::string message(1, '\1');  // It is compressed.
+  for (int shift : {24, 16, 8, 0}) message += static_cast<char>(bomb.size() >> shift);
+  message += bomb;
+  std::string out = Frame(1, 4, stream, CallHeaders() + Header("grpc-encoding", "gzip"));
+  for (size_t at = 0; at < message.size(); at += kBombPart) {
+    const bool last = message.size() - at <= kBombPart;
+    out += Frame(0, last ? 1 : 0, stream, message.substr(at, kBombPart));
+  }
+  return out;
 }
 
 std::string Preface() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, ""); }
@@ -84,6 +123,10 @@ std::string Piece(Flood flood, uint32_t* stream) {
     case Flood::kNonsense:
       out = std::string(1 << 16, '\xa5');
       break;
+    case Flood::kBombs:
+      out = BombCall(*stream);
+      *stream += 2;
+      break;
     case Flood::kDrip:
     case Flood::kReconnect:
       break;
@@ -113,14 +156,16 @@ const char* FloodName(Flood flood) {
       return "reconnecting";
     case Flood::kNonsense:
       return "nonsense";
+    case Flood::kBombs:
+      return "bombs";
   }
   return "";
 }
 
 const std::vector<Flood>& AllFloods() {
   static const auto& all = *new std::vector<Flood>{
-      Flood::kResets,   Flood::kOpen, Flood::kContinuations, Flood::kHeaders, Flood::kPings,
-      Flood::kSettings, Flood::kDrip, Flood::kReconnect,     Flood::kNonsense};
+      Flood::kBombs, Flood::kResets,   Flood::kOpen, Flood::kContinuations, Flood::kHeaders,
+      Flood::kPings, Flood::kSettings, Flood::kDrip, Flood::kReconnect,     Flood::kNonsense};
   return all;
 }
 
@@ -162,8 +207,11 @@ void Http2Flood::Fill(int fd) {
     if (flood_ != Flood::kDrip && flood_ != Flood::kReconnect) out += Piece(flood_, &stream);
     size_t sent = 0;
     while (sent < out.size() && !stop_.load()) {
-      const size_t most = flood_ == Flood::kDrip ? 1 : out.size() - sent;
-      const ssize_t took = send(fd, out.data() + sent, most, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const size_t most = flood_ == Flood::kDrip    ? 1
+                          : flood_ == Flood::kBombs ? kBombPart
+                                                    : out.size();
+      const ssize_t took = send(fd, out.data() + sent, std::min(most, out.size() - sent),
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
       if (took > 0) {
         sent += static_cast<size_t>(took);
         bytes_.fetch_add(static_cast<uint64_t>(took));
@@ -175,6 +223,8 @@ void Http2Flood::Fill(int fd) {
       if (got == 0 || (got < 0 && errno != EAGAIN)) return;
       if (flood_ == Flood::kDrip) {
         absl::SleepFor(absl::Milliseconds(200));
+      } else if (flood_ == Flood::kBombs) {
+        absl::SleepFor(absl::Milliseconds(5));
       } else if (took < 0) {
         pollfd wait = {fd, POLLIN | POLLOUT, 0};
         poll(&wait, 1, 10);

@@ -19,6 +19,7 @@ enum class Flood {
   kDrip,       // A byte now and then.
   kReconnect,  // Connections that greet and close, as fast as possible.
   kNonsense,   // Bytes that are not HTTP/2.
+  kBombs,      // Messages of zeros that are a thousand times as large as what travels.
 };
 const char* FloodName(Flood flood);
 const std::vector<Flood>& AllFloods();

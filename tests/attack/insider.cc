@@ -39,9 +39,10 @@ Insider::Insider(Target target, const std::string& name, uint64_t incarnation)
       channel_(OwnConnection(target_.address)) {}
 
 grpc::Status Insider::Call(const std::string& method, const std::string& request,
-                           std::string* answer) {
+                           std::string* answer, grpc_compression_algorithm packing) {
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
+  context.set_compression_algorithm(packing);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   context.AddMetadata(kCallerMetadata, signer_.Sign(target_.worker, kService + method, request));
   const grpc::Slice slice(request);

@@ -1,6 +1,7 @@
 #ifndef TRYST_TESTS_ATTACK_INSIDER_H_
 #define TRYST_TESTS_ATTACK_INSIDER_H_
 
+#include <grpc/impl/codegen/compression_types.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/support/status.h>
 
@@ -25,7 +26,8 @@ class Insider {
 
   // Sends any bytes to any method of TransportService, within ten seconds. `answer` may be null.
   grpc::Status Call(const std::string& method, const std::string& request,
-                    std::string* answer = nullptr);
+                    std::string* answer = nullptr,
+                    grpc_compression_algorithm packing = GRPC_COMPRESS_NONE);
   // Calls FetchTensor. The call stays open for `wait_ms`; 0: until it is answered.
   grpc::Status Fetch(const std::string& request, int wait_ms, std::string* answer = nullptr);
 

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "server/server.h"
 #include "tests/attack/http2_flood.h"
+#include "tests/attack/insider.h"
 #include "tests/attack/process_use.h"
 #include "tests/doubles/server/test_certificates.h"
 
@@ -108,6 +109,15 @@ TEST_F(OutsiderTest, FloodsCostBoundedMemoryAndNobodyElse) {
     EXPECT_LE(OpenDescriptors(), descriptors) << FloodName(flood);
   }
   EXPECT_GT(Stat("connections_flooded"), 0);
+}
+
+TEST_F(OutsiderTest, WhoCompressesIsTold) {
+  Open();
+  Insider packer({kPs, ps_->address(), "lab", "0123456789abcdef"}, kWorker, 9);
+  const grpc::Status told = packer.Call("Stats", "", nullptr, GRPC_COMPRESS_GZIP);
+  EXPECT_EQ(told.error_code(), grpc::StatusCode::UNIMPLEMENTED) << told.error_message();
+  EXPECT_NE(told.error_message().find("gzip"), std::string::npos) << told.error_message();
+  EXPECT_TRUE(packer.Call("Stats", "").ok());
 }
 
 TEST_F(OutsiderTest, FloodsBeforeTlsDoNoMore) {
