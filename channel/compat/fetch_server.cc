@@ -38,6 +38,8 @@ constexpr int kMaxOver = 2 * 65536;
 constexpr size_t kMaxOverRuns = 2 * 65536;
 // Silent consumers whose state is kept. Of one more, all of them are forgotten.
 constexpr size_t kMostSilent = 1024;
+// One with more channels and gaps, together, is forgotten at once.
+constexpr size_t kMostOfSilent = 64;
 
 }  // namespace
 
@@ -128,7 +130,12 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::shared_ptr<FetchServerUse> use = std::make_shared<FetchServerUse>();
     std::map<uint64_t, Peer> channels;
     int64_t heard_ns = 0;  // When it last said anything.
-    bool holds() const {   // Whether anything of it waits, or must be told to it.
+    size_t over_runs() const {
+      size_t runs = 0;
+      for (const auto& [id, peer] : channels) runs += peer.over.runs();
+      return runs;
+    }
+    bool holds() const {  // Whether anything of it waits, or must be told to it.
       return std::any_of(channels.begin(), channels.end(), [](const auto& channel) {
         const Peer& peer = channel.second;
         return !peer.entries.empty() || peer.waiter != nullptr || !peer.ready.empty();
@@ -160,16 +167,15 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // The consumer's state, made if it is new. An error: the caller is not its present incarnation.
   absl::StatusOr<Consumer*> Find(const Caller& caller, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // kResourceExhausted: the consumer has more channels, or has named more ended fetches, than are
-  // remembered.
-  static absl::Status CheckRoom(Consumer* consumer, const rpc::FetchRequest& request);
   // Whether the consumer must wait for an end before it may request more.
   bool IsFull(const FetchServerUse& use) const {
     return use.requests.load() >= options_.max_requests ||
            use.key_bytes.load() >= options_.max_key_bytes;
   }
-  // Handles the part of a message that names ended fetches.
-  void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
+  // Handles the part of a message that names ended fetches. kResourceExhausted: the consumer has
+  // more channels, or leaves more gaps between ended fetches, than are remembered.
+  absl::StatusOr<Peer*> TakeOver(Consumer* consumer, const Caller& caller,
+                                 const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The consumer has told, in one of the ways, that the fetch has ended.
   void EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered, Todo* todo)
@@ -299,7 +305,8 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   return consumer;
 }
 
-absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchRequest& request) {
+absl::StatusOr<FetchServer::State::Peer*> FetchServer::State::TakeOver(
+    Consumer* consumer, const Caller& caller, const rpc::FetchRequest& request, Todo* todo) {
   auto& channels = consumer->channels;
   if (channels.size() >= kMaxChannels && channels.count(request.channel()) == 0) {
     // Most likely the consumer has closed these channels.
@@ -312,16 +319,20 @@ absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchR
           "this consumer has too many gRPC channels open to this worker: close some");
     }
   }
-  if (request.over_size() == 0) return absl::OkStatus();
-  size_t runs = static_cast<size_t>(request.over_size());
-  for (const auto& [id, peer] : channels) runs += peer.over.runs();
-  if (runs <= kMaxOverRuns + consumer->use->requests.load()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      "this consumer leaves old fetches open while it ends too many newer ones: end the old "
-      "fetches first");
-}
-
-void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
+  Peer* const peer = PeerOf(consumer, caller, request.channel());
+  const uint64_t newest = request.waits() ? request.oldest_serial() : request.serial();
+  peer->over.InsertBelow(std::min(request.oldest_serial(), newest));
+  // Each fetch that ends or begins here may become a run. An honest consumer names what is unwanted
+  // twice.
+  const int more = std::max(request.over_size(), request.unwanted_size()) + request.asks_size() +
+                   (request.waits() || request.ends() ? 0 : 1);
+  const size_t runs = consumer->over_runs() + static_cast<size_t>(more);
+  const bool fits = more == 0 || runs <= kMaxOverRuns + consumer->use->requests.load();
+  if (!fits) {
+    return absl::ResourceExhaustedError(
+        "this consumer leaves old fetches open while it ends too many newer ones: end the old "
+        "fetches first");
+  }
   std::vector<std::shared_ptr<Entry>> entries;
   for (uint64_t serial : request.unwanted()) {
     auto it = peer->entries.find(serial);
@@ -339,8 +350,7 @@ void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, 
     peer->over.Insert(serial);
   }
   for (auto& entry : entries) EndByConsumer(entry, true, todo);
-  const uint64_t newest = request.waits() ? request.oldest_serial() : request.serial();
-  peer->over.InsertBelow(std::min(request.oldest_serial(), newest));
+  return peer;
 }
 
 void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered,
@@ -497,7 +507,9 @@ void FetchServer::State::SetSilentAside(int64_t before_ns) {
     const auto next = std::next(at);
     if (at->second->heard_ns < before_ns && !at->second->holds()) {
       if (silent_.size() == kMostSilent) silent_.clear();
-      silent_.emplace(at->first, std::move(at->second));
+      if (at->second->channels.size() + at->second->over_runs() <= kMostOfSilent) {
+        silent_.emplace(at->first, std::move(at->second));
+      }
       consumers_.erase(at);
     }
     at = next;
@@ -570,10 +582,10 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       refused = absl::UnavailableError("the producer is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
-    } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
+    } else if (auto found = TakeOver(*consumer, *caller, request, &todo); !found.ok()) {
+      refused = found.status();
     } else {
-      Peer& peer = *PeerOf(*consumer, *caller, request.channel());
-      TakeOver(&peer, request, &todo);
+      Peer& peer = **found;
       auto it = peer.entries.find(request.serial());
       if (it != peer.entries.end()) {
         Entry* entry = it->second.get();
@@ -621,8 +633,8 @@ void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& r
   {
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
-    known = consumer.ok() ? CheckRoom(*consumer, request) : consumer.status();
-    if (known.ok()) TakeOver(PeerOf(*consumer, caller, request.channel()), request, &todo);
+    known =
+        consumer.ok() ? TakeOver(*consumer, caller, request, &todo).status() : consumer.status();
   }
   Run(&todo);
   stream->End(ToGrpc(known));
@@ -719,11 +731,11 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       refused = absl::UnavailableError("the producer is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
-    } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
+    } else if (auto found = TakeOver(*consumer, caller, request, &todo); !found.ok()) {
+      refused = found.status();
     } else {
-      Peer* peer = PeerOf(*consumer, caller, request.channel());
+      Peer* peer = *found;
       name = peer->name;
-      TakeOver(peer, request, &todo);
       if (request.heard() < peer->answers) {
         peer->ready.insert(peer->ready.end(), peer->told.begin(), peer->told.end());
       }

@@ -42,8 +42,8 @@ std::string KeyOf(const Server& ps, uint64_t number, size_t edge_bytes) {
                          kWorker, edge);
 }
 
-// Asks in batches until the producer holds no more.
-void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
+// Has begun step 1. Null: the test has failed.
+std::unique_ptr<Server> StartPs() {
   ServerConfig config;
   config.cluster = "lab";
   config.job = "ps";
@@ -55,25 +55,40 @@ void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
   std::ofstream(config.token_file) << kToken << "\n";
   config.encrypt = "off";  // The test reads the answers.
   auto ps = ServerBuilder().SetEnvironment({}).Build(config);
-  ASSERT_TRUE(ps.ok()) << ps.status();
-  ASSERT_TRUE((*ps)->Start().ok());
-  ASSERT_TRUE((*ps)->steps()->StartStep(1).ok());
-  Insider member({(*ps)->worker(), (*ps)->address(), "lab", kToken}, kWorker, 9);
+  EXPECT_TRUE(ps.ok()) << ps.status();
+  if (!ps.ok()) return nullptr;
+  EXPECT_TRUE((*ps)->Start().ok());
+  EXPECT_TRUE((*ps)->steps()->StartStep(1).ok());
+  return *std::move(ps);
+}
+
+// A batch that asks for the `count` serials that follow `*serial` in such steps.
+rpc::FetchRequest Batch(const Server& ps, int count, uint64_t step, size_t edge_bytes,
+                        uint64_t* serial) {
+  rpc::FetchRequest request;
+  request.set_waits(true);
+  request.set_channel(1);
+  request.set_oldest_serial(1);
+  for (int i = 0; i < count; ++i) {
+    rpc::FetchAsk* ask = request.add_asks();
+    ask->set_serial(*serial += step);
+    ask->set_step_id(1);
+    ask->set_key(KeyOf(ps, *serial, edge_bytes));
+  }
+  return request;
+}
+
+// Asks in batches until the producer holds no more.
+void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
+  const std::unique_ptr<Server> ps = StartPs();
+  ASSERT_NE(ps, nullptr);
+  Insider member({ps->worker(), ps->address(), "lab", kToken}, kWorker, 9);
   malloc_trim(0);
   const uint64_t before = ResidentBytes();
   uint64_t serial = 0;
   for (bool full = false; !full;) {
-    rpc::FetchRequest request;
-    request.set_waits(true);
-    request.set_channel(1);
-    request.set_oldest_serial(1);
-    for (int i = 0; i < batch; ++i) {
-      rpc::FetchAsk* ask = request.add_asks();
-      ask->set_serial(++serial);
-      ask->set_step_id(1);
-      ask->set_key(KeyOf(**ps, serial, edge_bytes));
-      asked->key_bytes += ask->key().size();
-    }
+    const rpc::FetchRequest request = Batch(*ps, batch, 1, edge_bytes, &serial);
+    for (const rpc::FetchAsk& ask : request.asks()) asked->key_bytes += ask.key().size();
     // Its answer names those that were not taken in, and that are to be asked for alone.
     std::string answer;
     const grpc::Status status = member.Fetch(request.SerializeAsString(), 0, &answer);
@@ -83,7 +98,7 @@ void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
     const int refused = response.header().ready_size();
     full = refused > 0;
     asked->requests += static_cast<uint64_t>(batch - refused);
-    asked->key_bytes -= static_cast<uint64_t>(refused) * KeyOf(**ps, serial, edge_bytes).size();
+    asked->key_bytes -= static_cast<uint64_t>(refused) * KeyOf(*ps, serial, edge_bytes).size();
     ASSERT_LE(asked->requests, kMostRequests);
   }
   asked->grown_bytes = ResidentBytes() - before;
@@ -92,7 +107,7 @@ void AskUntilFull(size_t edge_bytes, int batch, Asked* asked) {
   one.set_oldest_serial(1);
   one.set_serial(++serial);
   one.set_step_id(1);
-  one.set_key(KeyOf(**ps, serial, edge_bytes));
+  one.set_key(KeyOf(*ps, serial, edge_bytes));
   asked->next = member.Fetch(one.SerializeAsString(), 0);
 }
 
@@ -115,6 +130,36 @@ TEST(RequestsOfAConsumer, TheyHaveABound) {
   EXPECT_EQ(asked.next.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_LT(asked.grown_bytes, asked.key_bytes + asked.requests * kBytesOfARequest + kBesideBytes);
   RecordProperty("bytes", absl::StrCat(asked.grown_bytes));
+}
+
+// Each that is no longer wanted leaves a gap behind.
+TEST(RequestsOfAConsumer, GapsBetweenThoseThatEndedHaveABound) {
+  const std::unique_ptr<Server> ps = StartPs();
+  ASSERT_NE(ps, nullptr);
+  Insider member({ps->worker(), ps->address(), "lab", kToken}, kWorker, 9);
+  constexpr int kBatch = 8192;
+  uint64_t serial = 1;
+  int rounds = 0;
+  grpc::Status status;
+  for (; status.ok() && rounds < 40; ++rounds) {
+    const rpc::FetchRequest request = Batch(*ps, kBatch, 2, 0, &serial);
+    status = member.Fetch(request.SerializeAsString(), 0);
+    if (!status.ok()) break;
+    rpc::FetchRequest note;
+    note.set_ends(true);
+    note.set_channel(1);
+    note.set_oldest_serial(1);
+    note.set_serial(serial + 1);
+    for (const rpc::FetchAsk& ask : request.asks()) note.add_unwanted(ask.serial());
+    status = member.Fetch(note.SerializeAsString(), 0);
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  constexpr int kMostGaps = 131'072;
+  EXPECT_LE(rounds, kMostGaps / kBatch);
+  // The end of the oldest makes room.
+  rpc::FetchRequest next = Batch(*ps, 1, 1, 0, &serial);
+  next.set_oldest_serial(serial);
+  EXPECT_TRUE(member.Fetch(next.SerializeAsString(), 0).ok());
 }
 
 }  // namespace

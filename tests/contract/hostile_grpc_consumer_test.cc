@@ -409,6 +409,23 @@ TEST_F(HostileGrpcConsumerTest, ASilentConsumersFetchesStayOver) {
   EXPECT_EQ(host_->counts().consumers, 1u);
 }
 
+// Its state would take megabytes.
+TEST_F(HostileGrpcConsumerTest, ASilentConsumerThatLeftManyGapsIsForgotten) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  rpc::FetchRequest note;
+  note.set_ends(true);
+  note.set_channel(1);
+  note.set_serial(1000);
+  note.set_oldest_serial(1);
+  for (uint64_t serial = 3; serial < 300; serial += 2) note.add_over(serial);
+  ASSERT_TRUE(Start(note)->End().ok());
+  EXPECT_EQ(host_->counts().consumers, 1u);
+  EXPECT_TRUE(Eventually([](const auto& counts) { return counts.consumers == 0; }));
+  EXPECT_EQ(host_->counts().silent, 0u);
+}
+
 // The consumer has nothing to say but that it waits.
 TEST_F(HostileGrpcConsumerTest, AConsumerWhoseBatchWaitsIsNotSilent) {
   FetchServerOptions options;
