@@ -61,9 +61,13 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& address, int64_t now
   return id;
 }
 
-void ConnectionTable::Remove(Id id) {
+void ConnectionTable::Remove(Id id, uint64_t received, int64_t now_ns) {
   Connection* const connection = Find(id);
   if (connection == nullptr) return;
+  if (!connection->member) {
+    (void)Saw(id, std::max(received, connection->received), 0, now_ns);
+    if (!connection->flooded) ChargeHost(*connection, now_ns);
+  }
   LeaveStrangers(id, *connection);
   const auto named = by_address_.find(connection->address);
   if (named != by_address_.end() && named->second == id) by_address_.erase(named);
@@ -139,6 +143,19 @@ void ConnectionTable::NoteFlood(absl::string_view address, int64_t now_ns) {
   flooder.last_ns = now_ns;
 }
 
+void ConnectionTable::ChargeHost(const Connection& connection, int64_t now_ns) {
+  if (now_ns >= charged_until_ns_ || charged_bytes_.size() >= kMostFlooders) {
+    charged_bytes_.clear();
+    charged_until_ns_ = now_ns + kChargeNs;
+  }
+  uint64_t& bytes = charged_bytes_[std::string(HostPart(connection.address))];
+  bytes += connection.received;
+  if (bytes <= limits_.stranger_bytes) return;
+  bytes = 0;
+  ++counts_.flooded;
+  NoteFlood(connection.address, now_ns);
+}
+
 int64_t ConnectionTable::DelayNs(absl::string_view address, int64_t now_ns) const {
   const Flooder* const flooder = FlooderAt(address, now_ns);
   return flooder == nullptr
@@ -180,7 +197,7 @@ bool ConnectionTable::Saw(Id id, uint64_t received, uint64_t sent, int64_t now_n
   ++counts_.flooded;
   NoteFlood(connection->address, now_ns);
   LeaveStrangers(id, *connection);
-  connection->ending = true;
+  connection->ending = connection->flooded = true;
   return false;
 }
 

@@ -20,7 +20,8 @@ struct ConnectionLimits {
   int64_t stranger_ns = 10'000'000'000;  // The time until the first authenticated call.
   // What may arrive on a connection before its first authenticated call, and on all such
   // connections together: gRPC can turn each byte into seventy bytes of memory. An honest first
-  // message has up to 512 KiB, and after a break a thousand calls may come at once.
+  // message has up to 512 KiB, and after a break a thousand calls may come at once. What strangers
+  // of one host have sent who left within a second has the bound of one.
   uint64_t stranger_bytes = 1 << 20;
   uint64_t strangers_bytes = 2 << 20;
   // How much strangers together may send in a tenth of a second. One that has sent more than a
@@ -53,7 +54,8 @@ class ConnectionTable {
   // Adds a connection from "host:port". Adds to `end` those that must be closed for it. 0: there is
   // no room.
   Id Add(const std::string& address, int64_t now_ns, std::vector<Id>* end);
-  void Remove(Id id);
+  // It has left, and `received` is all that arrived on it; 0: nobody knows.
+  void Remove(Id id, uint64_t received, int64_t now_ns);
   // A call from that address was authenticated. True: some who wait may go on; call Resume().
   bool Authenticated(absl::string_view address);
   // `received` and `sent` count from the connection's beginning. False: it must be closed.
@@ -84,6 +86,7 @@ class ConnectionTable {
     bool member = false;
     bool called = false;  // A call was authenticated since the last Saw().
     bool ending = false;
+    bool flooded = false;
     bool waits = false;
     uint64_t received = 0;       // At the last Saw().
     uint64_t received_base = 0;  // At the last authenticated call.
@@ -107,6 +110,8 @@ class ConnectionTable {
   // What each stranger from a flooding host may send, and how many strangers it may have.
   static constexpr uint64_t kFlooderBytes = 8 << 10;
   static constexpr size_t kFlooderStrangers = 8;
+  // What arrived on a stranger's connection costs gRPC memory for a while after its end.
+  void ChargeHost(const Connection& connection, int64_t now_ns);
   const Flooder* FlooderAt(absl::string_view address, int64_t now_ns) const;
   void NoteFlood(absl::string_view address, int64_t now_ns);
 
@@ -118,6 +123,9 @@ class ConnectionTable {
   absl::flat_hash_map<std::string, size_t> strangers_of_host_;
   absl::flat_hash_map<std::string, Flooder> flooders_;  // By host.
   uint64_t strangers_bytes_ = 0;
+  static constexpr int64_t kChargeNs = 1'000'000'000;
+  int64_t charged_until_ns_ = 0;
+  absl::flat_hash_map<std::string, uint64_t> charged_bytes_;  // By host; at most kMostFlooders.
   static constexpr int64_t kBurstNs = 100'000'000;
   static constexpr uint64_t kLittleBytes = 16 << 10;
   int64_t burst_until_ns_ = 0;

@@ -54,7 +54,7 @@ TEST(ConnectionTable, AnAddressIsTheNewConnectionsAlthoughTheOldOneLeavesLater) 
   std::vector<Id> end;
   const Id old = table.Add("10.0.0.1:1", 0, &end);
   const Id fresh = table.Add("10.0.0.1:1", 1, &end);
-  table.Remove(old);
+  table.Remove(old, 0, 2);
   EXPECT_TRUE(table.Saw(old, 2000, 0, 2)) << "it is not there";
   table.Authenticated("10.0.0.1:1");
   EXPECT_FALSE(table.is_stranger(fresh));
@@ -144,7 +144,7 @@ TEST(ConnectionTable, WhoComesFromWhereOthersFloodedWaitsAndSaysLess) {
   for (int i = 1; i <= 20; ++i) {
     const Id id = table.Add("10.0.0.1:1", 0, &end);
     EXPECT_FALSE(table.Saw(id, limits.stranger_bytes + 1, 0, 0));
-    table.Remove(id);
+    table.Remove(id, 0, 0);
     EXPECT_GE(table.DelayNs("10.0.0.1:2", 0), last);
     last = table.DelayNs("10.0.0.1:2", 0);
   }
@@ -156,6 +156,29 @@ TEST(ConnectionTable, WhoComesFromWhereOthersFloodedWaitsAndSaysLess) {
   const Id other = table.Add("10.0.0.2:2", 0, &end);
   EXPECT_TRUE(table.Saw(other, 100 << 10, 0, 0));
   EXPECT_EQ(table.DelayNs("10.0.0.1:2", 61 * kSecondNs), 0);
+}
+
+// Each leaves before anybody has looked at what it sent.
+TEST(ConnectionTable, ShortConnectionsCountTogether) {
+  ConnectionTable table((ConnectionLimits()));
+  std::vector<Id> end;
+  for (int i = 0; i < 100; ++i) {
+    const int64_t now_ns = i * kSecondNs / 100;
+    table.Remove(table.Add("10.0.0.1:1", now_ns, &end), 60 << 10, now_ns);
+    table.Remove(table.Add("10.0.0.2:1", now_ns, &end), 10 << 10, now_ns);
+    const Id member = table.Add("10.0.0.3:1", now_ns, &end);
+    table.Authenticated("10.0.0.3:1");
+    table.Remove(member, 60 << 10, now_ns);
+  }
+  EXPECT_GT(table.DelayNs("10.0.0.1:2", kSecondNs), 0);
+  EXPECT_GT(table.counts().flooded, 0u);
+  EXPECT_EQ(table.DelayNs("10.0.0.2:2", kSecondNs), 0);
+  EXPECT_EQ(table.DelayNs("10.0.0.3:2", kSecondNs), 0);
+  for (int64_t second = 1; second <= 100; ++second) {
+    const int64_t now_ns = second * kSecondNs;
+    table.Remove(table.Add("10.0.0.4:1", now_ns, &end), 60 << 10, now_ns);
+    EXPECT_EQ(table.DelayNs("10.0.0.4:2", now_ns), 0);
+  }
 }
 
 TEST(ConnectionTable, StrangersWhoSayMuchAtOnceWaitUntilTheyAreKnownOrTimeHasPassed) {
@@ -199,7 +222,7 @@ TEST(ConnectionTable, WhatIsGoneIsForgotten) {
     ASSERT_NE(id, 0u);
     EXPECT_TRUE(table.Saw(id, 900, 0, 0));
     if (round % 2 == 0) table.Authenticated("10.0.0.1:1");
-    table.Remove(id);
+    table.Remove(id, 900, round);
   }
   EXPECT_TRUE(end.empty());
   EXPECT_EQ(table.counts().open, 0u);

@@ -317,6 +317,9 @@ void Listener::End(const std::vector<Id>& ids) {
 void Listener::Forget(Id id) {
   const auto found = sockets_.find(id);
   if (found == sockets_.end()) return;
+  tcp_info seen = {};
+  socklen_t length = sizeof(seen);
+  (void)getsockopt(found->second.get(), IPPROTO_TCP, TCP_INFO, &seen, &length);
   // Closing ours does not remove it from the epoll set while gRPC's descriptor is open.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.get(), nullptr);
   sockets_.erase(found);
@@ -328,7 +331,7 @@ void Listener::Forget(Id id) {
   }
   MutexLock lock(&mu_);
   deliveries_.erase(id);  // What gRPC was not given yet holds a descriptor, too.
-  table_.Remove(id);
+  table_.Remove(id, seen.tcpi_bytes_received, clock_.NowNs());
 }
 
 ConnectionLimits WithinDescriptors(ConnectionLimits limits) {

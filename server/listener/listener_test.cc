@@ -151,6 +151,17 @@ TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
   EXPECT_FALSE(IsClosed(quiet.get()));
 }
 
+TEST_F(ListenerTest, ShortConnectionsFloodToo) {
+  Start(ConnectionLimits());
+  const std::vector<char> bytes(60 << 10);
+  EXPECT_TRUE(Soon([&] {
+    const OwnedFd fd = Dial(listener_->port());
+    (void)send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd.get(), SHUT_WR);
+    return listener_->counts().flooded > 0;
+  }));
+}
+
 // The first is held back, and unread, when the second floods: then the first has sent too much for
 // a host that floods, and its sender hears of the end although it is held back.
 TEST_F(ListenerTest, EndsOneThatIsHeldBack) {
