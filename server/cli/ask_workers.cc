@@ -96,6 +96,8 @@ absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {
     for (const Member& member : heard->members) {
       // Skips members that are not up, or that only a worker's settings name: they cannot answer.
       if (member.address.empty() || member.incarnation == 0) continue;
+      // The name will be printed.
+      if (!IsWorkerName(member.worker) || Printable(member.worker) != member.worker) continue;
       if (known.size() == kMostWorkers || !known.insert(member.worker).second) continue;
       asked.client->members()->Set(member.worker, member.address);
       asked.workers.push_back(member.worker);

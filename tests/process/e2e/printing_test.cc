@@ -21,6 +21,8 @@ namespace {
 constexpr char kLiar[] = "/job:liar/replica:0/task:0";
 // Colours, a window's title, a line of its own, and a control character of two bytes in UTF-8.
 constexpr char kEvil[] = "evil\nforged: all is well\r\x1b[31m\x1b]0;title\x07\x7f\xc2\x9b";
+// A worker's name but for that.
+constexpr char kEvilWorker[] = "/job:evil\x1b[31m/replica:0/task:1";
 
 class Liar final : public rpc::TransportService::Service {
  public:
@@ -45,9 +47,15 @@ class Liar final : public rpc::TransportService::Service {
     response->mutable_self()->set_worker(kLiar);
     response->mutable_self()->set_address(kEvil);
     response->mutable_self()->set_incarnation(1);
-    rpc::Member* const member = response->add_members();
-    member->set_worker(kEvil);
-    member->set_address(kEvil);
+    for (const std::string& worker : {std::string(kEvil), std::string(kEvilWorker)}) {
+      rpc::Member* const member = response->add_members();
+      member->set_worker(worker);
+      member->set_address(kEvil);
+      rpc::Member* const up = response->add_members();
+      up->set_worker(worker);
+      up->set_address(absl::StrCat("127.0.0.1:", port_));
+      up->set_incarnation(2);
+    }
     response->set_steady_ns(1);
     return grpc::Status::OK;
   }
@@ -77,7 +85,8 @@ class Liar final : public rpc::TransportService::Service {
   }
   static std::string Said(bool json) {
     return json ? absl::StrCat("{\"paths\":[{\"role\":\"fetch\",\"peer\":\"", kEvil,
-                               "\",\"path\":\"", kEvil, "\",\"state\":\"", kEvil, "\"}]}\n")
+                               "\",\"path\":\"", kEvil, "\",\"state\":\"", kEvil,
+                               "\"}],\"weights\":[{\"set\":\"", kEvil, "\"}]}\n")
                 : absl::StrCat(kEvil, "\n");
   }
   grpc::Status Explain(Context, const rpc::ExplainRequest* request,
@@ -137,6 +146,8 @@ TEST_P(Printing, NoCommandPrintsWhatATerminalObeys) {
       {"waiting", liar.at()},
       {"trace", liar.at()},
       {"top", liar.at(), "--count=1"},
+      {"top", absl::StrCat("--join=", liar.at()), "--count=1"},
+      {"weights", liar.at()},
       {"stats", liar.at()},
       {"begin", liar.at()},
       {"cleanup", liar.at()},
