@@ -23,6 +23,9 @@ constexpr size_t kMaxWorkerBytes = 256;
 // for this long at least.
 constexpr int64_t kLongestAheadMs = int64_t{24} * 3600 * 1000;
 
+// A time that somebody else says, from which ours can be subtracted.
+int64_t SaneMs(int64_t unix_ms) { return std::clamp<int64_t>(unix_ms, 0, INT64_MAX / 2); }
+
 std::string StatementMac(absl::string_view token, const rpc::Caller& caller,
                          absl::string_view method, absl::string_view request) {
   const std::string incarnation = absl::StrCat(caller.incarnation());
@@ -115,7 +118,7 @@ absl::Status CallSigner::Heed(absl::string_view callee, absl::string_view statem
     return absl::UnavailableError(absl::StrCat(
         ended.message(), "; this worker will sign the call again, with its own clock"));
   }
-  const int64_t ahead_ms = clock.unix_ms() - now_();
+  const int64_t ahead_ms = SaneMs(clock.unix_ms()) - now_();
   clocks_[callee] = {ahead_ms, clock.incarnation()};
   return absl::UnavailableError(absl::StrCat(ended.message(), "; the clock of ", callee, " is ",
                                              ahead_ms,
@@ -165,22 +168,23 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
                            "has restarted meanwhile, or somebody plays back a recorded call"),
                        statement, now_ms);
     }
-    const int64_t apart_ms = now_ms - caller.unix_ms();
+    const int64_t made_ms = SaneMs(caller.unix_ms());
+    const int64_t apart_ms = now_ms - made_ms;
     const absl::Status far_apart = absl::UnauthenticatedError(
         absl::StrCat("the call was made ", apart_ms,
                      " ms ago by this worker's clock: the two clocks are more than a minute apart, "
                      "or somebody plays back a recorded call"));
     if (apart_ms > kClockSlackMs) return WithClock(far_apart, statement, now_ms);
     // This incarnation cannot know what an earlier one has accepted.
-    if (caller.callee_incarnation() == 0 && caller.unix_ms() < started_ms_) {
+    if (caller.callee_incarnation() == 0 && made_ms < started_ms_) {
       return WithClock(absl::UnavailableError(
-                           absl::StrCat("the call was made ", started_ms_ - caller.unix_ms(),
+                           absl::StrCat("the call was made ", started_ms_ - made_ms,
                                         " ms before this worker started: the caller's clock is "
                                         "behind by that, or somebody plays back a recorded call")),
                        statement, now_ms);
     }
     absl::Status fresh = TakeSequence(absl::StrCat(caller.incarnation(), " ", caller.worker()),
-                                      caller.sequence(), now_ms, caller.unix_ms());
+                                      caller.sequence(), now_ms, made_ms);
     if (!fresh.ok()) return fresh;
     // Its number is taken: the caller signs it again, so it must not be taken when its time comes.
     if (apart_ms < -kClockSlackMs) return WithClock(far_apart, statement, now_ms);
@@ -222,7 +226,17 @@ absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence
     }
   }
   Seen& seen = seen_[id];
-  seen.at_ms = std::max({seen.at_ms, now_ms, std::min(made_ms, now_ms + kLongestAheadMs)});
+  const int64_t before_ms = std::exchange(
+      seen.at_ms, std::max({seen.at_ms, now_ms, std::min(made_ms, now_ms + kLongestAheadMs)}));
+  if (seen.at_ms > now_ms + kClockSlackMs) {
+    ahead_.erase({before_ms, id});
+    ahead_.emplace(seen.at_ms, id);
+    if (ahead_.size() > kMaxAhead) {
+      const auto least = seen_.find(ahead_.begin()->second);
+      if (least != seen_.end()) least->second.at_ms = std::min(least->second.at_ms, now_ms);
+      ahead_.erase(ahead_.begin());
+    }
+  }
   const auto refuse = [&id, sequence](absl::string_view why) {
     return absl::UnauthenticatedError(absl::StrCat("call ", sequence, " of ", id, " ", why));
   };

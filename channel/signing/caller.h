@@ -6,7 +6,9 @@
 #include <bitset>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -91,6 +93,8 @@ class CallVerifier {
  private:
   static constexpr int kWindow = 4096;       // How far calls may overtake each other.
   static constexpr size_t kMaxSeen = 16384;  // The callers of the last two minutes.
+  // Callers whose clocks are ahead. Of one more, the one that is ahead least counts as the others.
+  static constexpr size_t kMaxAhead = 1024;
   struct Seen {
     uint64_t newest = 0;
     // Bit s % kWindow: the number s in (newest - kWindow, newest] was seen.
@@ -109,6 +113,7 @@ class CallVerifier {
   const int64_t started_ms_;  // Earlier statements were made to an earlier incarnation of ours.
   Mutex mu_;
   absl::flat_hash_map<std::string, Seen> seen_ ABSL_GUARDED_BY(mu_);
+  std::set<std::pair<int64_t, std::string>> ahead_ ABSL_GUARDED_BY(mu_);  // By `at_ms`.
 };
 
 // HMAC-SHA256 over the parts, each preceded by its length. 32 bytes.

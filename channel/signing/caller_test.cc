@@ -211,6 +211,19 @@ TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
 }
 
+TEST_F(CallerTest, CallersOfTheFutureLeaveRoomForOthers) {
+  CallVerifier verifier("lab", kSelf, 1, kToken, Now());
+  const int64_t now_ms = now_ms_;
+  for (uint64_t incarnation = 1; incarnation <= 16'384; ++incarnation) {
+    now_ms_ = now_ms + 20 * 3600 * 1000;
+    const std::string ahead = Statement("/job:future/replica:0/task:0", incarnation);
+    now_ms_ = now_ms;
+    EXPECT_FALSE(verifier.Verify(ahead, "Method", "request").ok());
+  }
+  now_ms_ += 121'000;
+  EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
+}
+
 // Otherwise what is said for the future could be replayed to our next incarnation, which knows no
 // numbers.
 TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
@@ -224,6 +237,8 @@ TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
     return verifier.Verify(statement, "Method", "request").status();
   };
   now_ms_ += 10 * kMinute;  // So that no call was made before the start.
+  EXPECT_TRUE(absl::IsUnauthenticated(said_at(INT64_MAX - now_ms_, 4)));
+  EXPECT_TRUE(absl::IsUnauthenticated(said_at(INT64_MIN, 5)));
   EXPECT_TRUE(said_at(kMinute, 1).ok());
   EXPECT_TRUE(said_at(-kMinute, 2).ok());
   for (const int64_t apart_ms : {kMinute + 1, -kMinute - 1}) {
