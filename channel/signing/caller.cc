@@ -85,8 +85,13 @@ std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
   caller.set_incarnation(self_.incarnation);
   caller.set_callee(std::string(callee));
   if (!token_.empty()) {
-    caller.set_sequence(sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
-    const CalleeClock clock = ClockOf(callee);
+    CalleeClock clock;
+    {
+      MutexLock lock(&mu_);
+      caller.set_sequence(NextNumber(callee));
+      const auto found = clocks_.find(callee);
+      if (found != clocks_.end()) clock = found->second;
+    }
     caller.set_unix_ms(now_() + clock.ahead_ms);
     caller.set_callee_incarnation(clock.incarnation);
     caller.set_mac(StatementMac(token_, caller, method, request));
@@ -94,10 +99,17 @@ std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
   return caller.SerializeAsString();
 }
 
-CallSigner::CalleeClock CallSigner::ClockOf(absl::string_view callee) const {
-  MutexLock lock(&mu_);
-  const auto found = clocks_.find(callee);
-  return found == clocks_.end() ? CalleeClock() : found->second;
+uint64_t CallSigner::NextNumber(absl::string_view callee) {
+  const auto found = last_numbers_.find(callee);
+  if (found != last_numbers_.end()) return ++found->second;
+  if (last_numbers_.size() >= kMostNumbered) {
+    for (const auto& [other, last] : last_numbers_) {
+      first_number_ = std::max(first_number_, last + 1);
+    }
+    last_numbers_.clear();
+  }
+  last_numbers_.emplace(callee, first_number_);
+  return first_number_;
 }
 
 // The clock was read after the callee had the statement and before we have its answer, so calls

@@ -62,15 +62,19 @@ class CallSigner {
     int64_t ahead_ms = 0;  // How far it is ahead of our own clock.
     uint64_t incarnation = 0;
   };
-  CalleeClock ClockOf(absl::string_view callee) const;
+  // The number of the next call to it. Calls to others do not count, so that they make none of its
+  // calls too old for CallVerifier's window.
+  uint64_t NextNumber(absl::string_view callee) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static constexpr size_t kMostNumbered = 16384;
 
   const Caller self_;
   const std::string token_;
   const WallClockMs now_;
-  mutable Mutex mu_;
+  Mutex mu_;
   // The workers that have refused a call for its time.
   absl::flat_hash_map<std::string, CalleeClock> clocks_ ABSL_GUARDED_BY(mu_);
-  std::atomic<uint64_t> sequence_{0};
+  absl::flat_hash_map<std::string, uint64_t> last_numbers_ ABSL_GUARDED_BY(mu_);  // By callee.
+  uint64_t first_number_ ABSL_GUARDED_BY(mu_) = 1;  // A callee that is not there begins with it.
   std::atomic<uint64_t> channels_{0};
 };
 

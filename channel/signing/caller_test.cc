@@ -170,7 +170,6 @@ TEST_F(CallerTest, WhatWasSaidBeforeTheStartIsNotTaken) {
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
 }
 
-// A worker numbers its calls to all others alike, so here some numbers never come.
 TEST_F(CallerTest, CallsOvertakeEachOtherSoFarAndNoneIsTakenTwice) {
   constexpr size_t kWindow = 4096;
   constexpr size_t kNewest = 5000;
@@ -193,6 +192,22 @@ TEST_F(CallerTest, CallsOvertakeEachOtherSoFarAndNoneIsTakenTwice) {
     ASSERT_TRUE(is_taken(number)) << number;
   }
   EXPECT_FALSE(is_taken(kNewest));
+}
+
+TEST_F(CallerTest, CallsToOthersMakeNoCallTooOld) {
+  CallVerifier verifier("lab", kSelf, 7, kToken, Now());
+  CallSigner signer({"lab", "/job:w/replica:0/task:0", 1}, kToken, Now());
+  std::vector<std::string> calls;
+  // The signer forgets the number of some callees meanwhile, and gives none twice.
+  for (const int others : {0, 5'000, 20'000}) {
+    for (int other = 0; other < others; ++other) {
+      (void)signer.Sign(absl::StrCat("/job:ps/replica:0/task:", 1 + other), "Method", "request");
+    }
+    calls.push_back(signer.Sign(kSelf, "Method", "request"));
+  }
+  for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+    EXPECT_TRUE(verifier.Verify(*call, "Method", "request").ok());
+  }
 }
 
 TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
