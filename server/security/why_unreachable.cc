@@ -12,16 +12,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstring>
-#include <memory>
+#include <map>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "server/security/free_with.h"
 
 namespace tryst {
@@ -30,6 +34,7 @@ namespace {
 constexpr size_t kMostPeers = 1024;
 constexpr absl::Duration kLookTimeout = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Seconds(5);
+constexpr std::chrono::seconds kLongestEnd(2);
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
 
 using Context = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
@@ -331,19 +336,59 @@ std::string WhyUnreachable(const std::string& worker, const std::string& address
   return TlsGreeting(worker, address, options, cluster, socket).Why();
 }
 
-UnreachablePeers::UnreachablePeers(SecurityOptions options, std::string cluster)
-    : options_(std::move(options)), cluster_(std::move(cluster)) {}
+// What the thread uses, which may outlive UnreachablePeers.
+class UnreachablePeers::Looker final : public std::enable_shared_from_this<Looker> {
+ public:
+  Looker(SecurityOptions options, std::string cluster)
+      : options_(std::move(options)), cluster_(std::move(cluster)) {}
+  void Close();
+  std::string Why(const std::string& worker, const std::string& address);
 
-UnreachablePeers::~UnreachablePeers() {
+ private:
+  struct Seen {
+    std::string address;
+    std::string why;
+    Deadline until = Deadline::AtNs(0);  // Then another try finds out anew.
+    bool wanted = false;
+  };
+  void Look();
+
+  const SecurityOptions options_;
+  const std::string cluster_;
+  const SteadyClock clock_;
+  Mutex mu_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool looks_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Seen> peers_ ABSL_GUARDED_BY(mu_);  // By worker; at most kMostPeers.
+  std::thread thread_;                                      // The first question starts it.
+};
+
+UnreachablePeers::UnreachablePeers(SecurityOptions options, std::string cluster)
+    : looker_(std::make_shared<Looker>(std::move(options), std::move(cluster))) {}
+
+UnreachablePeers::~UnreachablePeers() { looker_->Close(); }
+
+std::string UnreachablePeers::Why(const std::string& worker, const std::string& address) {
+  return looker_->Why(worker, address);
+}
+
+void UnreachablePeers::Looker::Close() {
+  const auto until = std::chrono::steady_clock::now() + kLongestEnd;
+  bool looks = false;
   {
     MutexLock lock(&mu_);
     closing_ = true;
     changed_.NotifyAll();
+    while (looks_ && !changed_.WaitUntil(&mu_, until)) {
+    }
+    looks = looks_;
   }
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  looks ? thread_.detach() : thread_.join();
 }
 
-std::string UnreachablePeers::Why(const std::string& worker, const std::string& address) {
+std::string UnreachablePeers::Looker::Why(const std::string& worker, const std::string& address) {
   if (address.empty()) return "";
   MutexLock lock(&mu_);
   if (closing_ || (peers_.size() == kMostPeers && peers_.count(worker) == 0)) return "";
@@ -351,21 +396,21 @@ std::string UnreachablePeers::Why(const std::string& worker, const std::string& 
   if (seen.address != address) seen = {address, "", Deadline::AtNs(0), false};
   if (seen.until.Passed(clock_.NowNs()) && !seen.wanted) {
     seen.wanted = true;
-    if (!has_thread_) {
+    if (!looks_) {
       try {
-        thread_ = std::thread([this] { Look(); });
+        thread_ = std::thread([self = shared_from_this()] { self->Look(); });
       } catch (const std::system_error&) {  // The system has no more threads for us.
         seen.wanted = false;
         return "";
       }
-      has_thread_ = true;
+      looks_ = true;
     }
     changed_.NotifyAll();
   }
   return seen.why;
 }
 
-void UnreachablePeers::Look() {
+void UnreachablePeers::Looker::Look() {
   for (;;) {
     std::string worker;
     std::string address;
@@ -379,7 +424,11 @@ void UnreachablePeers::Look() {
         }
         if (worker.empty()) changed_.Wait(&mu_);
       }
-      if (closing_) return;
+      if (closing_) {
+        looks_ = false;
+        changed_.NotifyAll();
+        return;
+      }
     }
     std::string why = WhyUnreachable(worker, address, options_, cluster_, kLookTimeout);
     MutexLock lock(&mu_);

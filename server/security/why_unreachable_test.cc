@@ -1,6 +1,8 @@
 #include "server/security/why_unreachable.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
 #include <sys/resource.h>
@@ -11,7 +13,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -21,8 +25,23 @@
 namespace {
 
 std::atomic<int64_t> day_behind_s{0}, day_loses_s{0}, steady_ahead_s{0};
+std::atomic<int> names_asked_for{0}, names_told{0};
+std::atomic<bool> dns_is_down{true};
 
 }  // namespace
+
+// Nobody tells the name "slow" while DNS is down.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* wanted,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || strcmp(host, "slow") != 0) return real(host, port, wanted, found);
+  ++names_asked_for;
+  while (dns_is_down) usleep(1'000);
+  const int failed = real("127.0.0.1", port, wanted, found);
+  ++names_told;
+  return failed;
+}
 
 // In place of the C library's, also for Abseil: each look at the clock of the day finds it set back
 // by day_loses_s more.
@@ -82,6 +101,22 @@ TEST(UnreachablePeers, ASetBackClockOfTheDayDoesNotKeepWhatWasFound) {
   ASSERT_EQ(listen(port.fd, 1), 0);
   steady_ahead_s = 6;
   EXPECT_TRUE(await(false));
+}
+
+TEST(UnreachablePeers, TheirEndDoesNotWaitForDns) {
+  auto peers = std::make_unique<UnreachablePeers>(SecurityOptions(), "lab");
+  peers->Why("worker", "slow:1");
+  while (names_asked_for == 0) usleep(1'000);
+  std::atomic<bool> ended{false};
+  std::thread ends([&] {
+    peers.reset();
+    ended = true;
+  });
+  for (int i = 0; i < 10'000 && !ended; ++i) usleep(1'000);
+  EXPECT_TRUE(ended);
+  dns_is_down = false;
+  ends.join();
+  while (names_told == 0) usleep(1'000);
 }
 
 // A process that lacks threads for a moment asks again later.

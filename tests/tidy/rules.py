@@ -409,7 +409,7 @@ FORBIDDEN = [
     (r"\bthrow\b(?! std::bad_alloc)", "|".join(SHIPPED), r"$^",
      "errors are absl::Status (only memory may run out as the language says)"),
     (r"\bassert\s*\(", "|".join(SHIPPED), r"$^", "gone from the build that ships: TRYST_CHECK"),
-    (r"\.detach\s*\(\s*\)", ".", r"server/server\.cc",
+    (r"\.detach\s*\(\s*\)", ".", r"server/(server|security/why_unreachable)\.cc",
      "a detached thread has no owner (docs/decisions/0028-destroyed-in-a-callback.md)"),
     (CLOCKS, "rendezvous|weights|verbs|gpu|channel", r"channel/(compat|grpc|signing)/.*",  # RPCs carry wall time.
      "time comes in through base/clock.h"),
