@@ -100,6 +100,7 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     MutexLock lock(&mu_);
     ++view_.leases;
   }
+  if (Closing()) return absl::OkStatus();
   bool ours = true;
   if (!registered_) {
     // A new incarnation replaces an older one's key. An older one that comes back does not.
@@ -131,19 +132,20 @@ void EtcdMembers::NoteMembers() {
 }
 
 // One session: registers, reads all members, then renews the lease while another thread watches.
+// When we close no further call begins, because each may take its time.
 absl::Status EtcdMembers::Serve(EtcdClient* client) {
   absl::Status status = client->Authenticate(options_.access);
-  if (status.ok() && lease_ != 0) {
+  if (status.ok() && lease_ != 0 && !Closing()) {
     const absl::StatusOr<bool> kept = client->KeepLease(lease_);
     status = kept.status();
     if (kept.ok() && !*kept) lease_ = 0;
   }
   // A key that is there is not written again, because every watcher would be told.
-  if (status.ok() && lease_ == 0) status = Register(client);
-  if (!status.ok()) return status;
+  if (status.ok() && lease_ == 0 && !Closing()) status = Register(client);
+  if (!status.ok() || Closing()) return status;
   const std::string end = EndOfPrefix(prefix_);
   const auto all = client->Range(prefix_, end, MemberMirror::kMostMembers + 1);
-  if (!all.ok()) return all.status();
+  if (!all.ok() || Closing()) return all.status();
   mirror_.SetAll(*all, clock_->NowNs());
   NoteMembers();
   {
@@ -199,7 +201,7 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
       TRYST_LOG(Warning)
           << "etcd has dropped this worker, whose lease has expired: the worker registers again";
     }
-    if (!*kept || !listed) {
+    if ((!*kept || !listed) && !Closing()) {
       absl::Status registered = Register(client);
       if (!registered.ok()) return registered;
     }

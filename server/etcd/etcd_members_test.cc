@@ -95,6 +95,15 @@ TEST_F(EtcdMembersTest, WhoseLeaseIsLostRegistersAnew) {
   EXPECT_FALSE(worker->Look().superseded);
 }
 
+// etcd may be slow, and no stop waits for all that a new worker has to say there.
+TEST_F(EtcdMembersTest, WhoStopsWhileItRegistersSaysNoMore) {
+  etcd_.SetPause(600);
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return etcd_.leases_asked() > 0; }));
+  worker.reset();
+  EXPECT_EQ(etcd_.writes(key_), 0u);
+}
+
 // Every worker of the cluster would be told of it.
 TEST_F(EtcdMembersTest, AKeyThatIsThereIsNotWrittenAgain) {
   auto worker = Register(absl::Seconds(60), {etcd_.address()});

@@ -105,6 +105,13 @@ class PretendedEtcd::Leases final : public etcdserverpb::Lease::Service {
 
   grpc::Status LeaseGrant(grpc::ServerContext*, const etcdserverpb::LeaseGrantRequest* request,
                           etcdserverpb::LeaseGrantResponse* response) override {
+    int64_t pause_ms = 0;
+    {
+      MutexLock lock(&etcd_->mu_);
+      ++etcd_->leases_asked_;
+      pause_ms = etcd_->pause_ms_;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     MutexLock lock(&etcd_->mu_);
     if (etcd_->refuses_leases_) return grpc::Status::OK;
     response->set_id(etcd_->next_lease_++);
@@ -282,6 +289,16 @@ void PretendedEtcd::LoseNextAnswer() {
 void PretendedEtcd::RefuseLeases() {
   MutexLock lock(&mu_);
   refuses_leases_ = true;
+}
+
+void PretendedEtcd::SetPause(int64_t ms) {
+  MutexLock lock(&mu_);
+  pause_ms_ = ms;
+}
+
+uint64_t PretendedEtcd::leases_asked() const {
+  MutexLock lock(&mu_);
+  return leases_asked_;
 }
 
 void PretendedEtcd::RequireLogin() {

@@ -38,8 +38,10 @@ class PretendedEtcd {
   void SetAnswers(bool answers);       // False: reads and transactions fail.
   void LoseNextAnswer();               // Does the next transaction, and says that it failed.
   void RefuseLeases();                 // Answers from now on with no lease.
-  void RequireLogin();                 // Keys are for the user tryst, whose password is secret.
-  void EndWatches();                   // Those that are under way.
+  void SetPause(int64_t ms);           // Before each lease that it grants.
+  uint64_t leases_asked() const;
+  void RequireLogin();  // Keys are for the user tryst, whose password is secret.
+  void EndWatches();    // Those that are under way.
   uint64_t writes(const std::string& key) const;  // How often it was put or deleted.
 
  private:
@@ -72,6 +74,8 @@ class PretendedEtcd {
   bool answers_ ABSL_GUARDED_BY(mu_) = true;
   bool lose_answer_ ABSL_GUARDED_BY(mu_) = false;
   bool refuses_leases_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t pause_ms_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t leases_asked_ ABSL_GUARDED_BY(mu_) = 0;
   bool requires_login_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t watches_ended_ ABSL_GUARDED_BY(mu_) = 0;
 
