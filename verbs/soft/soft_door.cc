@@ -215,6 +215,12 @@ void SoftDoor::SeeOff() {
 
 // False when the connection can be closed.
 bool SoftDoor::SeeOffOne(Leaving* leaving) {
+  // What is unread when a socket is closed makes the kernel throw away what is unsent. This comes
+  // first: it may take back what a pipe says of room.
+  uint8_t ignored[4096];
+  ssize_t got = 1;
+  for (int i = 0; i < 256 && got > 0; ++i) got = leaving->stream.Discard(ignored, sizeof(ignored));
+  if (got < 0 && errno != EAGAIN) return false;
   if (leaving->sent < leaving->last.size() || leaving->stream.HasUnsent()) {
     const ssize_t sent = leaving->stream.Send(leaving->last.data() + leaving->sent,
                                               leaving->last.size() - leaving->sent);
@@ -226,14 +232,7 @@ bool SoftDoor::SeeOffOne(Leaving* leaving) {
         epoll_->Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
     }
   }
-  // What is unread when a socket is closed makes the kernel throw away what is unsent.
-  uint8_t ignored[4096];
-  for (int i = 0; i < 256; ++i) {
-    const ssize_t got = leaving->stream.Discard(ignored, sizeof(ignored));
-    if (got == 0) return false;
-    if (got < 0) return errno == EAGAIN;
-  }
-  return true;
+  return got != 0;
 }
 
 }  // namespace tryst
