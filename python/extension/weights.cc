@@ -17,6 +17,7 @@ struct WeightsObject {
 };
 struct CancellationObject {
   PyObject_HEAD tryst_cancellation* cancellation;
+  bool cancelled;
 };
 
 PyTypeObject* weights_type = nullptr;
@@ -193,6 +194,7 @@ PyObject* NewCancellation(PyTypeObject*, PyObject*, PyObject*) {
   auto* const self = PyObject_New(CancellationObject, cancellation_type);
   if (self == nullptr) return nullptr;
   self->cancellation = nullptr;
+  self->cancelled = false;
   Ref result(reinterpret_cast<PyObject*>(self));
   return Raised(tryst_cancellation_create(&self->cancellation)) ? nullptr : result.release();
 }
@@ -205,14 +207,20 @@ void DeallocCancellation(PyObject* self) {
 }
 
 PyObject* Cancel(PyObject* self, PyObject*) {
+  reinterpret_cast<CancellationObject*>(self)->cancelled = true;
   return Waits([&]() -> tryst_status* {
     tryst_cancellation_cancel(CancellationIn(self));
     return nullptr;
   });
 }
 
+PyObject* Cancelled(PyObject* self, PyObject*) {
+  return PyBool_FromLong(reinterpret_cast<CancellationObject*>(self)->cancelled ? 1 : 0);
+}
+
 PyMethodDef kCancellationMethods[] = {
     {"cancel", Cancel, METH_NOARGS, nullptr},
+    {"cancelled", Cancelled, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyType_Slot kCancellationSlots[] = {

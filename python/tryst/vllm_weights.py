@@ -229,25 +229,24 @@ class TrainerEngine(TrainerWeightTransferEngine):
 
     def _activate(self, number):
         ended, before = threading.Event(), self._active
-        with self._owner._call() as cancellation:
-            call = weights._Call(self._owner._weights.activate, (number, _BARRIER, self._info.timeout, cancellation), ended.set)
-            try:
-                # All workers have it, or nobody is asked to load it.
-                self._watch.wait(number, "hold", self._info.timeout)
-                self._have_loaded(number)
-            except BaseException:
-                if self._watch.decided(number):
-                    cancellation.cancel()
-                    ended.wait()
-                else:
-                    # Without this voice the version is dropped, and who holds it goes on as before.
-                    self._watch.close()
-                    ended.wait()
-                    self._watch, self._active = self._watcher(), before
-                raise
-            ended.wait()
-            with contextlib.suppress(tryst.DeadlineExceeded):  # Only the loads may take longer.
-                call.result()
+        call = weights._Call(self._owner, self._owner._weights.activate, (number, _BARRIER, self._info.timeout), ended.set)
+        call.start()
+        try:
+            # All workers have it, or nobody is asked to load it.
+            self._watch.wait(number, "hold", self._info.timeout)
+            self._have_loaded(number)
+        except BaseException:
+            if self._watch.decided(number):
+                self._owner._stop(call.cancellation)
+            else:
+                # Without this voice the version is dropped, and who holds it goes on as before.
+                self._watch.close()
+                ended.wait()
+                self._watch, self._active = self._watcher(), before
+            raise
+        ended.wait()
+        with contextlib.suppress(tryst.DeadlineExceeded):  # Only the loads may take longer.
+            call.result()
         self._owner.activate(number, "barrier", self._info.timeout)
 
     def _have_loaded(self, number):

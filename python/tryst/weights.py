@@ -167,16 +167,19 @@ def _item(name, begin, extent, source, has=0):
 
 
 class _Call:
-    """A call that waits, on a thread of its own."""
+    """A call that waits, on a thread of its own. It keeps its end open, whatever becomes of whoever waits for it."""
 
-    def __init__(self, function, args, ended):
-        self._function, self._args, self._ended = function, args, ended
+    def __init__(self, end, function, args, ended):
+        self._end, self._function, self._args, self._ended = end, function, args, ended
+        self.cancellation = _tryst.Cancellation()
         self._result = self._error = None
+
+    def start(self):
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
         try:
-            self._result = self._function(*self._args)
+            self._result = self._end._run(self._function, self._args, self.cancellation)
         except BaseException as error:  # It is raised where it is waited for.
             self._error = error
         self._ended()
@@ -202,33 +205,49 @@ class _End:
         self.close()
 
     @contextlib.contextmanager
-    def _call(self):
-        """Keeps the end open; gives what cancels the call."""
-        cancellation = _tryst.Cancellation()
+    def _call(self, cancellation=None):
+        """Keeps the end open. A call that was cancelled before it has begun does not begin."""
+        cancellation = cancellation or _tryst.Cancellation()
         with self._changed:
             if self._closed:
                 raise errors.FailedPrecondition("this Owner or Member is closed: open the set of weights again")
+            if cancellation.cancelled():
+                raise errors.Cancelled("the call was cancelled before it began")
             self._under_way.add(cancellation)
         try:
-            yield cancellation
+            yield
         finally:
             with self._changed:
                 self._under_way.remove(cancellation)
                 self._changed.notify_all()
 
-    def _wait(self, function, *args):
-        with self._call() as cancellation:
-            if threading.current_thread() is not threading.main_thread():
-                return function(*args, cancellation)
-            ended = threading.Event()
-            call = _Call(function, (*args, cancellation), ended.set)
+    def _run(self, function, args, cancellation):
+        with self._call(cancellation):
+            return function(*args, cancellation)
+
+    def _stop(self, cancellation):
+        """Cancels a call, and returns when it has ended. What signals raise meanwhile is lost: one has ended the wait."""
+        while True:
             try:
-                ended.wait()
-            except BaseException:  # A signal's handler has raised it.
-                cancellation.cancel()
-                ended.wait()
-                raise
-            return call.result()
+                with self._changed:
+                    cancellation.cancel()
+                    self._changed.wait_for(lambda: cancellation not in self._under_way)
+                return
+            except BaseException:
+                continue
+
+    def _wait(self, function, *args):
+        if threading.current_thread() is not threading.main_thread():
+            return self._run(function, args, _tryst.Cancellation())
+        ended = threading.Event()
+        call = _Call(self, function, args, ended.set)
+        try:
+            call.start()
+            ended.wait()
+        except BaseException:  # A signal's handler has raised it.
+            self._stop(call.cancellation)
+            raise
+        return call.result()
 
     async def _await(self, function, *args):
         import asyncio
@@ -240,18 +259,18 @@ class _End:
             with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
                 loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
 
-        with self._call() as cancellation:
-            call = _Call(function, (*args, cancellation), end)
-            cancelled = None
-            while not ended.done():
-                try:
-                    await asyncio.shield(ended)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    cancellation.cancel()
-            if cancelled is not None:
-                raise cancelled
-            return call.result()
+        call = _Call(self, function, args, end)
+        call.start()
+        cancelled = None
+        while not ended.done():
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                call.cancellation.cancel()
+        if cancelled is not None:
+            raise cancelled
+        return call.result()
 
     def close(self):
         """Leaves the set. Calls of other threads end with Cancelled, and are waited for."""

@@ -350,6 +350,37 @@ class Weights(unittest.TestCase):
                 wait()
             self.assertLess(time.monotonic() - begun, 20)
 
+    def test_another_ctrl_c_leaves_no_call_behind(self):
+        class Deaf:
+            """A set that is slow to hear of a cancel."""
+            over = False
+
+            def find(self, *_):
+                time.sleep(1)
+                self.over = True
+                raise tryst.Cancelled("the call was cancelled")
+
+        self.sealed(5)
+        observer = self.member("observer")
+        opened, observer._weights = observer._weights, Deaf()
+        signals = []
+
+        def interrupt(*_):
+            signals.append(time.monotonic())
+            if len(signals) == 2:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                observer.fetch(5)
+            self.assertTrue(observer._weights.over, "the call goes on")
+            self.assertEqual((len(signals), observer._under_way), (2, set()))
+        finally:
+            observer._weights = opened
+
     def test_the_interpreter_goes_on_while_one_waits(self):
         owner, _ = self.sealed(5)
         member = self.member("observer")
