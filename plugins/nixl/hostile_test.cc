@@ -1,9 +1,12 @@
 // A peer that says whatever it likes to an agent: it gets an error, and makes the agent hold
 // little.
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -137,6 +140,69 @@ TEST_F(HostileTest, ABatchOfNotesThatComesAgainIsTakenOnce) {
   abi::Notifications notes;
   EXPECT_EQ(engine_->TakeNotifications(notes), abi::kSuccess);
   EXPECT_EQ(notes, (abi::Notifications{{"hostile", "1"}, {"hostile", "2"}}));
+}
+
+// Else bytes would land after a release.
+TEST_F(HostileTest, WhoMayHaveNothingMoreHeldMayStopAWrite) {
+  std::vector<std::unique_ptr<Worker::Question>> questions;
+  const auto tell = [&](const std::string& note) {
+    const Notes notes = {questions.size() + 1, "hostile", {note}};
+    auto question = peer_->AskPeer(victim_, "note", WriteNotes(notes), -1);
+    ASSERT_TRUE(question.ok());
+    questions.push_back(*std::move(question));
+  };
+  for (int i = 0; i < 8; ++i) {
+    tell(std::string(8 << 20, 'x'));
+    ASSERT_TRUE(questions.back()->Ended(kHungMs));
+  }
+  // The inbox is full, and the others wait for it.
+  const auto is_refused = [](const auto& question) {
+    return question->Ended(0) && question->status().code() == absl::StatusCode::kResourceExhausted;
+  };
+  for (int i = 0; i < 4200; ++i) tell("");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kHungMs);
+  while (std::none_of(questions.begin(), questions.end(), is_refused)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), until);
+  }
+  EXPECT_TRUE(Ask("stop", WriteNumber(7)).ok());
+}
+
+// A target that refuses to hear of a stop, and then has heard of it.
+TEST(RefusedStopTest, AWriteThatIsReleasedIsStoppedHoweverOftenThatIsRefused) {
+  constexpr int kRefused = 4;
+  std::atomic<int> stops{0};
+  std::vector<nixl::Ask> puts;
+  abi::Parameters parameters = {{"patience", "2s"}};
+  auto target =
+      Worker::Start(*TrystEngine::SettingsOf(parameters),
+                    [&](Worker*, const std::string& verb, auto&&, auto&&, nixl::Ask ask, auto&&) {
+                      if (verb == "put") return puts.push_back(std::move(ask));
+                      if (++stops > kRefused) return ask.End(absl::OkStatus());
+                      ask.End(absl::ResourceExhaustedError("not now"));
+                    });
+  ASSERT_TRUE(target.ok()) << target.status();
+  abi::EngineOptions options;
+  options.agent = "writer";
+  options.parameters = &parameters;
+  TrystEngine writer(options);
+  std::string memory(4096, '.');
+  const abi::Blob blob = {reinterpret_cast<uintptr_t>(memory.data()), memory.size(), 0, ""};
+  const abi::Blob there = {blob.address, blob.bytes, 0, WriteRegionId(5)};
+  abi::MemoryHandle *own = nullptr, *remote = nullptr;
+  ASSERT_EQ(writer.Register(blob, abi::kDram, own), abi::kSuccess);
+  ASSERT_EQ(writer.LoadConnectionInfo("target", WritePeerName((*target)->name())), abi::kSuccess);
+  ASSERT_EQ(writer.LoadRemote(there, abi::kDram, "target", remote), abi::kSuccess);
+  abi::Spans mine(abi::kDram), theirs(abi::kDram);
+  mine.items.push_back({blob.address, blob.bytes, 0, own});
+  theirs.items.push_back({there.address, there.bytes, 0, remote});
+  abi::RequestHandle* request = nullptr;
+  ASSERT_EQ(writer.Prepare(abi::kWrite, mine, theirs, "target", request, nullptr), abi::kSuccess);
+  EXPECT_EQ(writer.Post(abi::kWrite, mine, theirs, "target", request, nullptr), abi::kInProgress);
+  for (int times = 0; writer.Release(request) != abi::kSuccess; ++times) ASSERT_LT(times, 2);
+  EXPECT_EQ(stops, kRefused + 1);
+  writer.Unload(remote);
+  EXPECT_EQ(writer.Deregister(own), abi::kSuccess);
+  (*target)->Stop();
 }
 
 // Nobody takes the notifications, and the flood goes on.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kMaxPeers = 4096;
 constexpr size_t kMaxEnded = 4096;  // As many as a peer may have out.
+constexpr size_t kMaxStops = 16;    // One WRITE has so many; who is refused asks again.
 
 }  // namespace
 
@@ -169,18 +170,21 @@ void Target::EndPart(const LandingRef& landing, const absl::Status& status) {
 
 void Target::Stop(const std::string& peer, uint64_t id, Ask ask) {
   LandingRef landing;
+  absl::Status end;
   {
     MutexLock lock(&mu_);
     Peer& state = PeerAt(peer);
     const auto found = state.landing.find(id);
-    if (found != state.landing.end()) {
+    if (found == state.landing.end()) {  // If it comes yet, it ends at once.
+      NoteEnd(&state, id, absl::CancelledError("the WRITE was released before it began"));
+    } else if (found->second->stops.size() == kMaxStops) {
+      end = absl::ResourceExhaustedError("it was asked often enough to stop the WRITE");
+    } else {
       landing = found->second;
       landing->stops.push_back(std::move(ask));
-    } else {  // If it comes yet, it ends at once.
-      NoteEnd(&state, id, absl::CancelledError("the WRITE was released before it began"));
     }
   }
-  if (landing == nullptr) return ask.End(absl::OkStatus());
+  if (landing == nullptr) return ask.End(end);
   tryst_group_cancel(landing->group.get());
 }
 

@@ -1,6 +1,8 @@
 #include "plugins/nixl/transfer.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -291,13 +293,7 @@ bool Transfer::Quiet() {
     return true;
   }
   if (put_ == nullptr) return true;
-  if (stop_ == nullptr) {
-    auto stop = agent_->worker->AskPeer(peer_, "stop", WriteNumber(put_id_), -1);
-    if (stop.ok()) stop_ = *std::move(stop);
-  }
-  // What the target has told of its end is an end, too.
-  const bool ended = (put_->Ended(0) && NixlStatus(put_->status()) != abi::kRemoteGone) ||
-                     (stop_ != nullptr && stop_->Ended(again ? kLostMs : kQuietMs));
+  const bool ended = Stopped(again ? kLostMs : kQuietMs);
   if (!ended && !again) return false;
   if (!ended || (stop_ != nullptr && stop_->Ended(0) && !stop_->status().ok())) {
     TRYST_LOG(Warning) << "the target " << peer_.worker << " at " << peer_.address
@@ -306,6 +302,28 @@ bool Transfer::Quiet() {
   }
   put_ = nullptr;
   return true;
+}
+
+// Whether the target has stopped the WRITE, or is gone. It is asked, and waited for so long.
+bool Transfer::Stopped(int64_t timeout_ms) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    // What the target has told of its end is an end, too.
+    if (put_->Ended(0) && NixlStatus(put_->status()) != abi::kRemoteGone) return true;
+    if (stop_ == nullptr) {
+      auto stop = agent_->worker->AskPeer(peer_, "stop", WriteNumber(put_id_), -1);
+      if (!stop.ok()) return false;
+      stop_ = *std::move(stop);
+    }
+    const int64_t left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                                until - std::chrono::steady_clock::now())
+                                .count();
+    if (!stop_->Ended(std::max<int64_t>(left_ms, 0))) return false;
+    if (stop_->status().ok() || NixlStatus(stop_->status()) == abi::kRemoteGone) return true;
+    stop_ = nullptr;  // It was refused, and is asked for again.
+    if (left_ms <= kQuietMs) return false;
+    put_->Ended(kQuietMs);
+  }
 }
 
 }  // namespace tryst::nixl

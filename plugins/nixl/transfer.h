@@ -81,6 +81,7 @@ class Transfer final : public abi::RequestHandle {
   abi::Status EndWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Moved(int64_t timeout_ms, absl::Status* status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Stopped(int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after Prepare().
   const Agent* const agent_;

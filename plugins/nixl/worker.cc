@@ -188,6 +188,10 @@ void Worker::Hear(Ask ask, const std::string& peer, absl::string_view text) {
   absl::StatusOr<nixl::Question> question = ReadQuestion(text);
   if (!question.ok()) return ask.End(question.status());
   question->asker.worker = peer;
+  if (question->verb == "stop" && question->record_bytes == 0) {
+    // Whoever may have us hold no more may have us let go of it.
+    return heard_(this, question->verb, question->asker, question->record, std::move(ask), nullptr);
+  }
   const uint64_t bytes = question->record_bytes + question->record.size();
   absl::StatusOr<std::shared_ptr<void>> taken = Take(peer, bytes);
   if (!taken.ok()) return ask.End(taken.status());

@@ -45,7 +45,7 @@ class Worker {
  public:
   using EndedFn = std::function<void(tryst_op* op)>;
   // A question with its record, on a thread of the server's or on ours. `taken` is to be kept until
-  // it was answered: it counts what the peer makes us hold.
+  // it was answered: it counts what the peer makes us hold. Null: it asks to stop something.
   using HeardFn =
       std::function<void(Worker* worker, const std::string& verb, const PeerName& asker,
                          const std::string& record, Ask ask, std::shared_ptr<void> taken)>;
