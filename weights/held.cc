@@ -124,7 +124,13 @@ void BoxCover::Add(const Box& part, uint32_t holder, const std::optional<Digest>
   const auto found = parts_.find(part);
   if (found == parts_.end() && parts_.size() == kMaxParts) return;
   std::vector<Having>& holders = found == parts_.end() ? parts_[part] : found->second;
-  if (holders.size() < kMaxHoldersOfPart) holders.push_back({holder, digest});
+  // Each holder has one voice.
+  if (holders.size() == kMaxHoldersOfPart ||
+      std::any_of(holders.begin(), holders.end(),
+                  [&](const Having& having) { return having.holder == holder; })) {
+    return;
+  }
+  holders.push_back({holder, digest});
 }
 
 void BoxCover::Forget(const Box& part, const std::vector<uint32_t>& holders) {

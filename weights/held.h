@@ -52,8 +52,9 @@ class BoxCover {
   explicit BoxCover(Box box) : box_(std::move(box)) {}
 
   const Box& box() const { return box_; }
-  // The holder of that number has the part, and its owner's digest if there is one. What does not
-  // lie in the box is of no use. REQUIRES: the part lies within the tensor, or has another rank.
+  // The holder of that number has the part, and its owner's digest if there is one. What it says of
+  // the part again does not count, and what does not lie in the box is of no use. REQUIRES: the
+  // part lies within the tensor, or has another rank.
   void Add(const Box& part, uint32_t holder, const std::optional<Digest>& digest = std::nullopt);
   void Forget(const Box& part) { parts_.erase(part); }                 // Nobody has it after all,
   void Forget(const Box& part, const std::vector<uint32_t>& holders);  // or these do not.

@@ -230,6 +230,16 @@ TEST(BoxCoverTest, WhereDigestsDifferThoseOfMostHoldersCount) {
   cover.Forget(Rows(0, 4), {3});
 }
 
+TEST(BoxCoverTest, AHolderHasOneVoice) {
+  BoxCover cover(Rows(0, 8));
+  for (size_t i = 0; i < BoxCover::kMaxHoldersOfPart; ++i) cover.Add(Rows(0, 4), 0, Digest{9, 9});
+  for (uint32_t holder = 1; holder <= 3; ++holder) cover.Add(Rows(0, 4), holder, Digest{1, 1});
+  const auto chosen = cover.Choose(Rows(0, 2), Anybody);
+  ASSERT_TRUE(chosen.has_value());
+  EXPECT_EQ((*chosen)[0].digest, (Digest{1, 1}));
+  EXPECT_EQ((*chosen)[0].holders, (std::vector<uint32_t>{1, 2, 3}));
+}
+
 TEST(BoxCoverTest, ItHasABound) {
   const int64_t many = static_cast<int64_t>(BoxCover::kMaxParts) + 100;
   BoxCover cover({{0}, {many}});
