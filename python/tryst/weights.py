@@ -225,12 +225,17 @@ class _End:
         with self._call(cancellation):
             return function(*args, cancellation)
 
+    def _cancel(self, cancellation):
+        with self._changed:
+            cancellation.cancel()
+            self._changed.notify_all()
+
     def _stop(self, cancellation):
         """Cancels a call, and returns when it has ended. What signals raise meanwhile is lost: one has ended the wait."""
         while True:
             try:
+                self._cancel(cancellation)
                 with self._changed:
-                    cancellation.cancel()
                     self._changed.wait_for(lambda: cancellation not in self._under_way)
                 return
             except BaseException:
@@ -267,7 +272,7 @@ class _End:
                 await asyncio.shield(ended)
             except asyncio.CancelledError as error:
                 cancelled = error
-                call.cancellation.cancel()
+                self._cancel(call.cancellation)
         if cancelled is not None:
             raise cancelled
         return call.result()
@@ -280,6 +285,7 @@ class _End:
             self._closed = True
             for cancellation in self._under_way:
                 cancellation.cancel()
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._under_way)
         self._weights.close()
 
@@ -557,9 +563,11 @@ class Member(_End):
                 self._running -= 1
                 self._changed.notify_all()
 
-    def _quiet(self, _):
+    def _quiet(self, cancellation):
         with self._changed:
-            self._changed.wait_for(lambda: self._running == 0)
+            self._changed.wait_for(lambda: self._running == 0 or cancellation.cancelled())
+        if cancellation.cancelled():
+            raise errors.Cancelled("the wait for work within serving() was cancelled")
 
     def follow(self, stage, switch, timeout=60.0):
         """Stages, votes, holds and switches as the set decides, until close() or Ctrl-C.
@@ -576,7 +584,7 @@ class Member(_End):
                 except Exception as error:
                     staged, self.trouble = None, error
             elif event.kind == "hold":
-                self._wait(self._quiet)
+                self._unless_closed(lambda: self._wait(self._quiet))
             elif event.kind == "active":
                 switch(event.number, staged)
             self._answer(event, staged)
@@ -591,7 +599,7 @@ class Member(_End):
                 except Exception as error:
                     staged, self.trouble = None, error
             elif event.kind == "hold":
-                await self._await(self._quiet)
+                await self._aunless_closed(lambda: self._await(self._quiet))
             elif event.kind == "active":
                 switch(event.number, staged)
             self._answer(event, staged)

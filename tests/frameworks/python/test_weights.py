@@ -394,6 +394,38 @@ class Weights(unittest.TestCase):
             version.publish("w", numpy.ones((4, 3), "f"))
         self.assertEqual(waits().number, 6)
 
+    def test_the_wait_for_work_ends_as_others_do(self):
+        owner, w = self.sealed(5)
+        member = self.member()
+        waits, quiet = threading.Event(), member._quiet
+
+        def waits_for_work(cancellation):
+            waits.set()
+            quiet(cancellation)
+
+        member._quiet = waits_for_work
+        ended = in_thread(member.follow, lambda number: ["w"], lambda number, tensors: None)
+        owner.activate(5, timeout=30)
+        self.until(lambda: member.serves() == (5, True))
+        with owner.version(6) as version:
+            version.publish("w", w)
+        with member.serving():
+            waits.clear()
+            in_thread(owner.activate, 6, "barrier", 30)
+            self.assertTrue(waits.wait(30))
+            closing = threading.Thread(target=member.close, daemon=True)
+            closing.start()
+            closing.join(5)
+            self.assertFalse(closing.is_alive(), "close() waits for work that waits for it")
+            ended()
+        # Ctrl-C ends it, too.
+        member = self.member()
+        member._running = 1
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaises(KeyboardInterrupt):
+            member._wait(member._quiet)
+
     def test_close_ends_the_waits_of_others(self):
         self.sealed(5)
         member = self.member("observer")
