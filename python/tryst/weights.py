@@ -24,6 +24,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 
 from tryst import _tryst, arrays, errors
 
@@ -164,6 +165,12 @@ def _item(name, begin, extent, source, has=0):
     if shape != tuple(extent):
         raise ValueError(f"the array has shape {shape}, and the box of tensor {name!r} has shape {tuple(extent)}")
     return name, begin, extent, tensor, offset, strides, has, *_stream(source, tensor)
+
+
+def _countdown(timeout):
+    """A function that gives what is left of `timeout`: None is for ever."""
+    until = None if timeout is None else time.monotonic() + timeout
+    return lambda: None if until is None else max(0.0, until - time.monotonic())
 
 
 class _Call:
@@ -469,24 +476,29 @@ class Member(_End):
         made.append(_item(tensor["name"], begin, extent, into, has))
         return into
 
-    def _prepared(self, wanted, items, timeout, cancellation):
-        version = self._find(wanted, timeout, cancellation)
-        described = json.loads(self._weights.describe(version, timeout, cancellation))
+    def _described(self, wanted, left, cancellation):
+        version = self._find(wanted, left(), cancellation)
+        return version, json.loads(self._weights.describe(version, left(), cancellation))
+
+    def _prepared(self, wanted, items, left, cancellation):
+        version, described = self._described(wanted, left, cancellation)
         return version, *self._items(described, items)
 
     def _describe(self, wanted, timeout, cancellation):
-        described = json.loads(self._weights.describe(self._find(wanted, timeout, cancellation), timeout, cancellation))
+        _, described = self._described(wanted, _countdown(timeout), cancellation)
         layouts = [Layout(one["name"], _DTYPES.get(one["dtype"], one["dtype"]), one["shape"]) for one in described["tensors"]]
         return Fetched(described["number"], described["label"], {layout.name: layout for layout in layouts})
 
     def _fetch(self, wanted, items, timeout, cancellation):
-        version, made, fetched = self._prepared(wanted, items, timeout, cancellation)
-        self._weights.fetch(version, made, timeout, cancellation)
+        left = _countdown(timeout)
+        version, made, fetched = self._prepared(wanted, items, left, cancellation)
+        self._weights.fetch(version, made, left(), cancellation)
         return fetched
 
     def _stage(self, number, items, timeout, cancellation):
-        _, made, fetched = self._prepared(number, items, timeout, cancellation)
-        self._weights.stage(number, made, timeout, cancellation)
+        left = _countdown(timeout)
+        _, made, fetched = self._prepared(number, items, left, cancellation)
+        self._weights.stage(number, made, left(), cancellation)
         return fetched
 
     def fetch(self, wanted, items=None, timeout=60.0):

@@ -381,6 +381,43 @@ class Weights(unittest.TestCase):
         finally:
             observer._weights = opened
 
+    def test_one_timeout_is_for_all_steps_of_a_call(self):
+        class Slow:
+            """A set of which each step takes half a second."""
+
+            def find(self, how, number, timeout, _):
+                return self.step(timeout, "version")
+
+            def describe(self, version, timeout, _):
+                return self.step(timeout, '{"number": 5, "label": "", "tensors": []}')
+
+            def fetch(self, version, made, timeout, _):
+                self.step(timeout)
+
+            stage = fetch
+
+            def step(self, timeout, result=None):
+                timeouts.append(timeout)
+                time.sleep(0.5 if timeout is None else min(0.5, timeout))
+                if timeout is not None and timeout < 0.5:
+                    raise tryst.DeadlineExceeded("the time is over")
+                return result
+
+        observer, timeouts = self.member("observer"), []
+        opened, observer._weights = observer._weights, Slow()
+        try:
+            for call, timeout in ((observer.fetch, 1.2), (observer.stage, 1.2), (observer.describe, 0.7)):
+                timeouts.clear()
+                with self.assertRaises(TimeoutError):
+                    call(5, timeout=timeout)
+                for before, after in zip(timeouts, timeouts[1:]):
+                    self.assertLessEqual(after, before - 0.4)
+            timeouts.clear()
+            observer.fetch(5, timeout=None)
+            self.assertEqual(timeouts, [None] * 3)
+        finally:
+            observer._weights = opened
+
     def test_the_interpreter_goes_on_while_one_waits(self):
         owner, _ = self.sealed(5)
         member = self.member("observer")
