@@ -108,6 +108,10 @@ TEST_F(WeightsInC, AVersionIsPublishedActivatedAndServed) {
       << message;
   const float* const came = static_cast<const float*>(tryst_tensor_data(into));
   EXPECT_EQ(std::vector<float>(came, came + 6), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  // Who needs nothing has nothing to name.
+  EXPECT_EQ(Code(tryst_weights_fetch(member_, version, nullptr, 0, kLongMs, nullptr)), TRYST_OK);
+  EXPECT_EQ(Code(tryst_weights_fetch(member_, version, nullptr, 1, kLongMs, nullptr)),
+            TRYST_INVALID_ARGUMENT);
   tryst_weights_version_free(version);
 
   tryst_code activated = TRYST_UNKNOWN;
@@ -122,7 +126,9 @@ TEST_F(WeightsInC, AVersionIsPublishedActivatedAndServed) {
     EXPECT_EQ(kind, expected);
     EXPECT_EQ(number, 5u);
     if (kind == TRYST_WEIGHTS_PREPARE) {
-      EXPECT_EQ(Code(tryst_weights_stage(member_, 5, &fetches, 1, kLongMs, nullptr)), TRYST_OK);
+      EXPECT_EQ(Code(tryst_weights_stage(member_, 5, nullptr, 1, kLongMs, nullptr)),
+                TRYST_INVALID_ARGUMENT);
+      EXPECT_EQ(Code(tryst_weights_stage(member_, 5, nullptr, 0, kLongMs, nullptr)), TRYST_OK);
       EXPECT_EQ(Code(tryst_weights_answer(member_, 5, TRYST_WEIGHTS_STAGED)), TRYST_OK);
     } else if (kind == TRYST_WEIGHTS_HOLD) {
       EXPECT_EQ(Code(tryst_weights_answer(member_, 5, TRYST_WEIGHTS_HELD)), TRYST_OK);

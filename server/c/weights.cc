@@ -177,6 +177,7 @@ absl::StatusOr<tryst::WeightMember::Item> ItemOf(const tryst_weights* weights,
 absl::StatusOr<std::vector<tryst::WeightMember::Item>> ItemsOf(const tryst_weights* weights,
                                                                const tryst_weights_item* items,
                                                                size_t count) {
+  if (count > 0 && items == nullptr) return absl::InvalidArgumentError("null was given for items");
   std::vector<tryst::WeightMember::Item> all;
   for (size_t i = 0; i < count; ++i) {
     auto item = ItemOf(weights, items[i]);
@@ -435,7 +436,7 @@ void tryst_weights_version_free(tryst_weights_version* version) { delete version
 tryst_status* tryst_weights_fetch(tryst_weights* weights, const tryst_weights_version* version,
                                   const tryst_weights_item* items, size_t count, int64_t timeout_ms,
                                   tryst_cancellation* cancellation) {
-  if (tryst_status* const refused = RefuseNull(weights, version, items)) return refused;
+  if (tryst_status* const refused = RefuseNull(weights, version)) return refused;
   tryst::WeightMember* member = nullptr;
   const absl::Status is_member = MemberOf(weights, &member);
   if (!is_member.ok()) return Give(is_member);
@@ -447,7 +448,7 @@ tryst_status* tryst_weights_fetch(tryst_weights* weights, const tryst_weights_ve
 tryst_status* tryst_weights_stage(tryst_weights* weights, uint64_t number,
                                   const tryst_weights_item* items, size_t count, int64_t timeout_ms,
                                   tryst_cancellation* cancellation) {
-  if (tryst_status* const refused = RefuseNull(weights, items)) return refused;
+  if (tryst_status* const refused = RefuseNull(weights)) return refused;
   tryst::WeightMember* member = nullptr;
   const absl::Status is_member = MemberOf(weights, &member);
   if (!is_member.ok()) return Give(is_member);

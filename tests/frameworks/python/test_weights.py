@@ -291,6 +291,15 @@ class Weights(unittest.TestCase):
         with self.assertRaises(tryst.FailedPrecondition), members[0].serving():
             self.fail("the permit is over")
 
+    def test_a_member_that_needs_nothing_takes_part(self):
+        owner, _ = self.sealed(5)
+        member, switched = self.member(), []
+        ended = in_thread(member.follow, lambda number: {}, lambda number, tensors: switched.append((number, dict(tensors))))
+        owner.activate(5, timeout=30)
+        self.assertEqual((switched, member.fetch(5, [])), ([(5, {})], {}))
+        member.close()
+        ended()
+
     def test_a_stage_that_fails_drops_the_version(self):
         owner, _ = self.sealed(5)
         member = self.member()
