@@ -56,6 +56,7 @@ class LeaderLink::Shared {
       MutexLock lock(&mu_);
       // A question that another one overtook is refused; the leader is there.
       if (!absl::IsFailedPrecondition(answer.status())) trouble_ = answer.status();
+      answered_ = trouble_.ok();
       if (answer.ok()) {
         failed_ = 0;
       } else if (leader == leader_ && !trouble_.ok() && failed_++ > 0) {
@@ -106,6 +107,11 @@ class LeaderLink::Shared {
     while (!closing_ && !woken_ && !changed_.WaitUntil(&mu_, at)) {
     }
   }
+  // Whether the last question was answered.
+  bool answered() {
+    MutexLock lock(&mu_);
+    return answered_;
+  }
   absl::Status trouble() {
     MutexLock lock(&mu_);
     return trouble_;
@@ -122,6 +128,7 @@ class LeaderLink::Shared {
   size_t failed_ ABSL_GUARDED_BY(mu_) = 0;  // How often one after the other did not answer.
   size_t out_ ABSL_GUARDED_BY(mu_) = 0;     // Questions without an answer.
   Heard heard_ ABSL_GUARDED_BY(mu_);        // Few: the questions that are out, and one news.
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status trouble_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -192,13 +199,15 @@ void LeaderLink::Listen() {
   listened_to_ = leader;
   if (IsOwn(leader) || !shared_->BeginListening()) return;
   // Who cannot be asked a question is not listened to: to find that out waits.
-  if (!shared_->trouble().ok()) return shared_->EndListening(absl::UnavailableError(""));
+  if (!shared_->answered()) return shared_->EndListening(absl::UnavailableError(""));
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kNews;
   ask.incarnation = parts_.incarnation;
-  listening_ = std::make_unique<Cancellation>();
+  listening_ = std::make_unique<HangingCancellation>(&cancellation_);
+  WeightCalls::Call call{parts_.leaders[leader], std::move(ask)};
+  call.reach = absl::Nanoseconds(parts_.patience_ns) / 3;
   calls_.Start(
-      {parts_.leaders[leader], std::move(ask)}, Patience(kListens, listening_.get()),
+      call, Patience(kListens, listening_->get()),
       [shared = shared_](absl::StatusOr<Tensor> bytes) { shared->EndListening(std::move(bytes)); });
 }
 

@@ -12,6 +12,7 @@
 #include "rendezvous/cancellation.h"
 #include "server/server.h"
 #include "server/weights/leading.h"
+#include "server/weights/patience.h"
 #include "server/weights/weight_calls.h"
 #include "weights/questions.h"
 
@@ -60,8 +61,8 @@ class LeaderLink {
   const Parts parts_;
   const std::shared_ptr<Shared> shared_;
   Cancellation cancellation_;
-  std::unique_ptr<Cancellation> listening_;  // On the link's thread alone,
-  size_t listened_to_ = 0;                   // as is whom it listens to.
+  std::unique_ptr<HangingCancellation> listening_;  // On the link's thread alone,
+  size_t listened_to_ = 0;                          // as is whom it listens to.
   WeightCalls calls_;
   std::thread thread_;  // The last one: it uses the others.
 };

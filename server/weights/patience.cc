@@ -38,4 +38,14 @@ WakesOnCancel::~WakesOnCancel() {
   if (token_ != Cancellation::kNoToken) cancellation_->Deregister(token_);
 }
 
+HangingCancellation::HangingCancellation(CancellationRef on) : on_(std::move(on)) {
+  if (on_ == nullptr) return;
+  token_ = on_->Register([this] { own_.StartCancel(); });
+  if (token_ == Cancellation::kNoToken) own_.StartCancel();
+}
+
+HangingCancellation::~HangingCancellation() {
+  if (token_ != Cancellation::kNoToken) on_->Deregister(token_);
+}
+
 }  // namespace tryst

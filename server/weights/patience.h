@@ -43,6 +43,21 @@ class WakesOnCancel {
   Cancellation::Token token_ = Cancellation::kNoToken;
 };
 
+// Is cancelled with what it hangs on, or by itself.
+class HangingCancellation {
+ public:
+  explicit HangingCancellation(CancellationRef on);
+  ~HangingCancellation();
+  HangingCancellation(const HangingCancellation&) = delete;
+  HangingCancellation& operator=(const HangingCancellation&) = delete;
+  Cancellation* get() { return &own_; }
+
+ private:
+  const CancellationRef on_;
+  Cancellation own_;
+  Cancellation::Token token_ = Cancellation::kNoToken;
+};
+
 }  // namespace tryst
 
 #endif  // TRYST_SERVER_WEIGHTS_PATIENCE_H_

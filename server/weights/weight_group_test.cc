@@ -261,6 +261,16 @@ TEST_F(WeightGroupTest, EveryWaitEndsWhenItIsCancelled) {
   EXPECT_FALSE(status.ok());
 }
 
+TEST_F(WeightGroupTest, WhoHasNothingToAskWaitsForNoLeader) {
+  options_.owners = {"/job:nobody/replica:0/task:0", member_server_->worker()};
+  options_.rank = 1;
+  auto owner = *WeightOwner::Open(member_server_.get(), options_);
+  absl::SleepFor(absl::Milliseconds(500));  // Its thread has had a turn.
+  const absl::Time begun = absl::Now();
+  owner.reset();
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(2));
+}
+
 TEST_F(WeightGroupTest, WithoutALeaderThePermitRunsOut) {
   Declare();
   const auto member = Member();
