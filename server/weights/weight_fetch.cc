@@ -570,11 +570,12 @@ void WeightMember::Ask(Fetching* fetching, Part* part, CancellationRef cancellat
     if (!fetching->waits) call.reach = StandIns::kReach;
   }
   if (referral.has_value() || !fetching->waits) {
-    Watched& asked = fetching->watched[call.owner];
+    Watched& asked =
+        fetching->watched.try_emplace(call.owner, fetching->patience.cancellation).first->second;
     asked.incarnation = call.incarnation;
     if (!referral.has_value()) asked.owner = part->route.owner();
     if (asked.out++ == 0) asked.heard_ns = clock_.NowNs();
-    cancellation = &asked.asks;
+    cancellation = asked.asks.get();
   }
   const Patience of_try(TimeOfATry(part->route.choices(), fetching->patience.left()), cancellation);
   calls_.Start(call, of_try, [came, part](absl::StatusOr<Tensor> answer) {
@@ -589,11 +590,14 @@ void WeightMember::Ask(Fetching* fetching, Part* part, CancellationRef cancellat
 absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> left) {
   const Patience& patience = fetching->patience;
   const auto came = std::make_shared<Came>();
-  Cancellation asks;  // Whatever ends this call ends what it has asked for.
+  // Whatever ends this call ends what it has asked for.
+  HangingCancellation asks(patience.cancellation);
   const WakesOnCancel wakes(patience, &came->mu, &came->changed);
   size_t out = 0;
   while (!left.empty() || out > 0) {
-    while (!left.empty() && out < kAsksAtOnce) {
+    // To find out that an owner cannot be reached takes time, and it has other parts.
+    while (!left.empty() && out < kAsksAtOnce && !came->SomebodyIsUnreachable()) {
+      if (patience.cancelled()) return absl::CancelledError("the fetch was cancelled");
       Part* const part = left.back();
       left.pop_back();
       if (part->rescued == nullptr && TakeHeld(*part)) continue;
@@ -602,7 +606,7 @@ absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> lef
         continue;
       }
       ++out;
-      Ask(fetching, part, &asks, came);
+      Ask(fetching, part, asks.get(), came);
     }
     if (out == 0) break;
     std::pair<Part*, absl::StatusOr<Tensor>> one(nullptr, absl::UnknownError(""));
@@ -691,7 +695,7 @@ void WeightMember::MakeOrphan(Fetching* fetching, Part* part) {
 void WeightMember::WatchAsked(Fetching* fetching) {
   constexpr int kSuspicions = 2;  // An owner is hard to do without.
   for (auto& [worker, asked] : fetching->watched) {
-    if (asked.out == 0 || asked.asks.cancelled() ||
+    if (asked.out == 0 || asked.asks.get()->cancelled() ||
         clock_.NowNs() - asked.heard_ns < kSuspectNs * (1 + asked.suspected)) {
       continue;
     }
@@ -705,7 +709,7 @@ void WeightMember::WatchAsked(Fetching* fetching) {
       if (++asked.suspected < kSuspicions) continue;
       fetching->gone.insert(*asked.owner);
     }
-    asked.asks.StartCancel();
+    asked.asks.get()->StartCancel();
   }
 }
 

@@ -1,6 +1,7 @@
 #ifndef TRYST_SERVER_WEIGHTS_WEIGHT_FETCH_H_
 #define TRYST_SERVER_WEIGHTS_WEIGHT_FETCH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
+#include "server/weights/patience.h"
 #include "server/weights/weight_member.h"
 #include "weights/chain.h"
 #include "weights/fetch_plan.h"
@@ -41,12 +43,13 @@ struct WeightMember::Part {
 
 // Who is asked for parts, in one fetch.
 struct WeightMember::Watched {
+  explicit Watched(const CancellationRef& of_fetch) : asks(of_fetch) {}
   uint64_t incarnation = 0;       // A member's.
   std::optional<uint32_t> owner;  // Its rank, if it is one.
   size_t out = 0;                 // So many asks have no answer yet.
   int64_t heard_ns = 0;           // When it gave a sign of life.
   int suspected = 0;              // How often it gave none when it was pinged.
-  Cancellation asks;
+  HangingCancellation asks;
 };
 
 struct WeightMember::Fetching {
@@ -85,6 +88,12 @@ struct WeightMember::Wanted {
 
 // Answers to the parts of one fetch. They may come when it has ended.
 struct WeightMember::Came {
+  // An answer says so that nobody has taken yet.
+  bool SomebodyIsUnreachable() {
+    MutexLock lock(&mu);
+    return std::any_of(answers.begin(), answers.end(),
+                       [](const auto& one) { return absl::IsUnavailable(one.second.status()); });
+  }
   Mutex mu;
   CondVar changed;
   std::deque<std::pair<Part*, absl::StatusOr<Tensor>>> answers ABSL_GUARDED_BY(mu);

@@ -22,10 +22,12 @@
 #include "absl/time/clock.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/rendezvous.h"
+#include "server/members/membership.h"
 #include "server/members/peer_calls.h"
 #include "server/weights/stand_ins.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
+#include "tests/doubles/server/cut_proxy.h"
 #include "tests/doubles/server/testing.h"
 #include "weights/boxes.h"
 
@@ -877,6 +879,75 @@ TEST_F(StandInsTest, APartIsNotWhatOneWhoLiesSendsForIt) {
   first->member.reset();
   Engine* const late = AddLate(0);
   EXPECT_FALSE(late->FetchColumns(5, 5, 20, kSecond, kSecond, absl::Seconds(4)).ok());
+}
+
+// Takes connections, and says nothing.
+class SilentPeer {
+ public:
+  explicit SilentPeer(const Server& target)
+      : proxy_(std::stoi(target.address().substr(target.address().rfind(':') + 1))) {
+    proxy_.Swallow();
+  }
+  // A server believes that another one is here.
+  void StandFor(const Server& other, Server* at) {
+    const absl::Status announced =
+        at->members()->Announce({other.worker(), proxy_.address(), other.incarnation() + 1});
+    EXPECT_TRUE(announced.ok()) << announced;
+  }
+
+ private:
+  CutProxy proxy_;
+};
+
+// So many parts of the second owner's.
+std::vector<WeightMember::Item> RowsOfSecond(int64_t count) {
+  std::vector<WeightMember::Item> rows;
+  for (int64_t row = kRows / 2; row < kRows / 2 + count; ++row) {
+    const Tensor into = *Tensor::Allocate(DType::kInt32, {1, kColumns});
+    rows.push_back({"w", {{row, 0}, {1, kColumns}}, into, Dense({1, kColumns})});
+  }
+  return rows;
+}
+
+TEST_F(StandInsTest, AnOwnerIsNotLookedForAnewForEachPart) {
+  Engine* const first = AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  SecondDies();
+  SilentPeer silent(*owner_server_);
+  silent.StandFor(*second_server_, late->server.get());
+  const auto version = late->member->Find(5, kLong);
+  ASSERT_TRUE(version.ok()) << version.status();
+  const absl::Time begun = absl::Now();
+  const absl::Status fetched = late->member->Fetch(*version, RowsOfSecond(8), kLong);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_LT(absl::Now() - begun, 5 * StandIns::kReach);
+}
+
+TEST_F(StandInsTest, ACancelIsHeardWhileAnOwnerIsLookedFor) {
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  SecondDies();
+  SilentPeer silent(*owner_server_);
+  silent.StandFor(*second_server_, late->server.get());
+  const auto version = late->member->Find(5, kLong);
+  ASSERT_TRUE(version.ok()) << version.status();
+  for (const absl::Duration after : {StandIns::kReach / 2, StandIns::kReach * 8}) {
+    Cancellation cancellation;
+    absl::Status fetched;
+    std::thread fetches([&] {
+      fetched =
+          late->member->Fetch(*version, RowsOfSecond(8), Patience(absl::Minutes(5), &cancellation));
+    });
+    absl::SleepFor(after);
+    const absl::Time cancelled = absl::Now();
+    cancellation.StartCancel();
+    fetches.join();
+    EXPECT_LT(absl::Now() - cancelled, absl::Seconds(1)) << after;
+    EXPECT_TRUE(absl::IsCancelled(fetched)) << fetched;
+  }
 }
 
 TEST_F(StandInsTest, WhatNobodyHasIsNotTaken) {
