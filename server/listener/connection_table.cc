@@ -196,8 +196,9 @@ bool ConnectionTable::Saw(Id id, uint64_t received, uint64_t sent, int64_t now_n
   }
   ++counts_.flooded;
   NoteFlood(connection->address, now_ns);
+  connection->flooded = true;
   LeaveStrangers(id, *connection);
-  connection->ending = connection->flooded = true;
+  connection->ending = true;
   return false;
 }
 
