@@ -104,7 +104,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Poller thread.
   void StartFetch(FetchTask* task);
   void FetchNow(int64_t step_id, const TensorKey& key, const RecvArgs& args, FetchedFn&& done);
-  PeerPaths* PeerOf(const TensorKey& key);  // Of its producer.
+  PeerPaths* PeerOf(const TensorKey& key);
   // Fetches all `keys` as one, if they belong to one peer whose channel can do that. False: nothing
   // was started.
   bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
