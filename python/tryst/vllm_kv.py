@@ -130,9 +130,13 @@ class _Fetch:
             try:
                 gather.result()
             except tryst.Unavailable:  # The worker that has prefilled has not opened it yet, or is gone.
-                if time.monotonic() > self._until:
+                if time.monotonic() >= self._until:
                     raise
-                self._server.wait_for(self._peer, _FIND_S)
+                try:
+                    self._server.wait_for(self._peer, _FIND_S)
+                except tryst.Error:
+                    self._until = time.monotonic()  # It is not waited for again for each of the other caches.
+                    raise
                 self._gathers[i], self._again = self._start(i), time.monotonic() + _AGAIN_S
                 return False
         except tryst.Error as error:

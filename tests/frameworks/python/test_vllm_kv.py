@@ -17,7 +17,9 @@ import numpy
 import stubs
 
 stubs.install()
+import tryst
 import vllm.distributed
+from tryst import vllm_kv
 from vllm.config.kv_transfer import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -257,6 +259,37 @@ class Connector(unittest.TestCase):
             said = decoder.until("finished_recving")[0]
         self.assertEqual(said[-1][0].failed_recving, {"d"})
         self.assertEqual(set().union(*(lost for _, lost in said)), {4, 5, 6})
+
+    def test_a_peer_that_is_gone_is_waited_for_once(self):
+        class Gather:
+            failed = None
+
+            def wait(self, _):
+                return True
+
+            def result(self):
+                raise tryst.Unavailable("nobody answers")
+
+        class Server:
+            waits = 0
+
+            def wait_for(self, *_):
+                self.waits += 1
+                if self.waits > 1:
+                    raise tryst.DeadlineExceeded("nobody answers")
+
+            def group(self):
+                return None
+
+            def fetch_region(self, *_, **__):
+                return Gather()
+
+        server, cache = Server(), (numpy.zeros(8, "f"), 1, 8, 4)
+        worker = types.SimpleNamespace(rank=0, server_for=lambda peer: server, caches=[cache] * 20, load_s=60.0, digests=False)
+        fetch = vllm_kv._Fetch(worker, vllm_kv.Load("r", ["peer@nowhere"], [1, 2], [3, 4]))
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            self.assertTrue(fetch.is_over())
+        self.assertEqual((fetch.lost, server.waits), ({3, 4}, 2))
 
     def test_between_two_processes(self):
         ours, theirs = multiprocessing.Pipe()
