@@ -47,6 +47,7 @@ class WeightCalls::Known {
       there_.erase(owner);
       const auto found = incarnations_.find(owner);
       if (found != incarnations_.end()) return found->second;
+      lost_.insert(owner);
     }
     for (;;) {
       const absl::Duration left = patience.left();
@@ -54,6 +55,7 @@ class WeightCalls::Known {
       if (heard.ok()) {
         MutexLock lock(&mu_);
         there_.insert(owner);
+        lost_.erase(owner);
         return incarnations_[owner] = heard->self.incarnation;
       }
       const bool may_come =
@@ -70,17 +72,24 @@ class WeightCalls::Known {
     MutexLock lock(&mu_);
     return there_.count(owner) > 0;
   }
+  bool WasFound(const std::string& owner) {
+    MutexLock lock(&mu_);
+    return lost_.count(owner) == 0;
+  }
 
  private:
   Mutex mu_;
   std::map<std::string, uint64_t> incarnations_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> there_ ABSL_GUARDED_BY(mu_);  // Those that the last Find() has pinged.
+  std::set<std::string> there_ ABSL_GUARDED_BY(mu_);  // Those that the last Find() has pinged,
+  std::set<std::string> lost_ ABSL_GUARDED_BY(mu_);  // and those that it looks for or did not find.
 };
 
 WeightCalls::WeightCalls(Server* server, std::string set)
     : server_(server), set_(std::move(set)), known_(std::make_shared<Known>()) {}
 
 bool WeightCalls::WasThere(const std::string& owner) const { return known_->WasThere(owner); }
+
+bool WeightCalls::WasFound(const std::string& owner) const { return known_->WasFound(owner); }
 
 absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& patience) {
   const Patience reach(std::min(call.reach, patience.left()), patience.cancellation);

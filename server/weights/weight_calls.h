@@ -54,6 +54,8 @@ class WeightCalls {
   // Whether the owner had to be found for the last ask of it, and was: what is kUnavailable then is
   // the set, not the owner.
   bool WasThere(const std::string& owner) const;
+  // Whether the last ask of the owner went out: who it is was known, or was found out.
+  bool WasFound(const std::string& owner) const;
 
  private:
   class Known;

@@ -21,6 +21,8 @@ constexpr size_t kAsksAtOnce = 8;
 constexpr int64_t kSuspectNs = 1'000'000'000;
 // After so many members that have failed, in one fetch, the owners are asked for all the rest.
 constexpr size_t kMostBadHolders = 3;
+// Members are asked again after that time, however slow the path of an owner is.
+constexpr absl::Duration kMostAwaits = absl::Minutes(5);
 
 // Whether another owner of the same box may have what this one did not give.
 bool AnotherMayHave(const absl::Status& status) {
@@ -500,7 +502,12 @@ absl::Status WeightMember::AwaitOwners(Fetching* fetching) {
   if (!MayComeBack(again, fetched) || !patience.Check("").ok()) return fetched;
   PauseBriefly(patience);  // Somebody may have answered at once.
   // Perhaps the bytes are on a slow path, and come if they are given more time.
-  if (absl::IsDeadlineExceeded(fetched)) fetching->awaits *= 2;
+  const auto& owners = again.failed->source.owners;
+  if (absl::IsDeadlineExceeded(fetched) &&
+      std::any_of(owners.begin(), owners.end(),
+                  [&](uint32_t owner) { return calls_.WasFound(owners_[owner]); })) {
+    fetching->awaits = std::min(2 * fetching->awaits, kMostAwaits);
+  }
   for (Part* const part : orphans) {
     if (!part->came) MakeOrphan(fetching, part);
   }

@@ -926,6 +926,32 @@ TEST_F(StandInsTest, AnOwnerIsNotLookedForAnewForEachPart) {
   EXPECT_LT(absl::Now() - begun, 5 * StandIns::kReach);
 }
 
+// That says nothing of a slow path.
+TEST_F(StandInsTest, MembersAreAskedAsOftenWhereAnOwnerCannotBeReached) {
+  Engine* const first = AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  AwaitHolders(1);
+  const auto has = std::make_shared<Slow>();
+  KeepSecondHalf(*first, has.get());
+  has->may_answer = true;
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"),
+                                      std::make_shared<Namer>(std::nullopt));
+  SecondDies();
+  SilentPeer silent(*owner_server_);
+  silent.StandFor(*second_server_, late->server.get());
+  const absl::Time begun = absl::Now();
+  absl::Status fetched;
+  std::thread fetches([&] { fetched = late->Fetch(5, kRows / 2, kRows / 2, 0, absl::Minutes(2)); });
+  absl::SleepFor(absl::Seconds(21));  // Were the time doubled, the third round would have begun.
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"), has);
+  fetches.join();
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(33));
+  has->EndAll();
+}
+
 TEST_F(StandInsTest, ACancelIsHeardWhileAnOwnerIsLookedFor) {
   Engine* const late = AddEngine(0);
   Seal(5);
