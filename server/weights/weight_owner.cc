@@ -78,6 +78,7 @@ class WeightOwner::State final : public Answerer,
     std::vector<bool> claimed;  // By a Publish().
     std::set<size_t> borrowed;  // The boxes that lie in memory of the caller's.
     std::vector<Digest> digests;
+    Tensor list;  // The digests as bytes, the same for all who ask, once somebody has.
     size_t published = 0;
     bool ready = false;   // All is published, and Seal() was called.
     bool agreed = false;  // The first owner has put it together, of what was published here.
@@ -148,7 +149,7 @@ class WeightOwner::State final : public Answerer,
   mutable Mutex mu_;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
   std::vector<TensorLayout> layouts_ ABSL_GUARDED_BY(mu_);  // Empty: none are declared yet.
-  std::string encoded_layouts_ ABSL_GUARDED_BY(mu_);
+  Tensor encoded_layouts_ ABSL_GUARDED_BY(mu_);             // All who ask get this one.
   Digest layouts_digest_ ABSL_GUARDED_BY(mu_);
   std::vector<OwnBox> own_ ABSL_GUARDED_BY(mu_);      // By place in this owner's list.
   std::vector<size_t> offsets_ ABSL_GUARDED_BY(mu_);  // Its ListOffsets().
@@ -255,7 +256,9 @@ void WeightOwner::State::AnswerQuestion(AskOfPeer ask) {
 absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
   auto encoded = EncodeLayouts(layouts, options_.owners.size());
   if (!encoded.ok()) return encoded.status();
-  const WeightRoot root = RootOf(DigestOf(*encoded));
+  const auto bytes = BytesTensor(*encoded);
+  if (!bytes.ok()) return bytes.status();
+  const Digest digest = DigestOf(*encoded);
   {
     MutexLock lock(&mu_);
     if (!layouts_.empty())
@@ -271,10 +274,10 @@ absl::Status WeightOwner::State::Declare(std::vector<TensorLayout> layouts) {
     for (uint32_t tensor = 0; tensor < layouts_.size(); ++tensor) {
       tensors_[layouts_[tensor].name] = tensor;
     }
-    encoded_layouts_ = *std::move(encoded);
-    layouts_digest_ = DigestOf(encoded_layouts_);
+    encoded_layouts_ = *bytes;
+    layouts_digest_ = digest;
   }
-  group_->Declare(root);
+  group_->Declare(RootOf(digest));
   return absl::OkStatus();
 }
 
@@ -813,14 +816,19 @@ bool WeightOwner::State::AnswerNow(const WeightAsk& ask, absl::StatusOr<Tensor>*
     }
     case WeightAsk::Kind::kLayouts:
       *answer = !layouts_.empty() && ask.digest == layouts_digest_.ToString()
-                    ? BytesTensor(encoded_layouts_)
+                    ? absl::StatusOr<Tensor>(encoded_layouts_)
                     : absl::NotFoundError(
                           "this owner has declared other layouts than those asked for, or has "
                           "declared none yet");
       return true;
     case WeightAsk::Kind::kList: {
-      const auto version = Find(ask);
-      *answer = version.ok() ? BytesTensor(EncodeDigests((*version)->digests)) : version.status();
+      if (const auto version = Find(ask); !version.ok()) {
+        *answer = version.status();
+        return true;
+      }
+      Tensor& list = found->second.list;
+      *answer = list.valid() ? list : BytesTensor(EncodeDigests(found->second.digests));
+      if (answer->ok()) list = **answer;
       return true;
     }
     case WeightAsk::Kind::kNews:

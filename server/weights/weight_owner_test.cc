@@ -529,6 +529,33 @@ TEST_F(WeightOwnerTest, StrangersAsksAreRefused) {
   EXPECT_EQ(AnswerTo("|weights|other|newer|1").code(), absl::StatusCode::kUnavailable);
 }
 
+// However many ask, and however long they keep it.
+TEST_F(WeightOwnerTest, LayoutsAndListsAreInMemoryOnce) {
+  Declare();
+  PublishAndSeal(5);
+  const SealedVersion version = *member_->Newer(0, kLong);
+  const auto answer_to = [this](const std::string& edge) {
+    Tensor answer;
+    first_server_->steps()->Take(
+        9,
+        *TensorKey::Parse(absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;%s;0:0",
+                                          first_server_->worker(), first_server_->incarnation(),
+                                          member_server_->worker(), edge)),
+        {}, [&](Received&& received) {
+          EXPECT_TRUE(received.status.ok()) << received.status;
+          answer = std::move(received.tensor);
+        });
+    return answer;
+  };
+  for (const std::string& edge :
+       {absl::StrCat("|weights|policy|layouts|", version.name.layouts.ToString()),
+        absl::StrFormat("|weights|policy|list|5.%016x", version.name.birth)}) {
+    const Tensor first = answer_to(edge), second = answer_to(edge);
+    ASSERT_TRUE(first.valid()) << edge;
+    EXPECT_EQ(first.data(), second.data()) << edge;
+  }
+}
+
 TEST_F(WeightOwnerTest, AnotherReplicaServesWhenOneIsGone) {
   Declare();
   PublishAndSeal(5);
