@@ -370,6 +370,36 @@ TEST_F(PairTest, AnAgentReachesItself) {
   EXPECT_EQ(a_.TakeNotes(2), (abi::Notifications{{"a", "read"}, {"a", "note"}}));
 }
 
+TEST_F(PairTest, AnAgentDoesNotTouchMemoryOfItsOwnThatIsDeregistered) {
+  for (const abi::Operation operation : {abi::kRead, abi::kWrite}) {
+    Side self("self", 4096);
+    Fill(&self.memory, 5);
+    const std::string before = self.Text(0, 4096);
+    abi::RequestHandle* request = nullptr;
+    ASSERT_EQ(self.Prepare(operation, "self", {{0, 1000, 100}}, &request), abi::kSuccess);
+    self.Forget();
+    EXPECT_EQ(self.Post(request), abi::kNotFound);
+    EXPECT_EQ(self.Text(0, 4096), before);
+    self.Release(request);
+  }
+  // A copy that is under way is waited for.
+  std::minstd_rand random(17);
+  constexpr size_t kHalf = 2 * kBytes;  // To copy it takes longer than to deregister.
+  for (int i = 0; i < 10; ++i) {
+    Side self("self", 2 * kHalf);
+    abi::RequestHandle* request = nullptr;
+    ASSERT_EQ(self.Prepare(abi::kWrite, "self", {{0, kHalf, kHalf}}, &request), abi::kSuccess);
+    std::thread posts([&] { self.Post(request); });
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+    self.Forget();
+    const auto lands = self.memory.begin() + static_cast<long>(kHalf);
+    std::fill(lands, self.memory.end(), 0x5a);
+    posts.join();
+    EXPECT_EQ(std::count(lands, self.memory.end(), 0x5a), static_cast<long>(kHalf));
+    self.Release(request);
+  }
+}
+
 TEST_F(PairTest, WhatMakesNoSenseIsRefused) {
   abi::RequestHandle* request = nullptr;
   EXPECT_EQ(a_.Prepare(abi::kRead, "b", {{kBytes - 8, 0, 16}}, &request), abi::kInvalidParameter);

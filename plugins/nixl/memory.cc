@@ -39,6 +39,7 @@ void OwnMemory::Close() {
     MutexLock lock(&mu_);
     closed_ = true;
     landing = landing_;
+    while (copies_ > 0) copied_.Wait(&mu_);
   }
   for (const Group& group : landing) tryst_group_cancel(group.get());
   for (const Group& group : landing) tryst_group_fenced(group.get(), -1);
@@ -55,6 +56,17 @@ void OwnMemory::Leave(const Group& group) {
   MutexLock lock(&mu_);
   const auto found = landing_.find(group);
   if (found != landing_.end()) landing_.erase(found);
+}
+
+bool OwnMemory::BeginCopy() {
+  MutexLock lock(&mu_);
+  if (!closed_) ++copies_;
+  return !closed_;
+}
+
+void OwnMemory::EndCopy() {
+  MutexLock lock(&mu_);
+  if (--copies_ == 0) copied_.NotifyAll();
 }
 
 absl::StatusOr<std::shared_ptr<OwnMemory>> Memories::Open(tryst_server* server, uintptr_t address,

@@ -1,6 +1,7 @@
 #ifndef TRYST_PLUGINS_NIXL_MEMORY_H_
 #define TRYST_PLUGINS_NIXL_MEMORY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,6 +32,9 @@ class OwnMemory {
   // Receives of the group are to land here. False: it is closed.
   bool Enter(const Group& group);
   void Leave(const Group& group);
+  // This process copies from here, or to here, until EndCopy(). False: it is closed.
+  bool BeginCopy();
+  void EndCopy();
 
   bool Has(uintptr_t address, uint64_t bytes) const {
     return address >= address_ && bytes <= bytes_ && address - address_ <= bytes_ - bytes;
@@ -52,6 +56,8 @@ class OwnMemory {
   Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::multiset<Group> landing_ ABSL_GUARDED_BY(mu_);
+  CondVar copied_;
+  size_t copies_ ABSL_GUARDED_BY(mu_) = 0;  // That are under way.
 };
 
 // All of it, by number.

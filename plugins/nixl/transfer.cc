@@ -61,6 +61,11 @@ absl::Status Transfer::AddCopy(const abi::Span& mine, const abi::Span& theirs) {
     return absl::InvalidArgumentError(
         absl::StrCat("a span of ", mine.bytes, " bytes does not lie in registered memory"));
   }
+  for (const auto& memory : {here->memory, there->memory}) {
+    if (std::find(copied_.begin(), copied_.end(), memory) == copied_.end()) {
+      copied_.push_back(memory);
+    }
+  }
   void* const ours = reinterpret_cast<void*>(mine.address);
   void* const others = reinterpret_cast<void*>(theirs.address);
   const bool reads = operation_ == abi::kRead;
@@ -153,8 +158,15 @@ absl::Status Transfer::PostLocked() {
 }
 
 absl::Status Transfer::CopyAll() {
-  for (const Copy& copy : copies_) memmove(copy.to, copy.from, copy.bytes);
-  return absl::OkStatus();
+  size_t begun = 0;
+  while (begun < copied_.size() && copied_[begun]->BeginCopy()) ++begun;
+  const bool are_there = begun == copied_.size();
+  if (are_there) {
+    for (const Copy& copy : copies_) memmove(copy.to, copy.from, copy.bytes);
+  }
+  while (begun > 0) copied_[--begun]->EndCopy();
+  if (are_there) return absl::OkStatus();
+  return absl::NotFoundError("memory of the agent's own has been deregistered");
 }
 
 absl::Status Transfer::PostRead() {

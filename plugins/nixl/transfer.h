@@ -88,8 +88,9 @@ class Transfer final : public abi::RequestHandle {
   const abi::Operation operation_;
   const PeerName peer_;
   uint64_t bytes_ = 0;
-  std::vector<Copy> copies_;  // Within the agent's own memory; else parts.
-  std::string record_;        // A WRITE's parts.
+  std::vector<Copy> copies_;                        // Within the agent's own memory; else parts.
+  std::vector<std::shared_ptr<OwnMemory>> copied_;  // Each that they read or write, once.
+  std::string record_;                              // A WRITE's parts.
 
   Mutex mu_;
   std::vector<Part> parts_ ABSL_GUARDED_BY(mu_);
