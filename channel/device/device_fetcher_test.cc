@@ -17,6 +17,7 @@
 #include "base/crc32c.h"
 #include "channel/arena/arena.h"
 #include "channel/device/device_engine.h"
+#include "channel/device/device_proxy.h"
 #include "channel/device/peer_segments.h"
 #include "channel/device/staging_pool.h"
 #include "gtest/gtest.h"
@@ -342,6 +343,9 @@ TEST_F(DeviceFetcherTest, AnEngineNeedsASlotOfEachKind) {
     DeviceEngineOptions options;
     options.fetch_slots = fetch_slots;
     EXPECT_EQ(DeviceEngine::Open(&poller_, gpu_.get(), options).ok(), fetch_slots > 0);
+    DeviceProxyOptions proxy;
+    proxy.engine = options;
+    EXPECT_EQ(DeviceProxy::Open(&poller_, {gpu_.get()}, nullptr, proxy).ok(), fetch_slots > 0);
   }
 }
 

@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<DeviceProxy>> DeviceProxy::Open(Poller* poller,
 }
 
 DeviceProxy::~DeviceProxy() {
-  if (!stopped_) {
+  // Without a source Open() has failed, and nothing is attached.
+  if (!stopped_ && source_ != nullptr) {
     source_->Close();
     for (auto& engine : engines_) engine->Detach();
   }
