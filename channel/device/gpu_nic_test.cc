@@ -241,6 +241,8 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
        "no peer-memory module is loaded"},
       {"no answer", [this] { loops_.silent = true; }, "did not end",
        "no peer-memory module is loaded"},
+      {"its queue fails", [this] { ibv_.Fail("ibv_poll_cq", EIO); }, "ibv_poll_cq",
+       "no peer-memory module is loaded"},
       {"no READ for the flush", [this] { device_.attributes.max_qp_init_rd_atom = 0; },
        "no RDMA READ", "no RDMA READ"},
       {"no queue pair", [this] { ibv_.Fail("ibv_create_qp", ENOMEM); }, "ibv_create_qp",
@@ -262,7 +264,9 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
     EXPECT_THAT(nic->Explain(), HasSubstr(each.peer_memory));
     EXPECT_EQ(nic->RegisterDevice(0, &root_, 8, kLocalOnly).status(), refused);
     wrapped_.reset();
-    for (const char* call : {"ibv_reg_dmabuf_mr", "ibv_create_qp"}) ibv_.Fail(call, 0);
+    for (const char* call : {"ibv_reg_dmabuf_mr", "ibv_create_qp", "ibv_poll_cq"}) {
+      ibv_.Fail(call, 0);
+    }
     cuda_->fail("cuMemGetHandleForAddressRange", 0, 0, 0);
     ibv_.OnRegister(nullptr);
     loops_.wrong_reads = loops_.silent = false;
@@ -438,6 +442,14 @@ TEST_F(FlushTest, AFlushThatFailsLosesTheNic) {
   auto count = queue_->Poll(absl::MakeSpan(seen));
   EXPECT_TRUE(absl::IsUnavailable(count.status())) << count.status();
   EXPECT_EQ(wrapped_->flushes().failed, 1u);
+}
+
+TEST_F(FlushTest, AQueueThatFailsSaysSo) {
+  Open();
+  MakeWritable();
+  ibv_.Fail("ibv_poll_cq", EIO);
+  Completion seen[8];
+  EXPECT_FALSE(queue_->Poll(absl::MakeSpan(seen)).ok());
 }
 
 TEST_F(FlushTest, EveryNicFlushesForItself) {
