@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/turned_clock.h"
 #include "channel/ops/farewell.h"
+#include "channel/ops/session_options.h"
 #include "channel/poller/poller.h"
 #include "gtest/gtest.h"
 
@@ -134,6 +135,14 @@ class ConsumersTest : public ::testing::Test {
   Consumers consumers_{&poller_, &slow_, Options(), 3, 0};
   std::vector<absl::Status> answers_;
 };
+
+TEST(SessionOptionsTest, SoManyMayWaitWithoutASlotAtBothEnds) {
+  SessionOptions options;
+  options.max_waiting = 7;
+  const TransportContext context;
+  EXPECT_EQ(ServeOptionsFrom(options, context).max_parked, 7u);
+  EXPECT_EQ(FetchOptionsFrom(options, context, kFetcher, /*has_another=*/false).max_parked, 7u);
+}
 
 // It could meet a later tensor, before the one that the former take has met is back.
 TEST_F(ConsumersTest, AWorkerThatComesAnewWaitsForTheTakesOfItsFormerSession) {

@@ -51,6 +51,7 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   int dropped_memory = 0;
   int dropped_asks = 0;
   int links_over = 0;
+  int breaks = 0;
   int dropped_keys = 0;
   int waits = 0;
   int no_slots = 0;
@@ -104,7 +105,7 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   absl::Status Begin(Hello*) override { return absl::OkStatus(); }
   absl::Status UseAnswer(const Hello&) override { return absl::OkStatus(); }
   bool EndAttempt(const absl::Status&) override { return false; }
-  void Break(const absl::Status&) override {}
+  void Break(const absl::Status&) override { ++breaks; }
   bool Close(const absl::Status&) override { return closes_at_once; }
   std::string Explain() const override { return ""; }
   int64_t MostSilentMs() const override { return 0; }
@@ -1081,6 +1082,25 @@ TEST_F(FetchOpsTest, AFetchIsOutUntilThePeerHasHeardThatItIsUnwanted) {
   EXPECT_EQ(fetches_->fetches_out(), out - 2);
 }
 
+TEST_F(FetchOpsTest, WhatALinkThatEndedDidNotHearToBeUnwantedTheNextNeedNotHear) {
+  fetches_->Open(1);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  (void)Fetch("a", args);
+  (void)Fetch("b");
+  (void)Said();
+  ParkAllOf(1);
+  (void)Said();
+  fetches_->written()->room = 0;
+  cancellation.StartCancel();
+  EXPECT_THAT(Said(), IsEmpty());
+  fetches_->Unlink();
+  fetches_->written()->room = 100;
+  fetches_->Resume();
+  EXPECT_THAT(Said(), ElementsAre("ask 0.1 b", "replayed")) << "the peer drops what is not named";
+}
+
 TEST_F(FetchOpsTest, APromiseToParkThatCrossesACancelIsUnwanted) {
   fetches_->Open(1);
   const auto a = Fetch("a");
@@ -1410,6 +1430,31 @@ TEST_F(FetchOpsTest, WhatHasASlotAndWasNotAskedGoesOnElsewhere) {
   EXPECT_EQ(chooser.given_up[1].key, Key("c"));
   for (WaitingFetch& fetch : chooser.given_up) std::move(fetch.done)({{}, Tensor(), true});
   End();
+}
+
+// It names a slot no more, which another may have.
+TEST_F(FetchOpsTest, WhoWaitsAnewWhereSlotsAreOthersHasNone) {
+  fetches_->Open(1);
+  fetches_->written()->sends_requests = false;
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  const auto a = Fetch("a", args);
+  (void)Said();
+  ASSERT_NE(fetches_->At(0), nullptr) << "it has its slot";
+  fetches_->Unlink();
+  ASSERT_TRUE(fetches_->UseSlots(2));
+  EXPECT_EQ(fetches_->slots().free(), 2u);
+  cancellation.StartCancel();
+  poller_.Turn();
+  EXPECT_EQ(a->times, 1);
+  EXPECT_EQ(fetches_->slots().free(), 2u);
+}
+
+TEST_F(FetchOpsTest, WhoIsToGoByTheLinkThatItHasStays) {
+  fetches_->Open(1);
+  fetches_->MoveTo(0);
+  EXPECT_EQ(fetches_->written()->breaks, 0);
 }
 
 TEST_F(FetchOpsTest, WhatWasAskedGoesOnByAnotherKindOfLinkAsItWas) {

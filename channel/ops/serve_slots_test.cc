@@ -683,6 +683,14 @@ TEST_F(ServeSlotsTest, ViewsSayWhatSlotsWaitFor) {
   }
 }
 
+TEST_F(ServeSlotsTest, WhatIsHeldWithoutALinkWaitsForItsConsumer) {
+  Bring(ServeState::kTaking);
+  Meet();
+  ASSERT_NE(op_->state, ServeState::kTaking);
+  slots_.Disconnect();
+  EXPECT_EQ(op_->span.waits_for(), WaitsFor::kConsumer);
+}
+
 TEST_F(ServeSlotsTest, ATensorIsOnItsWayFromItsSendUntilItArrives) {
   uint16_t generation = 0;
   for (const ServeState state : kHeld) {

@@ -327,6 +327,12 @@ TEST_F(SlowTakesTest, ATensorForAnotherIsNotTaken) {
   EXPECT_TRUE(absl::IsPermissionDenied(user_.last)) << user_.last;
   EXPECT_TRUE(slow_.asked.empty());
   EXPECT_TRUE(takes_.idle());
+  slow_.here = One();
+  ToldKey told;
+  told.key = foreign;
+  Received taken;
+  EXPECT_FALSE(takes_.Here(0, &told, &taken));
+  EXPECT_TRUE(slow_.here.valid()) << "it was taken";
 }
 
 TEST_F(SlowTakesTest, ATicketGoesOnForItsOwnKeyAndStepAlone) {
