@@ -154,6 +154,11 @@ TEST(LayoutWireTest, WhatIsWrongIsSaid) {
       {[](M* m) { m->set_boxes(1, uint32_t{0} - 1); }, "its columns hold less than its boxes need"},
       {[](M* m) { m->set_spread_owners(0, 1); }, "its columns hold more than its spreads need"},
       {[](M* m) { m->set_spread_owners(0, 3); }, "its columns hold less than its spreads need"},
+      {[](M* m) {
+         m->set_spread_owners(0, 0);
+         m->clear_owner_numbers();
+       },
+       "its columns hold less than its spreads need"},
       {[](M* m) { m->set_spread_axes(0, 2); }, "its columns hold less than its spreads need"},
       {[](M* m) { m->set_spread_axes(0, 9); }, "its columns hold less than its spreads need"},
       {[](M* m) { m->add_spread_axes(0); }, "its columns differ in length"},

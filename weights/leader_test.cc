@@ -464,6 +464,26 @@ TEST_F(LeaderTest, AProcessOfALargerLineUpKeepsNobodyFromATerm) {
   EXPECT_EQ(store_.log().state().owners, std::vector<uint64_t>{kOwner});
 }
 
+TEST_F(LeaderTest, OwnersWhoseLayoutsDifferBeginNoTerm) {
+  Lead();
+  Pass(1000);
+  const auto declare = [&](uint64_t incarnation, uint32_t rank, uint8_t layout) {
+    Question question = Ask(incarnation);
+    question.owner = true;
+    question.rank = rank;
+    question.owners = 2;
+    question.layout[0] = layout;
+    Hear(question);
+    leader_.Advance(now_ns_);
+    Answers();
+  };
+  declare(kOwner, 0, 77);
+  declare(kOwner + 1, 1, 78);
+  EXPECT_EQ(store_.log().state().term, 0);
+  declare(kOwner + 1, 1, 77);
+  EXPECT_EQ(store_.log().state().term, 1);
+}
+
 // The log is new because one was lost, and some know a number of that one.
 TEST_F(LeaderTest, TheFirstTermOfALogKnowsWhatItsPeersKnow) {
   Lead();

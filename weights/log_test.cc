@@ -150,10 +150,13 @@ TEST(WeightLogTest, EncodingsComeBack) {
     EXPECT_EQ(EncodeEntry(*back), bytes);
     ASSERT_TRUE(log.Append(*back).ok());
   }
-  const std::string bytes = EncodeState(log.state());
+  LogState state = log.state();
+  state.replaced = {5, 6};
+  const std::string bytes = EncodeState(state);
   const absl::StatusOr<LogState> back = DecodeState(bytes);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(EncodeState(*back), bytes);
+  EXPECT_EQ(back->replaced, state.replaced);
   EXPECT_EQ(back->active.version, log.state().active.version);
   EXPECT_EQ(back->members, log.state().members);
 }

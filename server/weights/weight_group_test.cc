@@ -276,8 +276,11 @@ TEST_F(WeightGroupTest, WithoutALeaderThePermitRunsOut) {
   const auto member = Member();
   Seal(5);
   Activate(member.get(), 5);
+  EXPECT_TRUE(Serves(*member, 5));
+  EXPECT_EQ(member->View().serves, 5u);
   owner_.reset();
   EXPECT_TRUE(Serves(*member, 0));
+  EXPECT_EQ(member->View().serves, 0u);
   Expect(member.get(), Kind::kHeadless, 5);
   EXPECT_EQ(member->View().permits_lost, 1u);
   // The log was in the owner's memory, so its next life knows of no version.
