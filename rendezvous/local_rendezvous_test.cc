@@ -41,6 +41,16 @@ TEST_F(LocalRendezvousTest, SharesTheBytes) {
   EXPECT_EQ(counters.held_bytes, 0);
 }
 
+TEST_F(LocalRendezvousTest, NothingIsLeftOfItWithItsLastUser) {
+  const auto process = std::make_shared<HeldBytes>(1000);
+  Open({}, process);
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), SendArgs(), Number(5), false).ok());
+  const auto waiting = Receive(rendezvous.get(), LocalKey("b"));
+  EXPECT_GT(process.use_count(), 1);
+  rendezvous.reset();
+  EXPECT_EQ(process.use_count(), 1);
+}
+
 TEST_F(LocalRendezvousTest, WhatMeetsAWaitingReceiveIsCountedToo) {
   const auto waiting = Receive(rendezvous.get(), LocalKey("a"));
   EXPECT_EQ(rendezvous->counters().waiting_receives, 1);
@@ -223,6 +233,7 @@ TEST_F(LocalRendezvousTest, ABatchIsOneCallbackWithEveryResult) {
     ++calls;
   });
   EXPECT_EQ(calls, 3);
+  EXPECT_EQ(rendezvous->counters().receives, 2 * 21);
   EXPECT_EQ(rendezvous->counters().dead, 2);
 }
 

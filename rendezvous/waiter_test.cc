@@ -1,6 +1,8 @@
 #include "rendezvous/waiter.h"
 
+#include <atomic>
 #include <memory>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -57,6 +59,27 @@ TEST(WaiterTest, WhoDeliversForOthersGetsNoTurns) {
   }
   EXPECT_EQ(turns->waiting, 0);
   EXPECT_EQ(turns->turned, 0);
+}
+
+TEST(WaiterTest, AnEndJustBeforeTheSleepIsNotMissed) {
+  constexpr int kRounds = 20'000;
+  std::atomic<Waiter*> next{nullptr};
+  std::thread ends([&next] {
+    for (int round = 0; round < kRounds; ++round) {
+      Waiter* waiter;
+      while ((waiter = next.exchange(nullptr)) == nullptr) {
+      }
+      for (volatile int pause = round % 64; pause > 0; pause = pause - 1) {
+      }
+      waiter->End();
+    }
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    Waiter waiter;
+    next = &waiter;
+    EXPECT_TRUE(waiter.Wait(Waiter::kForever));
+  }
+  ends.join();
 }
 
 TEST(WaiterTest, AWaitEndsInTime) {
