@@ -47,6 +47,7 @@ TEST(SocketTest, PortThatIsTakenIsUnavailable) {
   const absl::StatusOr<SocketAddress> bound = SocketAddress::Of(first->get());
   ASSERT_TRUE(bound.ok());
   EXPECT_NE(bound->port(), 0);
+  EXPECT_EQ(SocketAddress::Parse("unix:@name")->port(), 0);
   EXPECT_EQ(bound->Listen().status().code(), absl::StatusCode::kUnavailable);
 }
 

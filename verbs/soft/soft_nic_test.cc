@@ -27,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "tests/doubles/soft/hostile_peer.h"
 #include "tests/doubles/soft/soft_world.h"
+#include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_pipe.h"
 #include "verbs/soft/soft_receive_ring.h"
 #include "verbs/soft/soft_tls.h"
@@ -311,6 +312,20 @@ TEST(SoftNicTest, ItHasOnePortWhichIsUp) {
 }
 
 // Two under one key and number would show how their tokens differ, and how to make another.
+TEST(SoftNicTest, ItsDescriptorIsReadyUntilTheLastEventIsTaken) {
+  SoftEvents events;
+  events.Add({NicEvent::Kind::kQueuePairFatal, 0, 1});
+  events.Add({NicEvent::Kind::kQueuePairFatal, 0, 2});
+  pollfd news = {events.fd(), POLLIN, 0};
+  for (const uint32_t id : {1, 2}) {
+    EXPECT_EQ(poll(&news, 1, 0), 1) << id;
+    const auto event = events.Take();
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->id, id);
+  }
+  EXPECT_EQ(poll(&news, 1, 0), 0);
+}
+
 TEST(SoftNicTest, NoTwoAddressesAreSealedAlike) {
   constexpr size_t kAddresses = 8;
   SoftNicOptions options;
@@ -790,6 +805,29 @@ TEST(SoftNicTest, AnEncryptedLaneThatBringsMuchIsServedAgain) {
   }
 }
 
+TEST(SoftNicTest, ALaneThatIsToBeServedAgainMayGoFirst) {
+  SoftNicOptions options;
+  options.tls = true;
+  options.bytes_per_turn = 8 << 10;
+  const auto nic = MustOpenSoftNic(options);
+  constexpr uint64_t kBytes = 60 << 10;
+  SoftSide a(nic.get(), kBytes);
+  SoftSide b(nic.get(), kBytes);
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  ASSERT_TRUE(a.PostWrite(1).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; })) << "they are connected";
+  memset(a.data(), 1, kBytes);
+  ASSERT_TRUE(a.PostWrite(kBytes).ok());
+  for (int i = 0; i < 20; ++i) a.Poll();  // All of it is on its way.
+  ASSERT_TRUE(PollUntil({&b}, [&] { return b.data()[0] == 1; }));
+  ASSERT_NE(b.data()[kBytes - 1], 1) << "the rest is for other turns";
+  b.queue_pair.reset();
+  for (int i = 0; i < 3; ++i) b.Poll();
+  EXPECT_NE(b.data()[kBytes - 1], 1);
+}
+
 // A small message waits in its lane for a large one of other lanes. What lies behind it there may
 // be read later, and by a helper, while the session holds bytes that epoll does not show.
 TEST(SoftNicTest, HelpersReadEncryptedLanesThatHaveWaitedForOthers) {
@@ -1208,6 +1246,12 @@ TEST_F(HostilePeerTest, EachKindOfNonsenseBreaksOnlyThisQueuePair) {
        }},
       {"a message without a receive", [](FrameHeader* frame) { frame->has_immediate = true; }},
       {"a send without a receive", [](FrameHeader* frame) { frame->type = FrameType::kSend; }},
+      {"a send of nothing without a receive",
+       [](FrameHeader* frame) {
+         frame->type = FrameType::kSend;
+         frame->bytes = 0;
+         frame->total = 0;
+       }},
   };
   uint64_t count = 0;
   for (const Case& one : cases) {
