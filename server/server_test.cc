@@ -794,9 +794,13 @@ TEST_P(EverySession, StopLetsALargeTensorArrive) {
 TEST_P(EverySession, StopWaitsUntilItsDeadlineForAPeerThatStandsStill) {
   LargeTensor large(GetParam(), /*has_destination=*/true);
   const absl::Time began = absl::Now();
+  absl::Status beside;
+  std::thread other([&] { beside = large.ps->Stop(absl::Milliseconds(500)); });
   const absl::Status stopped = large.ps->Stop(absl::Milliseconds(500));
+  other.join();
   const absl::Duration took = absl::Now() - began;
   EXPECT_TRUE(absl::IsDeadlineExceeded(stopped)) << stopped;
+  EXPECT_EQ(beside, stopped) << "it stops once";
   EXPECT_GE(took, absl::Milliseconds(300));  // The rest is for the drain.
   EXPECT_LT(took, absl::Seconds(10));
   EXPECT_FALSE(large.ended.HasBeenNotified());

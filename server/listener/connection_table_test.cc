@@ -61,6 +61,17 @@ TEST(ConnectionTable, AnAddressIsTheNewConnectionsAlthoughTheOldOneLeavesLater) 
   EXPECT_EQ(table.counts().authenticated, 1u);
 }
 
+TEST(ConnectionTable, TheOldOneOfAnAddressMayAlsoLeaveLast) {
+  ConnectionTable table(Small());
+  std::vector<Id> end;
+  const Id old = table.Add("10.0.0.1:1", 0, &end);
+  const Id fresh = table.Add("10.0.0.1:1", 1, &end);
+  table.Remove(fresh);
+  table.Remove(old);
+  EXPECT_EQ(table.counts().open, 0u);
+  EXPECT_FALSE(table.Authenticated("10.0.0.1:1"));
+}
+
 TEST(ConnectionTable, MembersAreNeverCrowdedOut) {
   ConnectionTable table(Small());
   std::vector<Id> end;
