@@ -215,6 +215,11 @@ TEST_F(EtcdMembersTest, WhoseKeyIsGoneRegistersAnewUnderTheSameLease) {
 
 TEST_F(EtcdMembersTest, OthersAreMembersForAsLongAsTheirKeysAreThere) {
   PretendedEtcd* const etcd = &etcd_;
+  // All of them are more than gRPC lets a message have by itself.
+  for (int i = 0; i < 5; ++i) {
+    etcd->Put(MemberKey("train", absl::StrCat("/job:x/replica:0/task:", i)),
+              std::string(1 << 20, 'x'));
+  }
   // The first one does not answer.
   auto worker = Register(absl::Seconds(60), {"127.0.0.1:1", etcd->address()});
   ASSERT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();

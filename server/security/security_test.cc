@@ -187,6 +187,7 @@ TEST(Tls, ConnectionsAreMadeAnewWithNewCertificates) {
     auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
     ASSERT_TRUE(parts.ok()) << parts.status();
     parts->security.idle = absl::Seconds(1);  // How often it looks.
+    parts->security.reload_period = absl::Hours(1);
     auto worker = MakeServer(*std::move(parts));
     ASSERT_TRUE(worker->Start().ok());
     int64_t step = 0;
