@@ -1,6 +1,7 @@
 #include "base/crew.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -130,6 +131,23 @@ TEST(CrewTest, RestsWhenItsHelpersAreTakenOffTheirCores) {
       EXPECT_EQ(calls.load(), 1u);  // The caller alone, in one go.
     }
     while (!crew.helps()) std::this_thread::yield();  // No rest is for ever.
+  }
+}
+
+int64_t ProcessorUs() {
+  rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * int64_t{1'000'000} +
+         used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+}
+
+TEST(CrewTest, HelpersThatFindNothingSleep) {
+  Crew crew(2, &Crew::Never);
+  CheckShare(&crew, 10'000, 1000);
+  for (int64_t used = 1'000'000; used > 5'000;) {
+    const int64_t before = ProcessorUs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    used = ProcessorUs() - before;
   }
 }
 

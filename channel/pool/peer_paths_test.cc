@@ -140,7 +140,7 @@ class ScriptedChannel final : public Channel {
   void AbortStep(int64_t, const absl::Status&) override { ++aborts; }
   void Close(absl::Status why) override { closed = why; }
   bool Drained() const override { return out.empty(); }
-  std::string Explain() const override { return "scripted"; }
+  std::string Explain() const override { return why; }
   void ListOps(LiveOps*) const override {}
   std::vector<WaitingFetch> TakeWaiting() override { return std::exchange(out, {}); }
   void Probe() override { ++probes; }
@@ -156,6 +156,7 @@ class ScriptedChannel final : public Channel {
   int probes = 0;
   int retries = 0;
   int aborts = 0;
+  std::string why = "scripted";
   absl::Status closed;
 };
 
@@ -455,6 +456,9 @@ TEST_F(PeerPathsTest, AChannelThatIsTurnedDownHandsOverWhatItHas) {
   Turns();
   EXPECT_THAT(Asked(), ElementsAre("best a", "best b"));
   EXPECT_THAT(paths_->Explain(), HasSubstr("turned down: own: scripted"));
+  own->channel->why = "another reason";
+  own->channel->user->OnRefused();
+  EXPECT_THAT(paths_->Explain(), HasSubstr("turned down: own: another reason"));
   PassSlowly(1000);
   EXPECT_GE(own->channel->probes, 1);
   own->channel->user->OnUsable();
