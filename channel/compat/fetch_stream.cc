@@ -54,7 +54,7 @@ void FetchStream::Detach() {
 
 bool FetchStream::Redirect(const Tensor& destination) {
   MutexLock lock(&mu_);
-  return taken_.ok() && incoming_ != nullptr && incoming_->Redirect(destination);
+  return taken_.ok() && incoming_->Redirect(destination);
 }
 
 void FetchStream::EndWithin(int64_t ns) {

@@ -44,7 +44,7 @@ class FetchStream final {
   void Unseal(std::unique_ptr<CallSealing> sealing) { sealing_ = std::move(sealing); }
   // After it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
-  // The bytes are for another receive now; see IncomingTensor::Redirect().
+  // The bytes are for another receive now; see IncomingTensor::Redirect(). Not after Detach().
   bool Redirect(const Tensor& destination);
   // Call it before Start(). The call then ends within `ns`.
   void EndWithin(int64_t ns);
