@@ -62,7 +62,7 @@ TEST(WaiterTest, WhoDeliversForOthersGetsNoTurns) {
 }
 
 TEST(WaiterTest, AnEndJustBeforeTheSleepIsNotMissed) {
-  constexpr int kRounds = 20'000;
+  constexpr int kRounds = 100'000;
   std::atomic<Waiter*> next{nullptr};
   std::thread ends([&next] {
     for (int round = 0; round < kRounds; ++round) {
