@@ -2,11 +2,13 @@
 // at a time, and answers each line with one of its own. It compiles in the tree of the last
 // release too, so it uses what both releases have of the public headers.
 //
-//   send STEP EDGE FIRST COUNT BYTES TO    sends tensors FIRST, FIRST+1, ... of one key: "sent"
+//   send STEP EDGE FIRST COUNT BYTES TO    sends tensors FIRST, FIRST+1, ... of one key: "sent" and
+//                                          this worker's incarnation
 //   dead STEP EDGE TO                      sends a dead tensor: "sent"
-//   recv STEP EDGE HOW COUNT BYTES TIMEOUT_MS FROM
+//   recv STEP EDGE HOW COUNT BYTES TIMEOUT_MS FROM [INCARNATION]
 //                                          "got" and for each receive the number of its tensor,
-//                                          "dead", "wrong", or the name of its status
+//                                          "dead", "wrong", or the name of its status. Of FROM's
+//                                          present life where none is named
 //   cancel STEP EDGE BYTES AFTER_MS FROM   the same of a receive that is cancelled by then
 //   abort STEP                             aborts the step on this worker: "aborted"
 //   path PEER                              "path" and what Explain() says of the peer
@@ -126,9 +128,13 @@ class Peer {
     } else {
       words >> order.how >> order.count >> order.bytes >> order.milliseconds >> peer;
     }
-    const auto heard = server_->calls()->Ping(peer, kPatience);
-    if (!heard.ok()) return heard.status();
-    const TensorKey key = Key(peer, heard->self.incarnation, server_->worker(), order.edge);
+    uint64_t incarnation;
+    if (!(words >> incarnation)) {
+      const auto heard = server_->calls()->Ping(peer, kPatience);
+      if (!heard.ok()) return heard.status();
+      incarnation = heard->self.incarnation;
+    }
+    const TensorKey key = Key(peer, incarnation, server_->worker(), order.edge);
     if (what == "cancel") return Cancel(order, key);
     if (what != "recv") return absl::InvalidArgumentError(line);
     if (order.how == "all") return RecvAll(order, key);
@@ -157,7 +163,7 @@ class Peer {
           step_->Send(KeyTo(peer, order.edge), {}, *std::move(tensor), /*is_dead=*/false);
       if (!sent.ok()) return sent;
     }
-    return "sent";
+    return absl::StrCat("sent ", server_->incarnation());
   }
 
   absl::StatusOr<std::string> RecvOneByOne(const Order& order, const TensorKey& key) {

@@ -75,12 +75,12 @@ class Rolling:
                             with producer.lock:
                                 for number in wanted:
                                     producer.peer.tell("send", step, edge, number, 1, SIZE, consumer.peer.name)
-                                for _ in wanted:
-                                    producer.peer.answer("sent")
+                                # The tensors are with this life, and a consumer that is slow to ask finds the next one.
+                                lives = {producer.peer.answer("sent") for _ in wanted}
                                 name = producer.peer.name
                             refusals = REFUSALS | ({NO_PATH} if consumer.release == "old" else set())
                             begin = time.monotonic()
-                            consumer.peer.tell("recv", step, edge, "all", len(wanted), SIZE, DEADLINE_MS, name)
+                            consumer.peer.tell("recv", step, edge, "all", len(wanted), SIZE, DEADLINE_MS, name, *lives)
                             words = consumer.peer.answer("got").split()
                             out["longest"] = max(out["longest"], time.monotonic() - begin)
                         got = [int(word) for word in words if word.isdigit()]
