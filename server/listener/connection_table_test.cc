@@ -66,8 +66,8 @@ TEST(ConnectionTable, TheOldOneOfAnAddressMayAlsoLeaveLast) {
   std::vector<Id> end;
   const Id old = table.Add("10.0.0.1:1", 0, &end);
   const Id fresh = table.Add("10.0.0.1:1", 1, &end);
-  table.Remove(fresh);
-  table.Remove(old);
+  table.Remove(fresh, 0, 2);
+  table.Remove(old, 0, 2);
   EXPECT_EQ(table.counts().open, 0u);
   EXPECT_FALSE(table.Authenticated("10.0.0.1:1"));
 }
