@@ -24,6 +24,7 @@ import passed  # noqa: E402
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 GROWTH = 1.05
+LITTLE = 10  # By so many instructions a stage may grow: some have two.
 TURNED = [("send", r"^tryst::TurnedPair::Send(Many|Selected)?\("), ("ask", r"^tryst::TurnedPair::Ask(Many|Selected)?\("),
           ("answer", r"^tryst::TurnedPair::Answer\("), ("deliver", None)]
 BY_GRPC = [("send", r"^tryst::RoutingRendezvous::Send\("), ("ask", r"^tryst::GrpcChannel::Ask\("),
@@ -89,7 +90,8 @@ def grown(new, history):
             if line["figure"] == "instructions_pull" and line["value"] < last[line["figure"], line["system"]]}
     more = [(line, last[line["figure"], line["system"]]) for line in known
             if line["value"] > GROWTH * last[line["figure"], line["system"]]
-            and (line["figure"] == "instructions_pull" or line["system"] not in less)]
+            and (line["figure"] == "instructions_pull" or line["system"] not in less
+                 and line["value"] > LITTLE + last[line["figure"], line["system"]])]
     return more, len(known), len(new) - len(known)
 
 

@@ -100,6 +100,7 @@ class InstructionsTest(unittest.TestCase):
         before = [of("ask", 100), of("pull", 1000)]
         self.assertEqual(instructions.grown([of("ask", 120), of("pull", 999)], before)[0], [])
         self.assertEqual(instructions.grown([of("ask", 120), of("pull", 1000)], before)[0], [(of("ask", 120), 100)])
+        self.assertEqual(instructions.grown([of("ask", 110), of("pull", 1000)], before)[0], [])
         self.assertTrue(instructions.judged(of("ask", 1)))
         self.assertFalse(instructions.judged(of("rest", 1)))
 
