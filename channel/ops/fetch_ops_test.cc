@@ -347,6 +347,16 @@ class FetchOpsTest : public testing::Test {
     (void)Said();
     for (size_t slot = 0; slot < slots; ++slot) fetches_->SayParked(slot);
   }
+  // The fetch of "a", which `cancellation` cancels; that of "b" may have its slot.
+  void ParkOneThatMayBeCancelled(Cancellation* cancellation) {
+    fetches_->Open(1);
+    RecvArgs args;
+    args.cancellation = cancellation;
+    (void)Fetch("a", args);
+    (void)Fetch("b");
+    (void)Said();
+    ParkAllOf(1);
+  }
 
   VirtualAlarms alarms_;
   Poller poller_{&alarms_};
@@ -1062,14 +1072,8 @@ TEST_F(FetchOpsTest, WhoEndsWhileItIsParkedIsUnwanted) {
 
 // It may hold a tensor for one, so that what follows must not be asked for by another channel.
 TEST_F(FetchOpsTest, AFetchIsOutUntilThePeerHasHeardThatItIsUnwanted) {
-  fetches_->Open(1);
   Cancellation cancellation;
-  RecvArgs args;
-  args.cancellation = &cancellation;
-  (void)Fetch("a", args);
-  (void)Fetch("b");
-  (void)Said();
-  ParkAllOf(1);
+  ParkOneThatMayBeCancelled(&cancellation);
   EXPECT_THAT(Said(), ElementsAre("ask 0.1 b may park 2"));
   const size_t out = fetches_->fetches_out();
   fetches_->written()->room = 0;
@@ -1083,14 +1087,8 @@ TEST_F(FetchOpsTest, AFetchIsOutUntilThePeerHasHeardThatItIsUnwanted) {
 }
 
 TEST_F(FetchOpsTest, WhatALinkThatEndedDidNotHearToBeUnwantedTheNextNeedNotHear) {
-  fetches_->Open(1);
   Cancellation cancellation;
-  RecvArgs args;
-  args.cancellation = &cancellation;
-  (void)Fetch("a", args);
-  (void)Fetch("b");
-  (void)Said();
-  ParkAllOf(1);
+  ParkOneThatMayBeCancelled(&cancellation);
   (void)Said();
   fetches_->written()->room = 0;
   cancellation.StartCancel();

@@ -679,6 +679,20 @@ class StandInsTest : public WeightRelayTest {
     slow->Keep(WeightAsk::Kind::kHeld, *held);
     slow->Keep(WeightAsk::Kind::kPart, SecondHalf());
   }
+  // `holder` alone has version 5 of the second owner's, which dies, and says nothing of it. Its
+  // answers once it does: set them as its answerer.
+  std::shared_ptr<Slow> HideTheOnlyCopy(Engine* holder) {
+    Seal(5);
+    EXPECT_TRUE(holder->Fetch(5).ok());
+    AwaitHolders(1);
+    const auto has = std::make_shared<Slow>();
+    KeepSecondHalf(*holder, has.get());
+    has->may_answer = true;
+    holder->server->steps()->SetAnswerer(WeightsPrefix("policy"),
+                                         std::make_shared<Namer>(std::nullopt));
+    SecondDies();
+    return has;
+  }
   static Tensor SecondHalf() {
     Tensor half = *Tensor::Allocate(DType::kUint8, {kHalf});
     for (int64_t i = 0; i < kRows / 2 * kColumns; ++i) {
@@ -762,15 +776,7 @@ TEST_F(StandInsTest, AMemberThatIsSlowIsAskedAgain) {
 TEST_F(StandInsTest, AMemberThatHasItLaterIsAskedWhereTheOwnerIsGone) {
   Engine* const first = AddEngine();
   Engine* const late = AddEngine(0);
-  Seal(5);
-  EXPECT_TRUE(first->Fetch(5).ok());
-  AwaitHolders(1);
-  const auto has = std::make_shared<Slow>();
-  KeepSecondHalf(*first, has.get());
-  has->may_answer = true;
-  first->server->steps()->SetAnswerer(WeightsPrefix("policy"),
-                                      std::make_shared<Namer>(std::nullopt));
-  SecondDies();
+  const auto has = HideTheOnlyCopy(first);
   absl::Status fetched;
   std::thread fetches([&] { fetched = late->Fetch(5, kRows / 2, kRows / 2); });
   absl::SleepFor(absl::Seconds(9));  // An owner is waited for more than once.
@@ -930,15 +936,7 @@ TEST_F(StandInsTest, AnOwnerIsNotLookedForAnewForEachPart) {
 TEST_F(StandInsTest, MembersAreAskedAsOftenWhereAnOwnerCannotBeReached) {
   Engine* const first = AddEngine();
   Engine* const late = AddEngine(0);
-  Seal(5);
-  EXPECT_TRUE(first->Fetch(5).ok());
-  AwaitHolders(1);
-  const auto has = std::make_shared<Slow>();
-  KeepSecondHalf(*first, has.get());
-  has->may_answer = true;
-  first->server->steps()->SetAnswerer(WeightsPrefix("policy"),
-                                      std::make_shared<Namer>(std::nullopt));
-  SecondDies();
+  const auto has = HideTheOnlyCopy(first);
   SilentPeer silent(*owner_server_);
   silent.StandFor(*second_server_, late->server.get());
   const absl::Time begun = absl::Now();
