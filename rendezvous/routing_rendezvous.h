@@ -98,8 +98,8 @@ class RoutingRendezvous final : public Rendezvous,
 
   MatchCore* const table_;
   // Who keeps it alive: the fetches under way, counted by one each, and its users and each call
-  // that starts fetches, counted by kUser each. A pull changes it twice, and takes no lock for
-  // that.
+  // that starts fetches, counted by kUser each. A pull changes it three times, and takes no lock
+  // for that.
   static constexpr uint64_t kUser = uint64_t{1} << 40;
   std::atomic<uint64_t> holds_{kUser};
   std::atomic<int64_t> fetches_{0};  // That there were.
