@@ -19,8 +19,15 @@ constexpr uint64_t kTailBytes = 2 * sizeof(uint32_t);
 
 uint64_t Granules(uint64_t bytes, uint64_t granule) { return (bytes + granule - 1) / granule; }
 
+// Who has sent it may write it at any time, where it is memory that he shares: what is read is
+// judged each time.
 uint32_t GranuleIn(const uint8_t* dense, uint64_t all) {
   return LoadLittle<uint32_t>(dense + all - kTailBytes);
+}
+
+bool MayBeGranule(uint64_t granule, uint64_t all, uint64_t bytes) {
+  return granule >= kMinGranule && granule <= kMaxGranule &&
+         all - bytes == TrailerBytes(bytes, granule);
 }
 
 // Adds a part that ascends to parts, or to the last one where that touches it.
@@ -53,10 +60,7 @@ uint64_t TrailerBytes(uint64_t bytes, uint64_t granule) {
 
 bool HasTrailer(const void* dense, uint64_t all, uint64_t bytes) {
   if (all < bytes || all - bytes < kTailBytes) return false;
-  const auto* const at = static_cast<const uint8_t*>(dense);
-  const uint64_t granule = GranuleIn(at, all);
-  return granule >= kMinGranule && granule <= kMaxGranule &&
-         all - bytes == TrailerBytes(bytes, granule);
+  return MayBeGranule(GranuleIn(static_cast<const uint8_t*>(dense), all), all, bytes);
 }
 
 void GatherDigested(const Selection& selection, const void* tensor, void* dense, uint64_t bytes,
@@ -81,8 +85,10 @@ std::vector<ByteSpan> FindWrong(const void* dense, uint64_t all, uint64_t bytes)
   const auto* const from = static_cast<const uint8_t*>(dense);
   const uint8_t* at = from + bytes;
   const uint64_t own = all - bytes - kDigestBytes;
-  if (Crc32c(0, at, own) != LoadLittle<uint32_t>(at + own)) return {{0, bytes}};
   const uint64_t granule = GranuleIn(from, all);
+  if (!MayBeGranule(granule, all, bytes) || Crc32c(0, at, own) != LoadLittle<uint32_t>(at + own)) {
+    return {{0, bytes}};
+  }
   std::vector<ByteSpan> wrong;
   for (uint64_t begin = 0; begin < bytes; begin += granule, at += kDigestBytes) {
     const uint64_t one = std::min(granule, bytes - begin);
@@ -131,7 +137,7 @@ void DigestSpans(const Selection& selection, uint64_t tensor_bytes, const Select
   const auto* const from = static_cast<const uint8_t*>(dense);
   uint64_t inside = place.inside;
   if (selection.kind == Selection::Kind::kIndices && inside == 0 &&
-      GranuleIn(from, all) == selection.unit) {
+      GranuleIn(from, all) == selection.unit && MayBeGranule(selection.unit, all, bytes)) {
     const uint64_t whole = bytes / selection.unit;
     for (uint64_t i = 0; i < whole; ++i) {
       digests[place.item + i] = LoadLittle<uint32_t>(from + bytes + i * kDigestBytes);

@@ -1,5 +1,8 @@
 #include "rendezvous/span_digests.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -93,6 +96,39 @@ TEST_F(SpanDigestsTest, OtherBytesAreNoTrailer) {
   EXPECT_FALSE(HasTrailer(dense.data(), 1000, 1000));
   EXPECT_FALSE(HasTrailer(dense.data(), 0, 1000));
   EXPECT_FALSE(HasTrailer(tensor.data(), 1100, 1000));
+}
+
+// Where the sender can still write what it has sent, it may do so after the trailer was looked at.
+TEST_F(SpanDigestsTest, AGranuleThatChangesMakesNobodyReadBehindTheTrailer) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const memory = static_cast<uint8_t*>(
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_EQ(mprotect(memory + page, page, PROT_NONE), 0);
+  constexpr uint64_t kBytes = 1024;
+  constexpr uint64_t kGranule = 256;
+  const std::string all = Digested(Selection(), kBytes, kGranule);
+  uint8_t* const at = memory + page - all.size();
+  for (const uint32_t granule : {0u, 1u, 64u, 128u, 1u << 20, UINT32_MAX}) {
+    memcpy(at, all.data(), all.size());
+    ASSERT_TRUE(HasTrailer(at, all.size(), kBytes));
+    uint8_t* const tail = at + all.size() - 8;
+    memcpy(tail, &granule, sizeof(granule));
+    const uint32_t right = Crc32c(0, at + kBytes, all.size() - kBytes - 4);
+    memcpy(tail + 4, &right, sizeof(right));
+    const std::vector<ByteSpan> wrong = FindWrong(at, all.size(), kBytes);
+    ASSERT_EQ(wrong.size(), 1u) << granule;
+    EXPECT_EQ(wrong[0].offset, 0u);
+    EXPECT_EQ(wrong[0].bytes, kBytes);
+    std::vector<uint32_t> numbers(kBytes / 64);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Selection selection = Selection::Indices(numbers, 64);
+    std::vector<uint32_t> digests(numbers.size()), cut;
+    DigestSpans(selection, kBytes, SelectionPlace(), at, all.size(), kBytes, digests.data(), &cut);
+    for (const uint32_t number : numbers) {
+      EXPECT_EQ(digests[number], Crc32c(0, all.data() + number * 64, 64)) << granule;
+    }
+  }
+  munmap(memory, 2 * page);
 }
 
 TEST_F(SpanDigestsTest, AGranuleFitsTheSpans) {

@@ -24,7 +24,7 @@ struct ConnectorOptions {
   // How long the path may bring nothing while the peer is up and a fetch waits; then the path is
   // left. 0: it is never left.
   int64_t give_up_ms = 0;
-  uint64_t seed = 1;  // For the jitter of the pauses.
+  uint64_t seed = 1;  // For the jitter of the pauses, and where generations begin.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
   int64_t backoff_ms_most = 1000;

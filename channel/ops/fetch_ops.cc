@@ -187,6 +187,12 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
   if (op->phase != FetchPhase::kWaits) return;
   if (op->part_of != nullptr) return LeaveRun(op, why);
   FetchAsk* const ask = op->ask;
+  if (op->run != nullptr && ask != nullptr && ask->leaves()) {
+    // It was to have its keys asked for alone. Now they end with it.
+    op->run->apart = false;
+    op->end_status = why;
+    return;
+  }
   if (ask != nullptr && ask->front == op) {
     if (!HandOver(ask)) return EndAsk(ask, why);
   } else if (op->line_link.line != nullptr) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -55,9 +56,17 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
   int dropped_keys = 0;
   int waits = 0;
   int no_slots = 0;
+  std::map<uint32_t, std::string> told;  // What the peer knows each number for.
+  int misnamed = 0;                      // Keys of runs that it knows for others.
   std::vector<FetchState> left;
 
  private:
+  void NoteMisnamed(const FetchAsk& ask) {
+    const std::vector<uint32_t> numbers = *DecodeRun(ask.of->told_text());
+    const std::vector<FetchKey*>& keys = ask.front->run->keys;
+    ASSERT_EQ(numbers.size(), keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) misnamed += told[numbers[i]] != keys[i]->key.edge();
+  }
   bool Say(std::string word) {
     if (room == 0) return false;
     --room;
@@ -72,7 +81,9 @@ class WrittenLink final : public FetchLink, private FetchWords, private PollerFl
     if (!sends_requests) return false;
     ask->trace_id = 77 + ask->generation;
     ask->of->told = session_->connector()->epoch();
+    told[ask->of->id] = ask->of->is_run() ? "a run" : std::string(ask->of->key.edge());
     if (ask->of->is_run()) {
+      NoteMisnamed(*ask);
       return Say(absl::StrCat("ask ", ask->slot, ".", ask->generation, " ",
                               ask->of->told_text().size() / 4, " from ", ask->of->key.edge()));
     }
@@ -171,7 +182,7 @@ class WrittenFetches final : public FetchSession {
 
   void Open(size_t slots) {
     connector_.Begin(Connector::State::kOpen);
-    slots_.Reset(slots);
+    slots_.Reset(slots, 0);
     words_->FlushSoon();
   }
   // The link breaks and has drained.
@@ -2010,6 +2021,35 @@ TEST_F(FetchRunTest, AllOfItEndsWithItsCaller) {
   for (const absl::Status& status : many->statuses) EXPECT_TRUE(IsDerived(status)) << status;
 }
 
+// What was to be asked for alone once its run has been given up ends with its step instead.
+TEST_F(FetchRunTest, ARunThatIsGivenUpEndsWithItsStep) {
+  std::vector<Tensor> into;
+  for (int i = 0; i < 5; ++i) {
+    into.push_back(i == 3 ? *Tensor::Allocate(DType::kFloat, {1}) : Small(-7));
+  }
+  RecvArgs args;
+  args.destinations = into;
+  kind_.leave_ns = 1'000 * kMs;
+  for (const bool breaks : {false, true}) {
+    const auto many = FetchFive(args);
+    fetches_->written()->may_be_written = true;
+    if (breaks) {
+      fetches_->Unlink();
+    } else {
+      ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
+    }
+    EXPECT_EQ(many->times, 0);
+    fetches_->AbortStep(1, absl::InternalError("the step failed"));
+    if (breaks) fetches_->Resume();
+    EXPECT_THAT(Said(), testing::Contains(testing::StartsWith("cancel ")));
+    fetches_->SayGone(slot_);
+    EXPECT_THAT(Said(), IsEmpty()) << "nothing is asked for of a step that is over";
+    ASSERT_EQ(many->times, 1);
+    for (const absl::Status& status : many->statuses) EXPECT_TRUE(IsDerived(status)) << status;
+    for (const Tensor& tensor : many->tensors) EXPECT_FALSE(tensor.valid());
+  }
+}
+
 TEST_F(FetchRunTest, ARunEndsWithItsConnection) {
   const auto many = FetchFive();
   const auto held = Fetch("b");
@@ -2037,6 +2077,37 @@ TEST_F(FetchRunTest, ItIsAskedForApartIfAKeyHasLostItsNumber) {
   TellFive();
   EXPECT_EQ(many->times, 1);
   EXPECT_EQ(FetchFive()->times, 0) << "under a new name";
+}
+
+// A key of a run may lose its number while the run is put together, and get another one by being
+// fetched again. The peer knows it by neither.
+TEST_F(FetchRunTest, ARunNamesNoKeyByANumberThatThePeerWasNotTold) {
+  End();
+  options_.max_keys = 8;
+  Make();
+  fetches_->Open(8);
+  (void)FetchMany(five_);
+  EXPECT_EQ(Said().size(), 5u);
+  TellFive();
+  for (int round = 0; round < 40; ++round) {
+    const std::string next = absl::StrCat("new", round);
+    const auto many = FetchMany({"a", "b", "c", "d", next, "a"});
+    for (int turn = 0; many->times == 0 && turn < 8; ++turn) {
+      (void)Said();
+      for (size_t slot = 0; slot < 8; ++slot) {
+        const FetchAsk* const ask = fetches_->At(slot);
+        if (ask == nullptr) continue;
+        if (ask->of->is_run()) {
+          const size_t keys = ask->front->run->keys.size();
+          ASSERT_TRUE(fetches_->SayRun(slot, Answer(std::vector<int64_t>(keys, 3))).ok());
+        } else {
+          fetches_->SayTensor(slot, Small(3));
+        }
+      }
+    }
+    ASSERT_EQ(many->times, 1) << round;
+    EXPECT_EQ(fetches_->written()->misnamed, 0) << round;
+  }
 }
 
 // Where numbers are used up, each key of a run that goes apart may get the number of the next one,

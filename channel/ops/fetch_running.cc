@@ -54,7 +54,11 @@ bool FetchOps::Gather(FetchOp* op) {
 }
 
 void FetchOps::StartRun(FetchRun* run) {
-  run->name = run->keys.size() < kLeastInRun ? nullptr : runs_.NameOf(&keys_, run);
+  // A key may have got another number since it was added, which the peer has not been told.
+  const bool told = std::all_of(run->keys.begin(), run->keys.end(), [this](const FetchKey* key) {
+    return key->told == connector_.epoch();
+  });
+  run->name = run->keys.size() < kLeastInRun || !told ? nullptr : runs_.NameOf(&keys_, run);
   run->numbers = keys_.numbers_lost();
   if (run->name == nullptr) return StartApart(run);
   ++counters_.runs;
@@ -137,6 +141,7 @@ void FetchOps::EndRuns() {
   if (gathered_ != nullptr) StartApart(std::exchange(gathered_, nullptr));
   for (FetchOp* op : std::vector<FetchOp*>(fetches_.all())) {
     if (op->run == nullptr || op->phase != FetchPhase::kWaits) continue;
+    if (op->ask != nullptr && op->ask->leaves()) continue;  // What becomes of its keys is known.
     TRYST_REACHED("sim: a run ends with its connection");
     op->run->apart = true;
     EndEarly(op, absl::UnavailableError("the connection of the run is over"));
@@ -200,13 +205,13 @@ void FetchOps::EndRun(FetchOp* op, absl::Status&& status, When when) {
   }
   StopWatching(op);
   OnOpDelivered(op);
-  if (run->apart) {
+  if (!status.ok()) {
+    run->not_here.clear();
     for (size_t i = 0; i < run->keys.size(); ++i) {
       if (run->join != nullptr || run->ops[i] != nullptr) *run->ResultOf(i) = Received();
     }
-    return StartApart(run);
   }
-  if (!status.ok()) run->not_here.clear();
+  if (run->apart) return StartApart(run);
   ReportRun(run, status, when);
 }
 

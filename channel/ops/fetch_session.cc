@@ -495,7 +495,8 @@ bool FetchSession::UseSlots(size_t slots) {
   });
   if (!may) return false;
   AskHeldAnew();
-  slots_.Reset(slots);
+  // Anywhere, so that what happens where they wrap happens to each session, not to old ones alone.
+  slots_.Reset(slots, static_cast<uint16_t>(ops_options_.seed >> 16));
   return true;
 }
 

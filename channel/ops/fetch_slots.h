@@ -14,10 +14,10 @@ namespace tryst {
 // generation identify a fetch.
 class FetchSlots {
  public:
-  // Makes all slots free and never used.
-  void Reset(size_t count) {
+  // Makes all slots free and never used. Their generations begin with `first`.
+  void Reset(size_t count, uint16_t first) {
     asks_.assign(count, nullptr);
-    generations_.assign(count, 0);
+    generations_.assign(count, first);
     free_.clear();
     for (size_t slot = count; slot-- > 0;) free_.push_back(static_cast<uint16_t>(slot));
   }
@@ -25,6 +25,7 @@ class FetchSlots {
   size_t free() const { return free_.size(); }
   bool any_free() const { return !free_.empty(); }
   FetchAsk* at(size_t slot) const { return asks_[slot]; }  // Null: it is free.
+  // Of the fetch that has the slot, or of the next one. What came before is over.
   uint16_t generation(size_t slot) const { return generations_[slot]; }
   const std::vector<FetchAsk*>& all() const { return asks_; }
 

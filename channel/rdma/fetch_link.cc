@@ -82,6 +82,10 @@ absl::Status RdmaFetchLink::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   session_->MeetPeer(answer.incarnation, parameters->session);
+  const FetchSlots& slots = session_->slots();
+  for (uint16_t slot = 0; slot < slots.size(); ++slot) {
+    sender_.link->NoteOver(slot, slots.generation(slot));
+  }
   session_->OnLinkOpen();
   sender_.ping_due = session_->is_probing();
   sender_.link->FlushSoon();

@@ -122,6 +122,8 @@ bool RdmaSender::SendRequest(FetchAsk* base, bool may_park) {
   body.ticket = ask->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link->Put(add)) return false;
+  // The last one may have ended by a GONE, which accepts nothing.
+  link->NoteOver(record.slot, record.generation);
   // As much of the generation as the request has: the producer knows no more.
   ask->trace_id = TraceId(session_->session(),
                           uint64_t{ask->slot} << 16 | uint64_t{record.generation}, ask->step);

@@ -75,10 +75,10 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
       return StorageRef();
     }
     if (beside) large_is_lent_ = true;
-    std::vector<Landing*>& kept = kept_[size_class][writer];
-    if (!kept.empty()) {
-      landing = kept.back();
-      kept.pop_back();
+    const auto kept = kept_[size_class].find(writer);
+    if (kept != kept_[size_class].end() && !kept->second.empty()) {
+      landing = kept->second.back();
+      kept->second.pop_back();
       kept_bytes_ -= charge;
     } else {
       if (!MakeWay(charge, &evicted)) return StorageRef();
@@ -107,6 +107,15 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
     refused_ = true;
   }
   return made;
+}
+
+// Writers come and go, so that each new one ends the entries of those that have nothing here.
+void LandingPool::Keep(Landing* landing) {
+  ByWriter& kept = kept_[landing->size_class_];
+  if (!kept.contains(landing->writer_)) {
+    absl::erase_if(kept, [](const auto& of_writer) { return of_writer.second.empty(); });
+  }
+  kept[landing->writer_].push_back(landing);
 }
 
 bool LandingPool::MayLendAhead(uint64_t bytes) const {
@@ -184,7 +193,7 @@ void LandingPool::Give(Landing* landing) {
       if (keep) pinned_bytes_ += charge;
     }
     if (keep) {
-      kept_[landing->size_class_][landing->writer_].push_back(landing);
+      Keep(landing);
       kept_bytes_ += charge;
     }
   }
@@ -245,6 +254,13 @@ uint64_t LandingPool::in_use_bytes() const {
 bool LandingPool::large_is_lent() const {
   MutexLock lock(&mu_);
   return large_is_lent_;
+}
+
+size_t LandingPool::writers() const {
+  MutexLock lock(&mu_);
+  size_t sum = 0;
+  for (const ByWriter& kept : kept_) sum += kept.size();
+  return sum;
 }
 
 uint64_t LandingPool::waiting_bytes() const {

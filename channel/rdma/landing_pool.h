@@ -125,6 +125,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   uint64_t in_use_bytes() const;
   uint64_t pinned_bytes_most() const;  // The high-water mark.
   uint64_t waiting_bytes() const;      // Lent before the producer has the tensor.
+  size_t writers() const;              // For how many of them something may be kept.
   Nic* nic() const { return nic_.get(); }
 
  private:
@@ -140,6 +141,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void EndCharge(const Landing& landing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Keep(Landing* landing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StorageRef Make(size_t size_class, uint64_t writer);
   bool pins() const { return nic_->limits().pins_memory; }
   bool IsBeside(uint64_t bytes) const { return bytes > cap_bytes_ && pins(); }

@@ -92,6 +92,18 @@ TEST_F(LandingPoolTest, WhoWasRefusedHearsOfRoom) {
   pool_->SetRoomCallback(nullptr);
 }
 
+// Where keys cannot be revoked, what is kept is kept for one producer, which may come no more.
+TEST_F(LandingPoolTest, WritersThatAreGoneLeaveNothing) {
+  for (uint64_t writer = 1; writer <= 1000; ++writer) {
+    std::vector<StorageRef> all;
+    while (StorageRef one = pool_->Take(kEach, For::kReady, writer)) all.push_back(std::move(one));
+    ASSERT_EQ(all.size(), kMost);
+    all.clear();
+    ASSERT_TRUE(pool_->Take(kEach, For::kReady, writer));
+  }
+  EXPECT_LE(pool_->writers(), 2u);
+}
+
 TEST_F(LandingPoolTest, NoMoreRegistrationsAreLostThanMustBe) {
   (void)TakeAll(For::kReady);
   ASSERT_EQ(pool_->pinned_bytes(), kMost * kEach);

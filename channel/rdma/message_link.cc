@@ -181,9 +181,13 @@ uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32
 }
 
 void MessageLink::Accept(uint16_t slot, uint16_t next_generation) {
-  memcpy(memory_.ack_out() + 8 + 2 * size_t{slot}, &next_generation, sizeof(next_generation));
+  NoteOver(slot, next_generation);
   ++accepts_owed_;
   NoteAckOwed();
+}
+
+void MessageLink::NoteOver(uint16_t slot, uint16_t next_generation) {
+  memcpy(memory_.ack_out() + 8 + 2 * size_t{slot}, &next_generation, sizeof(next_generation));
 }
 
 uint16_t MessageLink::accepted(uint16_t slot) const {

@@ -107,6 +107,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
 
   // For the consumer: `slot`'s tensor has arrived and is ours; the peer may drop it.
   void Accept(uint16_t slot, uint16_t next_generation);
+  // For the consumer: what came on `slot` before that generation is over, which the peer hears with
+  // the next acknowledgement. Each word begins so, because one that was never written would accept
+  // half of all generations.
+  void NoteOver(uint16_t slot, uint16_t next_generation);
   // For the producer: the generation after the last one that the consumer accepted.
   uint16_t accepted(uint16_t slot) const;
 

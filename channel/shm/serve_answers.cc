@@ -208,7 +208,7 @@ void ShmAnswers::AnswerInline(ServeOp* op, const void* payload, uint64_t bytes) 
 bool ShmAnswers::AnswerFailed(ServeOp* op) {
   const absl::string_view text = op->status.message().substr(0, limits::kMaxErrorBytes);
   constexpr size_t kRoom = sizeof(ReplyCell::body);
-  const size_t cells = 1 + (text.size() + 2) / kRoom;
+  const size_t cells = (sizeof(uint16_t) + text.size() + kRoom - 1) / kRoom;
   if (!link_->replies.HasRoom(static_cast<uint32_t>(cells))) return false;
   const uint16_t length = static_cast<uint16_t>(text.size());
   size_t done = 0;

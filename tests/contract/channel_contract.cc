@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -637,6 +638,18 @@ TEST_P(ChannelContractTest, AbortOfTheProducersStepReachesTheConsumer) {
   const Result result = pending->Wait();
   EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal) << result.status;
   EXPECT_NE(result.status.message().find("the kernel failed"), absl::string_view::npos);
+}
+
+// However long its text is; the audit behind the test sees that nothing broke of it.
+TEST_P(ChannelContractTest, WhyATensorFailsIsSaidWhole) {
+  for (int64_t bytes = 0; bytes <= 1050; bytes = bytes == 240 ? 1000 : bytes + 1) {
+    const std::string why(static_cast<size_t>(bytes), 'w');
+    const int64_t step = 100 + bytes;
+    world_->producer()->step(step)->StartAbort(absl::InternalError(why));
+    const Result result = FetchNow(step, Key("failed"));
+    ASSERT_EQ(result.status.code(), absl::StatusCode::kInternal) << bytes << ": " << result.status;
+    ASSERT_TRUE(absl::StrContains(result.status.message(), why.substr(0, 900))) << bytes;
+  }
 }
 
 TEST_P(ChannelContractTest, AbortOfTheConsumersStepEndsItsFetchesOnly) {

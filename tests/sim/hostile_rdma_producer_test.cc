@@ -94,7 +94,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   // `give_up_ms`: as in ConnectorOptions.
   explicit HostileRdmaProducerTest(int64_t give_up_ms = 0, uint32_t message_bytes = 8192,
                                    uint32_t queue_pairs = 1, size_t standing = 1,
-                                   bool ordered = true)
+                                   bool ordered = true, uint64_t seed = 1)
       : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     SimNicOptions nic;
@@ -120,6 +120,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
     options.self_incarnation = 2;
     options.peer = kProducer;
     options.give_up_ms = give_up_ms;
+    options.seed = seed;
     kind_ = RdmaFetchLink::Kind("rdma", hub_.get(), landings_.get(), rdma);
     channel_ = std::make_unique<FetchSession>(&poller_, &hellos_, options,
                                               FetchSession::Kinds{&kind_}, &user_);
@@ -334,6 +335,63 @@ TEST_F(HostileRdmaProducerTest, ARecordOfAnotherGenerationEndsNothing) {
   EXPECT_EQ(TimesReached("rare: a record of another generation"), before + 2);
   SayFailed(asked.slot, asked.generation);
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
+}
+
+// Generations begin where half of the range is behind a word that was never written.
+class LateGenerationsTest : public HostileRdmaProducerTest {
+ protected:
+  LateGenerationsTest()
+      : HostileRdmaProducerTest(0, 8192, 1, 1, true, /*seed=*/uint64_t{50'000} << 16) {}
+};
+
+TEST_F(LateGenerationsTest, EachLinkBeginsWithWhatIsOverOnEachSlot) {
+  const Fetched* const first = Fetch("a");
+  Answer(1, 5);
+  for (int round = 0; round < 3; ++round) {
+    const auto over = [this](const Scripted::Asked& asked) {
+      return static_cast<int16_t>(link_->accepted(asked.slot) - asked.generation);
+    };
+    // A cancel that is answered by GONE accepts nothing, and what it was of is over nevertheless.
+    for (int i = 0; i < 4; ++i) {
+      Cancellation cancellation;
+      RecvArgs args;
+      args.cancellation = &cancellation;
+      const Fetched* const given_up = Fetch("b", args);
+      for (int j = 0; j < 10; ++j) Settle();
+      const Scripted::Asked asked = scripted_.LastRequest();
+      cancellation.StartCancel();
+      for (int j = 0; j < 10; ++j) Settle();
+      SayGone(asked);
+      ASSERT_EQ(given_up->calls, 1);
+    }
+    const Fetched* const other = Fetch("c");
+    for (int j = 0; j < 10; ++j) Settle();
+    const Scripted::Asked waits = scripted_.LastRequest();
+    // What is accepted on another slot brings the words of all.
+    const Fetched* const accepted = Fetch("d");
+    for (int j = 0; j < 10; ++j) Settle();
+    const Scripted::Asked asked = scripted_.LastRequest();
+    SayFailed(asked.slot, asked.generation);
+    ASSERT_EQ(accepted->calls, 1);
+    for (int j = 0; j < 100; ++j) Settle();
+    EXPECT_EQ(over(asked), 1) << "it was accepted";
+    EXPECT_EQ(over(waits), 0) << "all before it is over, and it is not";
+    SayFailed(waits.slot, waits.generation);
+    ASSERT_EQ(other->calls, 1);
+    BreakLink();
+    Answer(1, 5);
+    const Fetched* const next = Fetch("e");
+    for (int j = 0; j < 10; ++j) Settle();
+    const Scripted::Asked last = scripted_.LastRequest();
+    SayFailed(last.slot, last.generation);
+    ASSERT_EQ(next->calls, 1);
+    for (int j = 0; j < 100; ++j) Settle();
+    for (const Scripted::Asked& one : {waits, asked}) {
+      const bool again = one.slot == last.slot;
+      EXPECT_EQ(over(again ? last : one), 1) << "slot " << one.slot << " of the new link";
+    }
+  }
+  EXPECT_EQ(first->calls, 0);
 }
 
 TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {

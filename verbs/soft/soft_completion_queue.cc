@@ -205,6 +205,8 @@ void SoftCompletionQueue::TakeTurn() {
     lane->owner->Serve(lane);
   }
   const bool few = FewLanes();
+  // From now on only epoll says that one of them has room again.
+  if (std::exchange(were_few_, few) && !few) WatchLanes();
   // Backwards: a lane that is lost leaves the list.
   for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
     const bool is_due = i < lanes_.size() && lanes_[i]->index == 0 && !lanes_[i]->again;
@@ -305,7 +307,7 @@ void SoftCompletionQueue::AddLane(SoftLane* lane) {
   lane_by_id_[lane->id] = lane;
   lane->watched_for = Events(*lane);
   epoll_.Watch(lane->stream.fd(), lane->watched_for, lane->id, EPOLL_CTL_ADD);
-  if (lane->index == 0 && ++first_lanes_ == kFewLanes + 1) WatchLanes();
+  if (lane->index == 0) ++first_lanes_;
 }
 
 void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
@@ -344,11 +346,7 @@ void SoftCompletionQueue::NoteFull(SoftLane* lane) {
 
 // ---- Helpers ----
 
-void SoftCompletionQueue::NoteStriping() {
-  const bool begins = turn_ >= striping_until_;
-  striping_until_ = turn_ + kTurnsOfStriping;
-  if (begins) WatchLanes();
-}
+void SoftCompletionQueue::NoteStriping() { striping_until_ = turn_ + kTurnsOfStriping; }
 
 void SoftCompletionQueue::Hand(SoftLane* lane, SoftHand* hand) {
   hand->Give(context_->options.crew.get(), bell_, context_->clock->NowNs());

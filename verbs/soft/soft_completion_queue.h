@@ -117,6 +117,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftLane*> lanes_;
   size_t first_lanes_ = 0;         // How many of them are their queue pairs' first.
   uint64_t striping_until_ = 0;    // A turn.
+  bool were_few_ = false;          // The last turn tried each of them.
   std::vector<SoftLane*> handed_;  // Those with hands given,
   std::vector<SoftLane*> again_;   // and those that hold bytes which no descriptor shows.
   std::shared_ptr<SoftBell> bell_ = std::make_shared<SoftBell>();

@@ -2052,6 +2052,29 @@ TEST_F(StrangersTest, SilentOnesBlockNobodyAndAreSeenOff) {
   EXPECT_EQ(nic_->counters().handshakes_timed_out, 50u);
 }
 
+// While there are few lanes each turn tries them. When a stranger ends that, one that is full must
+// be heard of nevertheless.
+TEST_F(HostilePeerTest, AFullSocketIsHeardOfBesideAStranger) {
+  Introduce();
+  for (int i = 0; i < 10; ++i) victim_.Poll();
+  SoftSide large(nic_.get(), 1'000'000);  // A larger one would be cut.
+  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+  std::vector<SendWork> works(30);  // More than the socket holds.
+  for (SendWork& work : works) work.entries = absl::MakeConstSpan(&from, 1);
+  ASSERT_TRUE(victim_.queue_pair->PostSend(works).ok());
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  const HostilePeer stranger(address_);
+  for (int i = 0; i < 1000; ++i) victim_.Poll();
+  uint64_t bytes = 0;
+  while (bytes < works.size() * from.bytes) {
+    const auto heard = Hear();
+    ASSERT_TRUE(heard.has_value()) << bytes << " bytes came";
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !peer_->HearBytes(heard->bytes).empty(); }));
+    bytes += heard->bytes;
+  }
+  EXPECT_EQ(nic_->counters().handshakes_timed_out, 0u) << "the stranger has gone before";
+}
+
 class TlsTest : public HostilePeerTest {
  protected:
   static SoftNicOptions Options() {
