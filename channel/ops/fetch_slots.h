@@ -25,7 +25,7 @@ class FetchSlots {
   size_t free() const { return free_.size(); }
   bool any_free() const { return !free_.empty(); }
   FetchAsk* at(size_t slot) const { return asks_[slot]; }  // Null: it is free.
-  // Of the fetch that has the slot, or of the next one. What came before is over.
+  // The fetch that has the slot has it, or the next one will. What came before is over.
   uint16_t generation(size_t slot) const { return generations_[slot]; }
   const std::vector<FetchAsk*>& all() const { return asks_; }
 
