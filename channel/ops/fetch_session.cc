@@ -303,6 +303,7 @@ void FetchSession::Replay() {
 
 void FetchSession::OnLinkBroken(const absl::Status& why) {
   link_->HearWords();
+  if (ops_options_.watch != nullptr) ops_options_.watch->OnLinkBroken(why);
   ++counters_.breaks;
   connector_.why = why;
   if (connector_.state() != State::kClosed) {

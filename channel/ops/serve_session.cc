@@ -140,6 +140,7 @@ void ServeSession::OnLinkOpen(uint64_t epoch) {
 }
 
 void ServeSession::OnLinkBroken(const absl::Status& why) {
+  if (watch_ != nullptr) watch_->OnLinkBroken(why);
   if (absl::IsDataLoss(why) || (!closed_ && !is_replaced() && !absl::IsCancelled(why))) {
     LogLoss(why);
   }

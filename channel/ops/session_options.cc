@@ -13,6 +13,7 @@ FetchOpsOptions FetchOptionsFrom(const SessionOptions& options, const TransportC
   fetch.retain_ms = options.retain_ms;
   fetch.patience_ms = options.patience_ms;
   fetch.max_parked = options.max_waiting;
+  fetch.max_keys = options.max_keys;
   fetch.watch = options.watch;
   if (has_another) fetch.give_up_ms = options.give_up_ms;
   return fetch;
@@ -26,6 +27,7 @@ ServeSessionOptions ServeOptionsFrom(const SessionOptions& options,
   serve.trace = context.trace;
   serve.retain_ms = options.retain_ms;
   serve.max_parked = options.max_waiting;
+  serve.max_keys = options.max_keys;
   serve.watch = options.watch;
   return serve;
 }

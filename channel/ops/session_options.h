@@ -5,6 +5,7 @@
 #include <string>
 
 #include "channel/ops/fetch_ops.h"
+#include "channel/ops/limits.h"
 #include "channel/ops/serve_session.h"
 #include "channel/ops/slot_watch.h"
 #include "channel/transport.h"
@@ -21,6 +22,8 @@ struct SessionOptions {
   // How long a path may fail, while its peer is up and fetches wait, before they move to the next
   // path.
   int64_t give_up_ms = 2000;
+  // How many keys have a number at a time, at either end of a session. For tests, which see few.
+  uint32_t max_keys = limits::kMaxKeys;
   SlotWatch* watch = nullptr;  // For tests: hears what happens on the slots.
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/serve_table.h"
 
@@ -25,6 +26,9 @@ class SlotWatch {
   virtual void OnServeEpoch(const void* end) = 0;     // A new connection.
   virtual void OnServeFarewell(const void* end) = 0;  // All slots are let go of.
   virtual void OnEndGone(const void* end) = 0;
+  // The link of an end is over. kDataLoss: its peer has broken a rule, which an honest one never
+  // does.
+  virtual void OnLinkBroken(const absl::Status& /*why*/) {}
 };
 
 }  // namespace tryst

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reached.h"
@@ -154,6 +155,7 @@ class Cluster final : public LoadTarget {
   void PlanFaults();
   void PlanRenewals();
   void DrawFlips(FaultPlan* plan);
+  void OnRuleBroken(const absl::Status& why);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void RefuseRegistration(size_t index);
   void Kill(size_t index);
@@ -184,14 +186,17 @@ class Cluster final : public LoadTarget {
   bool has_shm_ = false;
   TransportsOptions pool_options_;
   SlotReplay replay_;
-  TableWatch watch_{&replay_};
-  TableWatch shm_watch_{nullptr};  // The model of slots knows no loan and no stage.
+  TableWatch watch_{&replay_, [this](const absl::Status& why) { OnRuleBroken(why); }};
+  // The model of slots knows no loan and no stage.
+  TableWatch shm_watch_{nullptr, [this](const absl::Status& why) { OnRuleBroken(why); }};
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   Worker* stopped_ = nullptr;  // It stands in the middle of a turn.
   std::unique_ptr<ChannelLoad> load_;
   std::unique_ptr<GatherLoad> gathers_;  // Null: there are none.
   bool quiet_ = false;                   // No more faults.
+  bool flips_ = false;                   // Bits are flipped.
+  bool buries_ = false;                  // A dead process's object has a turn.
   SimRandom aim_;
   SimRandom shm_random_;                      // So that seeds of NICs keep their runs.
   std::vector<TraceDump> dumps_;              // A killed worker leaves its own here.
@@ -344,6 +349,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
       shm_random_(options.seed * 0x9e3779b97f4a7c15u + 31) {
   pool_options_ = DrawPoolOptions();
   if (options.slots != 0) pool_options_.link.slots = options.slots;
+  if (options.max_keys != 0) pool_options_.max_keys = options.max_keys;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_bytes > (4 << 20);
@@ -516,12 +522,22 @@ void Cluster::PlanRenewals() {
   }
 }
 
+// Both ends are honest, and where no bit is flipped what one says is what the other reads. But a
+// NIC may deliver a message twice or never, and a process that is dead reads nothing any more.
+void Cluster::OnRuleBroken(const absl::Status& why) {
+  if (flips_ || buries_ || why.message() == kBreaksARule) return;
+  if (absl::StartsWith(why.message(), "message ")) return;
+  if (absl::StrContains(why.message(), "or the NIC lost something")) return;
+  Violate(absl::StrCat("an honest peer breaks a rule: ", why.message()));
+}
+
 // Bits flip only where one of our checksums covers them: in messages, and in tensors if digests are
 // on; never in an ack page. They come from a random generator of their own, so that earlier seeds
 // keep their runs.
 void Cluster::DrawFlips(FaultPlan* plan) {
   SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
   if (random.Below(100) >= options_.weights.of(Trouble::kFlip)) return;
+  flips_ = true;
   load_->NoteFlips();
   if (gathers_ != nullptr) gathers_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
@@ -611,7 +627,10 @@ bool Cluster::TurnsDying(Worker* worker) {
   if (has_shm_ && !std::exchange(worker->is_over, true)) {
     worker->pools->Close(absl::UnavailableError("killed"));
   }
-  return worker->Turn();
+  buries_ = true;
+  const bool worked = worker->Turn();
+  buries_ = false;
+  return worked;
 }
 
 // Advances to the next event, of whatever kind.
@@ -978,6 +997,9 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights) {
     options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
   if (aside.Below(3) == 0) options.load.run_seed = 1 + aside.Below(UINT32_MAX);
   options.takes_here = aside.Below(2) == 0;
+  static constexpr uint32_t kMostKeys[] = {5, 9, 20, 70};
+  if (aside.Below(3) == 0) options.max_keys = kMostKeys[aside.Below(4)];
+  if (aside.Below(2) == 0) options.load.text_seed = 1 + aside.Below(UINT32_MAX);
   return options;
 }
 

@@ -36,13 +36,15 @@ struct ChannelClusterOptions {
   int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
   int pollers = 1;     // Each worker has so many, each turned when the seed says so.
   uint32_t slots = 0;  // Each channel has so many; 0: the seed says it.
+  uint32_t max_keys = 0;  // So many keys have a number at a time; 0: more than there are.
   // Producers take what is here without a callback, as programs do.
   bool takes_here = false;
   // As seeds were before any of these was drawn: without runs of keys and links that are made anew,
-  // and with a callback for each take.
+  // with a callback for each take, a number for each key, and one text for all failures.
   ChannelClusterOptions& WithoutRuns() {
     takes_here = false;
-    load.run_seed = 0;
+    load.run_seed = load.text_seed = 0;
+    max_keys = 0;
     weights.Set(Trouble::kRenew, 0);
     return *this;
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -495,6 +496,13 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
 
 // ---- Aborting ----
 
+std::string ChannelLoad::WhyFailed(int64_t step) const {
+  if (options_.text_seed == 0) return "the step failed";
+  SimRandom random(options_.text_seed + static_cast<uint64_t>(step));
+  const uint64_t most = random.Below(8) == 0 ? 1100 : 250;
+  return std::string(random.Below(most), 'w');
+}
+
 void ChannelLoad::AbortAtProducer(size_t producer, int64_t step) {
   ++counts_.aborts;
   const uint64_t incarnation = target_->IncarnationOf(producer);
@@ -505,7 +513,7 @@ void ChannelLoad::AbortAtProducer(size_t producer, int64_t step) {
     }
   }
   aborted_.insert({producer, incarnation, step});
-  target_->StepOf(producer, step)->StartAbort(absl::InternalError("the step failed"));
+  target_->StepOf(producer, step)->StartAbort(absl::InternalError(WhyFailed(step)));
 }
 
 void ChannelLoad::AbortAtConsumer(size_t consumer, int64_t step) {
@@ -567,7 +575,9 @@ void ChannelLoad::CheckStatus(const Fetch& fetch) {
       expected = fetch.has_destination && !options_.cancel_storm;
       break;
     case absl::StatusCode::kInternal:
-      expected = fetch.edge->aborted;
+      expected =
+          fetch.edge->aborted &&
+          absl::StrContains(fetch.status.message(), WhyFailed(fetch.edge->step).substr(0, 900));
       break;
     case absl::StatusCode::kAborted:  // The producer was restarted.
       expected = killed_ || fetch.step_aborted;

@@ -53,6 +53,8 @@ struct LoadOptions {
   // Not 0: what this draws aims at moments that chance hardly hits. Cancels come while the bytes
   // are on their way, as often as in a storm.
   uint64_t aim_seed = 0;
+  // Not 0: steps fail with texts of lengths that follow from it. Otherwise all have one of fifteen bytes.
+  uint64_t text_seed = 0;
   // Not 0: what this draws sends with selections, gathers, and cancels groups of gathers.
   uint64_t gather_seed = 0;
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
@@ -182,6 +184,7 @@ class ChannelLoad {
   void JudgeWhole(int64_t may_be_late_ns);
   Kind KindOf(uint64_t serial) const;
   uint64_t ElementsOf(uint64_t serial) const;
+  std::string WhyFailed(int64_t step) const;
   Tensor NewSource(uint64_t elements);
   Tensor MakeTensor(size_t producer, uint64_t serial);
   Tensor NewNumbers(size_t producer, uint64_t serial);

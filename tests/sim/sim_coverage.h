@@ -4,9 +4,12 @@
 #include <array>
 #include <bitset>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/slot_watch.h"
@@ -22,10 +25,12 @@ struct TableCounts {
   TableCounts& operator+=(const TableCounts& other);
 };
 
-// Counts what comes by, and passes it on to `next`, if that is not null.
+// Counts what comes by, and passes it on to `next`, if that is not null. `broken` gets what a peer
+// did, where it has broken a rule.
 class TableWatch final : public SlotWatch {
  public:
-  explicit TableWatch(SlotWatch* next) : next_(next) {}
+  using Broken = std::function<void(const absl::Status& why)>;
+  TableWatch(SlotWatch* next, Broken broken) : next_(next), broken_(std::move(broken)) {}
   const TableCounts& counts() const { return counts_; }
 
   void OnFetchEvent(const void* end, const FetchAsk& ask, FetchState from,
@@ -43,9 +48,13 @@ class TableWatch final : public SlotWatch {
   void OnEndGone(const void* end) override {
     if (next_ != nullptr) next_->OnEndGone(end);
   }
+  void OnLinkBroken(const absl::Status& why) override {
+    if (absl::IsDataLoss(why)) broken_(why);
+  }
 
  private:
   SlotWatch* const next_;
+  const Broken broken_;
   TableCounts counts_;
 };
 

@@ -74,7 +74,7 @@ bool BreakSomeShmLink(const ChannelPools& pools, SimRandom* random) {
   }
   if (fetching.size() + serving.size() == 0) return false;
   const absl::Status why = random->Below(2) == 0
-                               ? absl::DataLossError("the simulation breaks a rule")
+                               ? absl::DataLossError(kBreaksARule)
                                : absl::UnavailableError("the simulation ends a link");
   const uint64_t one = random->Below(fetching.size() + serving.size());
   if (one < fetching.size()) {

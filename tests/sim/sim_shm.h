@@ -29,6 +29,7 @@ bool SocketsWait(const ChannelPools& pools);
 // So long may pass until a poller reads what has come on a socket.
 inline constexpr int64_t kSocketPauseNs = 100'000;
 
+inline constexpr char kBreaksARule[] = "the simulation breaks a rule";
 // One link of the worker ends, as after a broken rule or a silence; which one, and at which end,
 // `random` says. False: it has none.
 bool BreakSomeShmLink(const ChannelPools& pools, SimRandom* random);

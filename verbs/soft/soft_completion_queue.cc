@@ -340,8 +340,8 @@ void SoftCompletionQueue::ServeAgain(SoftLane* lane) {
 }
 
 void SoftCompletionQueue::NoteFull(SoftLane* lane) {
-  // A few lanes are tried each turn anyway, which saves two calls each time one fills.
-  if (!FewLanes()) WatchLane(lane);
+  // A few first lanes are tried each turn anyway, which saves two calls each time one fills.
+  if (lane->index > 0 || !FewLanes()) WatchLane(lane);
 }
 
 // ---- Helpers ----
