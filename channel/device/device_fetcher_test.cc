@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/log.h"
 #include "channel/arena/arena.h"
 #include "channel/device/device_engine.h"
 #include "channel/device/device_proxy.h"
@@ -264,28 +266,45 @@ TEST_F(DeviceFetcherTest, AStepThatEndsAtOnceLeavesNothingWithTheProducer) {
   EXPECT_TRUE(Asked("b|device|7|back"));
 }
 
+// A tensor in the memory of a GPU that only NICs reach.
+class DirectDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  void SetUp() override {
+    DeviceFetcherTest::SetUp();
+    DeviceFetcherOptions options;
+    options.direct_bytes = 1;
+    fetcher_ = std::make_unique<DeviceFetcher>(&poller_, &channel_, options);
+  }
+  static DeviceManifest OnDevice() {
+    DeviceManifest manifest = InAnotherProcess();
+    manifest.has_ipc = false;
+    manifest.on_device = true;
+    return manifest;
+  }
+  // Fetches "a" until the channel has brought the probe's bytes into device memory.
+  void FetchUntilProved() {
+    FetchUntilTheProbe(RecvArgs(), "a", OnDevice());
+    DeviceManifest probe = OnDevice();
+    uint8_t bytes[kBytes] = {};
+    probe.digest = Crc32c(0, bytes, kBytes);
+    AnswerWith(kProbe, probe);
+    TurnUntilAsked("a|device|0|direct");
+    const Tensor into = channel_.destination;
+    LoadFakeCuda()->poke(AddressOf(into.data()), bytes, kBytes);
+    channel_.Answer("|direct", absl::OkStatus(), into);
+    TurnUntilAsked("a|device|7|whole");
+  }
+};
+
 // A proof by one channel says nothing of the next one, which has no such way.
-TEST_F(DeviceFetcherTest, WhatTheNicsNoLongerBringIsStaged) {
-  DeviceFetcherOptions options;
-  options.direct_bytes = 1;
-  fetcher_ = std::make_unique<DeviceFetcher>(&poller_, &channel_, options);
-  DeviceManifest manifest = InAnotherProcess();
-  manifest.has_ipc = false;
+TEST_F(DirectDeviceFetcherTest, WhatTheNicsNoLongerBringIsStaged) {
+  DeviceManifest manifest = OnDevice();
+  manifest.on_device = false;
   FetchUntilTheProbe(RecvArgs(), "host", manifest);
   EXPECT_TRUE(Asked("host|device|7|chunk|0")) << "it lies in no GPU's memory";
-  manifest.on_device = true;
-  FetchUntilTheProbe(RecvArgs(), "a", manifest);
-  DeviceManifest probe = manifest;
-  uint8_t bytes[kBytes] = {};
-  probe.digest = Crc32c(0, bytes, kBytes);
-  AnswerWith(kProbe, probe);
-  TurnUntilAsked("a|device|0|direct");
-  const Tensor into = channel_.destination;
-  LoadFakeCuda()->poke(AddressOf(into.data()), bytes, kBytes);
-  channel_.Answer("|direct", absl::OkStatus(), into);
-  TurnUntilAsked("a|device|7|whole");
+  FetchUntilProved();
   clock_.now_ns += 3600 * int64_t{1'000'000'000};
-  FetchUntilTheProbe(RecvArgs(), "b", manifest);
+  FetchUntilTheProbe(RecvArgs(), "b", OnDevice());
   TurnUntilAsked("b|device|7|whole");  // What was proved stays so.
   channel_.Answer("a|device|7|whole", absl::UnimplementedError("this channel has no NIC"));
   poller_.Turn();
@@ -293,6 +312,26 @@ TEST_F(DeviceFetcherTest, WhatTheNicsNoLongerBringIsStaged) {
   EXPECT_TRUE(Asked("a|device|7|chunk|0"));
   EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "this channel has no NIC"))
       << fetcher_->Explain();
+}
+
+// The next channel does not write into the destination, and says that all went well.
+TEST_F(DirectDeviceFetcherTest, WhatComesIntoHostMemoryInsteadIsStaged) {
+  FetchUntilProved();
+  channel_.Answer("a|device|7|whole", absl::OkStatus(), *Tensor::Allocate(DType::kUint8, {kBytes}));
+  poller_.Turn();
+  EXPECT_EQ(ended_, 0) << "its destination was not written";
+  EXPECT_EQ(fetcher_->counters().direct, 0u);
+  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "it came into host memory"))
+      << fetcher_->Explain();
+  Tensor chunk = *Tensor::Allocate(DType::kUint8, {kBytes});
+  memset(chunk.mutable_data(), 7, kBytes);
+  ASSERT_TRUE(Asked("a|device|7|chunk|0"));
+  channel_.Answer("|chunk|0", absl::OkStatus(), chunk);
+  for (int i = 0; i < 1000 && ended_ == 0; ++i) poller_.Turn();
+  ASSERT_TRUE(ended_ == 1 && status_.ok()) << status_;
+  char bytes[kBytes];
+  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+  EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 7));
 }
 
 TEST_F(DeviceFetcherTest, AManyEndsOnceWithTheLastOfItsKeys) {
@@ -503,37 +542,68 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
       << fetcher_->Explain();
 }
 
-// The producer keeps the memory until it hears of it.
-TEST_F(DeviceFetcherTest, WhoDropsAViewTellsItsProducer) {
-  const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
-  ASSERT_TRUE(ours.ok()) << ours.status();
-  const Heir producer;
-  DeviceManifest manifest = InAnotherProcess();
-  manifest.address = memory_.address();
-  manifest.reference = producer.Export(*ours);
-  uint8_t bytes[kBytes];
-  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
-  manifest.digest = Crc32c(0, bytes, kBytes);
-  RecvArgs args;
-  args.by_reference = true;
-  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
-  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
-    ++ended_;
-    status_ = std::move(received.status);
-    tensor_ = std::move(received.tensor);
-  });
-  poller_.Turn();
-  ASSERT_EQ(channel_.waiting.size(), 1u);
-  AnswerWith(channel_.waiting.begin()->first, manifest);
-  AnswerWith(kProbe, manifest);
-  for (int i = 0; i < 1000 && ended_ == 0; ++i) {
+class ViewedDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  // Fetches "a" by reference, out of the memory of another process.
+  void FetchView() {
+    const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
+    ASSERT_TRUE(ours.ok()) << ours.status();
+    DeviceManifest manifest = InAnotherProcess();
+    manifest.address = memory_.address();
+    manifest.reference = producer_.emplace().Export(*ours);
+    uint8_t bytes[kBytes];
+    LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+    manifest.digest = Crc32c(0, bytes, kBytes);
+    RecvArgs args;
+    args.by_reference = true;
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
+      ++ended_;
+      status_ = std::move(received.status);
+      tensor_ = std::move(received.tensor);
+    });
     poller_.Turn();
-    usleep(1000);
+    ASSERT_EQ(channel_.waiting.size(), 1u);
+    AnswerWith(channel_.waiting.begin()->first, manifest);
+    AnswerWith(kProbe, manifest);
+    for (int i = 0; i < 1000 && ended_ == 0; ++i) {
+      poller_.Turn();
+      usleep(1000);
+    }
+    ASSERT_EQ(ended_, 1);
+    ASSERT_TRUE(status_.ok()) << status_ << fetcher_->Explain();
+    EXPECT_EQ(fetcher_->counters().views, 1u);
   }
-  ASSERT_EQ(ended_, 1);
-  ASSERT_TRUE(status_.ok()) << status_ << fetcher_->Explain();
-  EXPECT_EQ(fetcher_->counters().views, 1u);
+
+  std::optional<Heir> producer_;
+};
+
+// The producer keeps the memory until it hears of it.
+TEST_F(ViewedDeviceFetcherTest, WhoDropsAViewTellsItsProducer) {
+  FetchView();
   EXPECT_FALSE(Asked("a|device|7|done"));
+  tensor_ = Tensor();
+  TurnUntilAsked("a|device|7|done");
+}
+
+// All that a user can still be told of a tensor that he has.
+TEST_F(ViewedDeviceFetcherTest, AViewThatItsProducerNoLongerKeepsIsLogged) {
+  static std::string errors;  // A sink is a plain function.
+  FetchView();
+  SetLogSink([](LogSeverity severity, const char*, int, absl::string_view text) {
+    if (severity == LogSeverity::kError) absl::StrAppend(&errors, text, "\n");
+  });
+  for (const bool kept : {true, false}) {
+    EXPECT_FALSE(Asked("a|device|7|alive"));
+    clock_.now_ns += DeviceFetcherOptions().view_renewal_ms * 1'000'000;
+    poller_.Turn();
+    ASSERT_TRUE(Asked("a|device|7|alive"));
+    channel_.Answer("|alive", kept ? absl::OkStatus() : absl::AbortedError("it has ended"));
+    EXPECT_EQ(errors.empty(), kept) << errors;
+  }
+  SetLogSink(nullptr);
+  EXPECT_TRUE(absl::StrContains(errors, Key("a").text())) << errors;
+  EXPECT_TRUE(absl::StrContains(errors, "it has ended")) << errors;
   tensor_ = Tensor();
   TurnUntilAsked("a|device|7|done");
 }
