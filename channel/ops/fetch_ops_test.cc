@@ -1334,6 +1334,29 @@ TEST_F(FetchOpsTest, AnotherLifeOrSessionEndsWhatWasAsked) {
   }
 }
 
+// The former life has its ticket, and the next one does not.
+TEST_F(FetchOpsTest, WhatWaitsWithoutASlotForTheNextLifeIsAskedOfIt) {
+  fetches_->Open(2);
+  fetches_->Resume();
+  const auto former = FetchOf(1, "former"), next = FetchOf(2, "next");
+  const auto slot = FetchOf(2, "slot"), other = FetchOf(2, "other"), line = FetchOf(2, "line");
+  (void)Said();
+  ParkAllOf(2);
+  EXPECT_THAT(Said(), testing::Contains(testing::HasSubstr("slot")));
+  fetches_->Unlink();
+  fetches_->Resume(2);
+  (void)Said();
+  EXPECT_TRUE(absl::IsAborted(former->status)) << former->status;
+  EXPECT_EQ(next->times, 0) << next->status;
+  fetches_->SayTensor(0);
+  EXPECT_THAT(Said(), testing::Contains(testing::EndsWith(" next"))) << "it is before the line";
+  fetches_->SayTensor(0);
+  EXPECT_EQ(next->times, 1);
+  EXPECT_TRUE(next->status.ok()) << next->status;
+  EXPECT_EQ(former->times, 1);
+  EXPECT_EQ(line->times, 0);
+}
+
 TEST_F(FetchOpsTest, OneThatIsAskedAgainIsCancelledByWord) {
   fetches_->Open(1);
   (void)Fetch("a");
