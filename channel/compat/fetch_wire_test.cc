@@ -1,18 +1,17 @@
 #include "channel/compat/fetch_wire.h"
 
 #include <grpcpp/support/slice.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "base/guards_reached.h"
+#include "base/memory_bound.h"
 #include "channel/string_codec.h"
 #include "gtest/gtest.h"
 
@@ -52,15 +51,6 @@ Tensor Counting(int64_t elements) {
   return tensor;
 }
 
-// From now on this process gets so much more memory, and no more.
-void GetNoMoreThan(uint64_t bytes) {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t most = pages * static_cast<uint64_t>(getpagesize()) + bytes;
-  const rlimit limit = {most, most};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
-}
-
 TEST(FetchWireTest, StringsForWhichThereIsNoMemoryAreRefused) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer ends a process that has no more memory";
@@ -73,7 +63,7 @@ TEST(FetchWireTest, StringsForWhichThereIsNoMemoryAreRefused) {
   const rpc::FetchHeader header = HeaderOf(metadata, absl::StatusCode::kOk);
   grpc::ByteBuffer message = Said(&header, std::string(kText, 'x'));
   const auto take = [&] {
-    GetNoMoreThan(kText / 2);
+    const MemoryBound bound(kText / 2);
     IncomingTensor incoming(Tensor(), 2 * kText);
     _exit(absl::IsResourceExhausted(incoming.Take(&message)) ? 0 : 1);
   };
@@ -82,7 +72,7 @@ TEST(FetchWireTest, StringsForWhichThereIsNoMemoryAreRefused) {
   constexpr int64_t kStrings = 4 << 20;
   const std::string lengths(8 * kStrings, '\0');
   const auto decode = [&] {
-    GetNoMoreThan(kText);
+    const MemoryBound bound(kText);
     _exit(absl::IsResourceExhausted(DecodeStrings(lengths, {kStrings}).status()) ? 0 : 1);
   };
   EXPECT_EXIT(decode(), testing::ExitedWithCode(0), "");

@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +19,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/memory_bound.h"
 #include "tests/doubles/server/test_certificates.h"
 
 namespace {
@@ -125,16 +125,11 @@ TEST(UnreachablePeers, WithoutAThreadNothingIsSeenYet) {
   GTEST_SKIP() << "the sanitizer ends a process that has no more memory";
 #endif
   const auto ask = [] {
-    rlimit before = {};
-    if (getrlimit(RLIMIT_AS, &before) != 0) _exit(2);
-    uint64_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const rlim_t no_stack = pages * static_cast<uint64_t>(getpagesize()) + (4 << 20);
     UnreachablePeers peers(SecurityOptions(), "lab");
-    const rlimit limit = {no_stack, before.rlim_max};
-    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
-    if (!peers.Why("worker", "127.0.0.1:1").empty()) _exit(3);
-    if (setrlimit(RLIMIT_AS, &before) != 0) _exit(2);
+    {
+      const MemoryBound no_stack(4 << 20);
+      if (!peers.Why("worker", "127.0.0.1:1").empty()) _exit(3);
+    }
     for (int i = 0; i < 2000; ++i) {
       if (!peers.Why("worker", "127.0.0.1:1").empty()) _exit(0);
       usleep(5'000);
