@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/memory_bound.h"
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
 #include "channel/shm/shm_transport.h"
@@ -209,6 +210,23 @@ class HostileProducerTest : public ::testing::Test {
     cell.head.slot = request.slot;
     cell.head.generation = request.generation;
     shm_wire::WritePlaced(placed, &cell);
+    link_.Reply(cell);
+    Turn();
+  }
+  // Answers that the first bytes of the segment are a tensor of one string.
+  void AnswerStrings(const shm_wire::CellHead& request, uint64_t bytes) {
+    shm_wire::Placed placed;
+    placed.dtype = static_cast<uint8_t>(DType::kString);
+    placed.rank = 1;
+    placed.dims[0] = 1;
+    placed.bytes = bytes;
+    placed.reference_generation = 1;
+    shm_wire::ReplyCell cell{};
+    cell.head.type = shm_wire::CellType::kReference;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    shm_wire::WritePlaced(placed, &cell);
+    cell.is_long = 1;
     link_.Reply(cell);
     Turn();
   }
@@ -575,6 +593,26 @@ TEST_F(HostileProducerTest, ATensorThatNoMemoryHoldsEndsItsFetchAlone) {
   Open();
   const shm_wire::CellHead request = LastRequest();
   AnswerPull(request, int64_t{1} << 50, nullptr);
+  EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
+  Say(shm_wire::CellType::kGone, request);
+  EXPECT_TRUE(absl::IsResourceExhausted(status_)) << status_;
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+}
+
+// Strings are copied out of the memory that they came in.
+TEST_F(HostileProducerTest, StringsThatNoMemoryHoldsEndTheirFetchAlone) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer ends a process that has no more memory";
+#endif
+  constexpr uint64_t kBytes = 32 << 20;
+  segment_ = *SharedMemory::Create(kBytes, SharedMemory::Writers::kCreator);
+  Fetch();
+  Open();
+  const shm_wire::CellHead request = LastRequest();
+  {
+    const MemoryBound bound(kBytes / 2);
+    AnswerStrings(request, kBytes);
+  }
   EXPECT_EQ(Written(shm_wire::CellType::kCancel), 1u);
   Say(shm_wire::CellType::kGone, request);
   EXPECT_TRUE(absl::IsResourceExhausted(status_)) << status_;
