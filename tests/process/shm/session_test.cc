@@ -736,6 +736,38 @@ TEST_F(SessionTest, BothWaysAreTriedForTensorsOfASize) {
   EXPECT_GT(channel_->Counted().in_parts, 0u);
 }
 
+// Else the time in which nothing is out would count, and that way would seem slow for ever.
+TEST_F(SessionTest, ATensorThatIsOutWhenItsLinkEndsIsMeasuredNoLonger) {
+  constexpr int64_t kBytes = 512 << 10;
+  Open(ShmOptions());
+  Fetched out;
+  Send(Key("edge"), kBytes, 1, false);
+  Fetch(Key("edge"), kBytes, &out);
+  const auto sent = [&] { return producer_->path->serve_counters().in_parts; };
+  for (int i = 0; i < 100 && sent() == 0; ++i) Turn();
+  ASSERT_EQ(sent(), 1u);
+  ASSERT_FALSE(out.ended) << "the consumer has had no turn since";
+  SayNonsense(LinkSide::kConsumer);
+  const auto view = [&] { return producer_->path->serving()[0]->View(); };
+  for (int i = 0; i < 100 && view().health == PathHealth::kWorking; ++i) {
+    producer_->poller.Turn();
+    alarms_.AdvanceBy(absl::Microseconds(110));
+  }
+  ASSERT_NE(view().health, PathHealth::kWorking) << view().state;
+  for (int i = 0; i < 2000 && !out.ended; ++i) Turn();
+  ASSERT_EQ(out.number, 1) << out.status;
+  alarms_.AdvanceBy(absl::Seconds(10));
+  for (int count = 0; count < 100 && view().note.empty(); ++count) {
+    Fetched fetched;
+    Send(Key("edge"), kBytes, 1, false);
+    Fetch(Key("edge"), kBytes, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    ASSERT_EQ(fetched.number, 1) << fetched.status;
+  }
+  EXPECT_TRUE(absl::StrContains(view().note, " go in parts (")) << view().note;
+  EXPECT_FALSE(absl::StrContains(view().note, "(0.0 GiB/s")) << view().note;
+}
+
 // Where helpers read a large tensor fast, both ways are tried. Below that, the options say which.
 TEST_F(SessionTest, HelpersAreReckonedWithFromAMebibyteOn) {
   ShmOptions options;
