@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -44,12 +45,12 @@ class GrpcPipes::Door {
     if (event_fd_ >= 0) close(event_fd_);
   }
   int event_fd() const { return event_fd_; }
-  bool Add(std::unique_ptr<SoftPipe> pipe) {
+  // Leaves it, which ends its call, where kMostWaiting are waiting.
+  void Add(std::unique_ptr<SoftPipe> pipe) {
     MutexLock lock(&mu_);
-    if (waiting_.size() >= kMostWaiting) return false;
+    if (waiting_.size() >= kMostWaiting) return;
     waiting_.push_back(std::move(pipe));
     eventfd_write(event_fd_, 1);
-    return true;
   }
   std::unique_ptr<SoftPipe> Take() {
     MutexLock lock(&mu_);
@@ -106,18 +107,17 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
   }
   absl::Status Admit(const std::string& worker) {
     MutexLock lock(&mu_);
-    if (from_[worker] >= kMostFromOne) {
+    if (from_.count(worker) >= kMostFromOne) {
       return absl::ResourceExhaustedError(
           absl::StrCat(worker, " has ", kMostFromOne,
                        " connections open that carry tensors over gRPC: it must close some first"));
     }
-    ++from_[worker];
+    from_.insert(worker);
     return absl::OkStatus();
   }
   void Dismiss(const std::string& worker) {
     MutexLock lock(&mu_);
-    const auto found = from_.find(worker);
-    if (--found->second == 0) from_.erase(found);
+    from_.erase(from_.find(worker));
   }
   void Start(grpc::ServerCompletionQueue* queue, NextCall next) {
     queue_ = queue;
@@ -185,7 +185,7 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
   absl::flat_hash_set<GrpcPipe*> pipes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::weak_ptr<GrpcPipe>> left_ ABSL_GUARDED_BY(mu_);  // Ours, in that order.
   std::deque<CalleePipe*> silent_ ABSL_GUARDED_BY(mu_);            // Likewise, peers'.
-  absl::flat_hash_map<std::string, size_t> from_ ABSL_GUARDED_BY(mu_);
+  std::multiset<std::string> from_ ABSL_GUARDED_BY(mu_);           // The workers of admitted calls.
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mu_);
 
   // Constant after Start().
@@ -295,7 +295,7 @@ class GrpcPipes::CalleePipe final : public GrpcPipe {
     }
     std::unique_ptr<SoftPipe> held = Hold();
     Open();
-    if (!door->Add(std::move(held))) Cancel();
+    door->Add(std::move(held));
     return absl::OkStatus();
   }
   void OnRefused(bool) { Forget(); }

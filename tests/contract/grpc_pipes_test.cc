@@ -245,6 +245,39 @@ TEST_P(GrpcPipesTest, OneWorkerCannotOpenManyAndOnesThatLeaveMakeRoom) {
   EXPECT_TRUE(Connect(&caller, &callee));
 }
 
+// One worker may have as many as may wait, so another one makes one too many. Which of them comes
+// last is gRPC's to say.
+TEST_P(GrpcPipesTest, AListenerThatTakesNoneKeepsSoMany) {
+  static_assert(GrpcPipes::kMostWaiting <= GrpcPipes::kMostFromOne);
+  nics_.push_back(net_->OpenNic());
+  std::vector<std::unique_ptr<SoftPipe>> callers;
+  for (size_t i = 0; i <= GrpcPipes::kMostWaiting; ++i) {
+    callers.push_back(net_->pipes(i == 0 ? 2 : 1)->Dial(listener_->address()));
+    ASSERT_NE(callers.back(), nullptr) << i;
+  }
+  const auto has_ended = [](const std::unique_ptr<SoftPipe>& caller) {
+    char byte;
+    const iovec one = {&byte, 1};
+    return caller->Receive(&one, 1) == 0;
+  };
+  const absl::Time until = absl::Now() + absl::Seconds(10);
+  auto ended = callers.end();
+  while (ended == callers.end() && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(5));
+    ended = std::find_if(callers.begin(), callers.end(), has_ended);
+  }
+  ASSERT_NE(ended, callers.end()) << "more wait than may";
+  callers.erase(ended);
+  std::vector<std::unique_ptr<SoftPipe>> callees;
+  for (size_t i = 0; i < callers.size(); ++i) {
+    callees.push_back(Accept());
+    ASSERT_NE(callees.back(), nullptr) << i;
+    EXPECT_EQ(Send(callees.back().get(), "you"), 3);
+  }
+  for (const auto& caller : callers) EXPECT_EQ(Receive(caller.get(), 3), "you");
+  EXPECT_EQ(listener_->Accept(), nullptr);
+}
+
 // The callees stay, so nothing but the bound ends these calls.
 TEST_P(GrpcPipesTest, CallsThatPeersDoNotEndMakeRoomForNewOnes) {
   std::vector<std::unique_ptr<SoftPipe>> callees;
