@@ -855,6 +855,36 @@ TEST_F(StandInsTest, OfABoxThatNobodyHasWholeWhatMembersHaveIsTaken) {
   EXPECT_TRUE(fetched.ok()) << fetched;
 }
 
+// Two parts that do not meet, of each of which another member has all.
+TEST_F(StandInsTest, WhatSeveralPartsOfABoxAreMadeOfGoesWhereItBelongs) {
+  constexpr int64_t kSecond = kRows / 2;
+  Engine* const left = AddEngine();
+  Engine* const right = AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  EXPECT_TRUE(left->FetchColumns(5, 0, 20).ok());
+  EXPECT_TRUE(right->FetchColumns(5, 30, 20).ok());
+  AwaitHolders(2);
+  SecondDies();
+  const auto version = late->member->Find(5, kLong);
+  ASSERT_TRUE(version.ok()) << version.status();
+  std::vector<WeightMember::Item> items;
+  for (const int64_t begin : {0, 30}) {
+    const Tensor into = *Tensor::Allocate(DType::kInt32, {kSecond, 20});
+    memset(into.mutable_data(), 0xff, into.bytes());
+    items.push_back({"w", {{kSecond, begin}, {kSecond, 20}}, into, Dense({kSecond, 20})});
+  }
+  const absl::Status fetched = late->member->Fetch(*version, items, kLong);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  for (const WeightMember::Item& item : items) {
+    for (int64_t i = 0; i < kSecond * 20; ++i) {
+      ASSERT_EQ(item.into.data_as<int32_t>()[i],
+                Element(5, kSecond + i / 20, item.box.begin[1] + i % 20))
+          << item.box.begin[1] << " " << i;
+    }
+  }
+}
+
 TEST_F(StandInsTest, APartIsNotWhatOneWhoLiesSendsForIt) {
   constexpr int64_t kSecond = kRows / 2;
   Engine* first = AddEngine();
