@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,8 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "rendezvous/rendezvous.h"
 #include "server/status/weight_views.h"
+#include "server/weights/leader_link.h"
+#include "server/weights/weight_calls.h"
 #include "server/weights/weight_member.h"
 #include "server/weights/weight_owner.h"
 #include "tests/doubles/server/pretended_etcd.h"
@@ -463,6 +471,79 @@ TEST_F(WeightGroupInEtcdTest, WithoutEtcdNothingIsDecided) {
   EXPECT_TRUE(Serves(*member, 0)) << "the leader cannot keep its lease";
   EXPECT_EQ(owner_->Activate(5, ActivateMode::kRolling, kShort).code(),
             absl::StatusCode::kDeadlineExceeded);
+}
+
+// Takes every ask, and answers none until it is told to.
+class Mute final : public Answerer {
+ public:
+  void Answer(const TensorKey& key, const RecvArgs&, DoneFn done) override {
+    MutexLock lock(&mu_);
+    ++asked_[ParseEdge("mute", key.edge())->kind];
+    kept_.push_back(std::move(done));
+  }
+  size_t asked(WeightAsk::Kind kind) {
+    MutexLock lock(&mu_);
+    return asked_[kind];
+  }
+  // Ends those that came first.
+  void End(size_t count) {
+    MutexLock lock(&mu_);
+    for (; count > 0 && !kept_.empty(); --count, kept_.pop_front()) {
+      std::move(kept_.front())({absl::AbortedError("it is over")});
+    }
+  }
+
+ private:
+  Mutex mu_;
+  std::map<WeightAsk::Kind, size_t> asked_ ABSL_GUARDED_BY(mu_);
+  std::deque<DoneFn> kept_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(WeightGroupTest, ALeaderThatDoesNotAnswerIsAskedSoMuchAlone) {
+  constexpr size_t kMostOut = 8;
+  const auto mute = std::make_shared<Mute>();
+  owner_server_->steps()->SetAnswerer(WeightsPrefix("mute"), mute);
+  std::atomic<size_t> questions{10 * kMostOut}, turns{0};
+  LeaderLink::Parts parts;
+  parts.server = member_server_.get();
+  parts.set = "mute";
+  parts.leaders = {owner_server_->worker()};
+  parts.incarnation = 1;
+  parts.patience_ns = absl::ToInt64Nanoseconds(absl::Hours(1));
+  parts.turn = [&](const LeaderLink::Heard&, std::vector<Question>* asks) {
+    asks->resize(questions.exchange(0));
+    ++turns;
+    return BootClock().NowNs() + absl::ToInt64Nanoseconds(absl::Hours(1));
+  };
+  LeaderLink link(parts);
+  WeightCalls calls(member_server_.get(), "mute");
+  const auto asked = [&] { return mute->asked(WeightAsk::Kind::kQuestion); };
+  // Once all that the link has asked by now has come: another ask goes the same way behind it. A
+  // turn asks when it has been counted.
+  const auto all_asked = [&] {
+    const size_t before = turns;
+    for (int i = 0; i < 3000 && turns < before + 2; ++i) {
+      link.Wake();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    const size_t probes = mute->asked(WeightAsk::Kind::kNewer);
+    calls.Start({owner_server_->worker(), WeightAsk()}, Patience(kLong),
+                [](const absl::StatusOr<Tensor>&) {});
+    for (int i = 0; i < 3000 && mute->asked(WeightAsk::Kind::kNewer) == probes; ++i) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return asked();
+  };
+  EXPECT_EQ(all_asked(), kMostOut);
+  mute->End(2);
+  for (int i = 0; i < 3000 && asked() < kMostOut + 2; ++i) {
+    questions = kMostOut;
+    link.Wake();
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(all_asked(), kMostOut + 2) << "as many as have ended";
+  link.Stop();
+  mute->End(SIZE_MAX);
 }
 
 TEST_F(WeightGroupTest, QuestionsOfStrangersAreRefused) {
