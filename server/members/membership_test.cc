@@ -62,6 +62,16 @@ TEST(Membership, TheSecondCallInARowWithoutAnAnswerHasTheNextConnectAnew) {
   EXPECT_NE(connections.Channel(), first);
 }
 
+TEST(Membership, WithNewCertificatesTheNextConnectAnew) {
+  Connections connections("127.0.0.1:1");
+  const std::shared_ptr<grpc::Channel> first = connections.Channel();
+  EXPECT_EQ(connections.Channel(), first);
+  connections.members().RenewChannels();
+  const std::shared_ptr<grpc::Channel> second = connections.Channel();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(connections.Channel(), second) << "once is enough";
+}
+
 TEST(Membership, WhatIsNotConnectedGoesOnTryingToConnect) {
   Connections connections("127.0.0.1:1");
   const std::shared_ptr<grpc::Channel> first = connections.Channel();

@@ -215,6 +215,35 @@ TEST(Tls, ConnectionsAreMadeAnewWithNewCertificates) {
   }
 }
 
+// The new certificate names another worker, for which this one's calls are refused. Those that go
+// on over the former connection are not.
+TEST(Tls, CallsComeUnderTheNewCertificate) {
+  TestAuthority authority;
+  ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "ps");
+  config.protocol = "grpc";
+  auto ps = Start(config);
+  config = TlsConfig("worker", authority, "tryst://lab/job:worker", "worker");
+  config.protocol = "grpc";
+  config.join = absl::StrCat(kPs, "@", ps->address());
+  auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  parts->security.idle = absl::Seconds(1);  // How often it looks.
+  parts->security.reload_period = absl::Hours(1);
+  auto worker = MakeServer(*std::move(parts));
+  ASSERT_TRUE(worker->Start().ok());
+  const auto ping = [&] { return worker->calls()->Ping(kPs, absl::Seconds(20)).status(); };
+  EXPECT_TRUE(ping().ok()) << ping();
+  authority.Write(Folder("worker"), "tryst://lab/job:eval");
+  worker->Reload();
+  absl::Status pinged;
+  // It never rests for long enough that its connection would end by itself.
+  for (int i = 0; i < 2000 && !absl::IsUnauthenticated(pinged); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    pinged = ping();
+  }
+  EXPECT_TRUE(absl::IsUnauthenticated(pinged)) << pinged;
+}
+
 TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   const TestAuthority authority;
   const std::string uri = absl::StrCat("tryst://lab", kPs);
