@@ -406,9 +406,8 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
                                                 absl::string_view method,
                                                 absl::string_view request) {
   absl::string_view statement;
-  const auto said = context.client_metadata().find(kCallerMetadata);
-  if (said != context.client_metadata().end()) {
-    statement = absl::string_view(said->second.data(), said->second.size());
+  for (const auto& [name, said] : context.client_metadata()) {
+    if (name == kCallerMetadata) statement = absl::string_view(said.data(), said.size());
   }
   absl::StatusOr<Caller> caller = verifier_.Verify(statement, method, request);
   if (!caller.ok()) return caller;
