@@ -13,45 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tests/attack/http2_wire.h"
 
 namespace tryst {
 namespace {
 
 // A bomb goes in such parts, slowly enough for HTTP/2's flow control.
 constexpr size_t kBombPart = 16 << 10;
-
-std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
-  const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
-  std::string out;
-  for (int shift : {16, 8, 0}) out += byte(payload.size() >> shift);
-  out += byte(type);
-  out += byte(flags);
-  for (int shift : {24, 16, 8, 0}) out += byte(stream >> shift);
-  return out + payload;
-}
-
-std::string HpackString(const std::string& text) {
-  std::string out;
-  size_t left = text.size();
-  if (left < 127) {
-    out += static_cast<char>(left);
-    return out + text;
-  }
-  out += static_cast<char>(127);
-  for (left -= 127; left >= 128; left /= 128) out += static_cast<char>(left % 128 + 128);
-  out += static_cast<char>(left);
-  return out + text;
-}
-
-std::string Header(const std::string& name, const std::string& value) {
-  return std::string(1, '\0') + HpackString(name) + HpackString(value);
-}
-
-std::string CallHeaders() {
-  return "\x83\x86" + Header(":path", "/tryst.rpc.TransportService/Hello") +
-         Header(":authority", "x") + Header("content-type", "application/grpc") +
-         Header("te", "trailers");
-}
 
 // 480 MiB of zeros in gzip's format, which has a thousandth of that. The end is missing, which is
 // noticed when they lie there.
@@ -76,18 +44,15 @@ std::string Bomb() {
 // A call whose message is a bomb.
 std::string BombCall(uint32_t stream) {
   static const auto& bomb = *new std::string(Bomb());
-  std::string message(1, '\1');  // It is compressed.
-  for (int shift : {24, 16, 8, 0}) message += static_cast<char>(bomb.size() >> shift);
-  message += bomb;
-  std::string out = Frame(1, 4, stream, CallHeaders() + Header("grpc-encoding", "gzip"));
+  const std::string message = MessageHead(/*compressed=*/true, bomb.size()) + bomb;
+  std::string out = Http2Frame(Http2::kHeaders, kEndHeaders, stream,
+                               CallHeaders("Hello") + Http2Header("grpc-encoding", "gzip"));
   for (size_t at = 0; at < message.size(); at += kBombPart) {
     const bool last = message.size() - at <= kBombPart;
-    out += Frame(0, last ? 1 : 0, stream, message.substr(at, kBombPart));
+    out += Http2Frame(Http2::kData, last ? kEndStream : 0, stream, message.substr(at, kBombPart));
   }
   return out;
 }
-
-std::string Preface() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, ""); }
 
 // The next bytes of a flood.
 std::string Piece(Flood flood, uint32_t* stream) {
@@ -95,30 +60,36 @@ std::string Piece(Flood flood, uint32_t* stream) {
   switch (flood) {
     case Flood::kResets:
       for (int i = 0; i < 200; ++i, *stream += 2) {
-        out += Frame(1, 4, *stream, CallHeaders());
-        out += Frame(3, 0, *stream, std::string("\0\0\0\x08", 4));
+        out += Http2Frame(Http2::kHeaders, kEndHeaders, *stream, CallHeaders("Hello"));
+        out += Http2Frame(Http2::kReset, 0, *stream, std::string("\0\0\0\x08", 4));
       }
       break;
     case Flood::kOpen:
-      for (int i = 0; i < 200; ++i, *stream += 2) out += Frame(1, 4, *stream, CallHeaders());
+      for (int i = 0; i < 200; ++i, *stream += 2) {
+        out += Http2Frame(Http2::kHeaders, kEndHeaders, *stream, CallHeaders("Hello"));
+      }
       break;
     case Flood::kContinuations:
-      if (*stream == 1) out = Frame(1, 0, 1, CallHeaders());
+      if (*stream == 1) out = Http2Frame(Http2::kHeaders, 0, 1, CallHeaders("Hello"));
       *stream = 3;
       for (int i = 0; i < 20; ++i) {
-        out += Frame(9, 0, 1, Header(absl::StrCat("x-", i), std::string(8000, 'a')));
+        out += Http2Frame(Http2::kContinuation, 0, 1,
+                          Http2Header(absl::StrCat("x-", i), std::string(8000, 'a')));
       }
       break;
     case Flood::kHeaders:
       for (int i = 0; i < 10; ++i, *stream += 2) {
-        out += Frame(1, 5, *stream, CallHeaders() + Header("x-big", std::string(15000, 'b')));
+        out += Http2Frame(Http2::kHeaders, kEndHeaders | kEndStream, *stream,
+                          CallHeaders("Hello") + Http2Header("x-big", std::string(15000, 'b')));
       }
       break;
     case Flood::kPings:
-      for (int i = 0; i < 500; ++i) out += Frame(6, 0, 0, "12345678");
+      for (int i = 0; i < 500; ++i) out += Http2Frame(Http2::kPing, 0, 0, "12345678");
       break;
     case Flood::kSettings:
-      for (int i = 0; i < 500; ++i) out += Frame(4, 0, 0, std::string("\0\4\0\1\0\0", 6));
+      for (int i = 0; i < 500; ++i) {
+        out += Http2Frame(Http2::kSettings, 0, 0, std::string("\0\4\0\1\0\0", 6));
+      }
       break;
     case Flood::kNonsense:
       out = std::string(1 << 16, '\xa5');
@@ -202,7 +173,7 @@ void Http2Flood::Run() {
 
 void Http2Flood::Fill(int fd) {
   uint32_t stream = 1;
-  std::string out = flood_ == Flood::kNonsense ? "" : Preface();
+  std::string out = flood_ == Flood::kNonsense ? "" : Http2Preface();
   while (!stop_.load()) {
     if (flood_ != Flood::kDrip && flood_ != Flood::kReconnect) out += Piece(flood_, &stream);
     size_t sent = 0;
@@ -232,7 +203,7 @@ void Http2Flood::Fill(int fd) {
     }
     out.clear();
     if (flood_ == Flood::kReconnect) return;
-    if (flood_ == Flood::kDrip) out = Frame(4, 0, 0, "");
+    if (flood_ == Flood::kDrip) out = Http2Frame(Http2::kSettings, 0, 0, "");
   }
 }
 

@@ -2,6 +2,7 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "proto/transport.pb.h"
 #include "server/members/membership.h"
 #include "server/server.h"
+#include "tests/attack/half_messages.h"
 #include "tests/attack/insider.h"
 #include "tests/attack/process_use.h"
 
@@ -209,6 +211,21 @@ TEST(Bounds, AnHonestFirstMessageMayBeLarge) {
     EXPECT_TRUE(said.ok()) << said.error_message();
   }
   EXPECT_EQ(ps->Stats().at("connections_flooded"), 0);
+}
+
+// gRPC holds what has come of them, and nobody else hears of them. Beyond its quota of 256 MiB it
+// ends some.
+TEST(Bounds, MessagesThatDoNotEnd) {
+  auto ps = Start(Config("ps"));
+  const uint64_t before = ResidentBytes();
+  HalfMessages attack({ps->worker(), ps->address(), "lab", kToken}, NameOf(1), 9);
+  uint64_t most = 0;
+  while (attack.bytes() < 1200u << 20) {
+    ASSERT_TRUE(attack.Send(10)) << attack.bytes();
+    most = std::max(most, ResidentBytes());
+  }
+  EXPECT_GT(attack.ended(), 0u);
+  EXPECT_LT(most, before + (800u << 20));
 }
 
 TEST(Bounds, StepsThatPeersBegin) {
