@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/shm/wire.h"
 
 namespace tryst {
 namespace {
@@ -499,8 +500,11 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
 std::string ChannelLoad::WhyFailed(int64_t step) const {
   if (options_.text_seed == 0) return "the step failed";
   SimRandom random(options_.text_seed + static_cast<uint64_t>(step));
-  const uint64_t most = random.Below(8) == 0 ? 1100 : 250;
-  return std::string(random.Below(most), 'w');
+  // A text may take several cells of shared memory, and most of these end near the end of one.
+  constexpr uint64_t kCell = sizeof(shm_wire::ReplyCell::body);
+  const uint64_t whole = random.Below(10) * kCell;
+  const uint64_t more = random.Below(4) == 0 ? random.Below(kCell) : kCell - 4 + random.Below(5);
+  return std::string(whole + more, 'w');
 }
 
 void ChannelLoad::AbortAtProducer(size_t producer, int64_t step) {
