@@ -19,6 +19,7 @@ constexpr size_t kMaxBytes = 512 << 10;
 // The limit after a failure: a caller that sends much before it has authenticated may be taken for
 // a flooder.
 constexpr size_t kRetriedBytes = 4 << 10;
+constexpr size_t kLeftBytes = 8;  // What naming an ended fetch takes, twice.
 // When this many fetches have calls of their own, further small ones share a call, which is sent at
 // the end of the turn.
 constexpr size_t kAlone = 2;
@@ -93,7 +94,10 @@ void GrpcChannel::Batches::Send() {
       batch->asks.push_back({op->serial, op->may_be_known});
       op->may_be_known = true;
       op->state = FetchOp::State::kParked;
-      for (uint64_t serial : channel_->over_.LeftOf({op->step_id, op->key})) left.push_back(serial);
+      for (uint64_t serial : channel_->over_.LeftOf({op->step_id, op->key})) {
+        left.push_back(serial);
+        bytes += kLeftBytes;
+      }
     }
     if (batch->asks.empty() && !streams_.empty()) return;
     Start(batch, *channel, &request, left);

@@ -9,6 +9,9 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxDelivered = 4096;
+// How many unwanted fetches of one key the next request for it names. The key's next tensors are
+// those of the oldest ones, so it names these, and the newest; a note names all.
+constexpr size_t kMaxLeft = 256;
 
 }  // namespace
 
@@ -16,7 +19,9 @@ void OverList::Add(uint64_t serial, Line line, bool known, bool delivered) {
   over_.Insert(serial);
   if (!known) return;
   if (!delivered) {
-    left_[line] = serial;
+    auto& left = left_[line];
+    if (left.size() == kMaxLeft) left.pop_back();
+    left.push_back(serial);
     unwanted_.emplace(serial, std::move(line));
     return;
   }
@@ -26,7 +31,8 @@ void OverList::Add(uint64_t serial, Line line, bool known, bool delivered) {
 
 std::vector<uint64_t> OverList::LeftOf(const Line& line) const {
   const auto it = left_.find(line);
-  return it == left_.end() ? std::vector<uint64_t>() : std::vector<uint64_t>{it->second};
+  if (it == left_.end()) return {};
+  return {it->second.begin(), it->second.end()};
 }
 
 void OverList::Fill(rpc::FetchRequest* request, int most, const std::vector<uint64_t>& first,
@@ -61,7 +67,11 @@ void OverList::Forget(const std::vector<uint64_t>& told) {
     const auto it = unwanted_.find(serial);
     if (it == unwanted_.end()) continue;
     const auto left = left_.find(it->second);
-    if (left != left_.end() && left->second == serial) left_.erase(left);
+    if (left != left_.end()) {
+      auto& serials = left->second;
+      serials.erase(std::remove(serials.begin(), serials.end(), serial), serials.end());
+      if (serials.empty()) left_.erase(left);
+    }
     unwanted_.erase(it);
   }
 }

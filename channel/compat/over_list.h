@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "channel/compat/serial_set.h"
 #include "rendezvous/tensor_key.h"
 
@@ -26,7 +27,7 @@ class OverList {
   // The fetch `serial` has ended. `known`: the producer may know. Unless `delivered`, the producer
   // has to take its tensor back.
   void Add(uint64_t serial, Line line, bool known, bool delivered);
-  // Which ended fetches a request of that line must name: none or one.
+  // Which ended fetches a request of that line must name.
   std::vector<uint64_t> LeftOf(const Line& line) const;
   // Writes what has ended into `request`: all of `first`, and `most` in total.
   void Fill(rpc::FetchRequest* request, int most, const std::vector<uint64_t>& first,
@@ -43,7 +44,8 @@ class OverList {
   SerialSet over_;
   std::vector<uint64_t> delivered_;  // Sorted.
   std::map<uint64_t, Line> unwanted_;
-  absl::flat_hash_map<Line, uint64_t> left_;  // The last unwanted fetch of a key.
+  // The unwanted fetches of a key, in their order.
+  absl::flat_hash_map<Line, absl::InlinedVector<uint64_t, 2>> left_;
 };
 
 }  // namespace tryst

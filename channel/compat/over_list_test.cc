@@ -58,6 +58,38 @@ TEST(OverListTest, ARequestNamesWhatItsKeyLeftBehind) {
   EXPECT_TRUE(over.LeftOf(LineOf(5)).empty());
 }
 
+// The producer may know all of them, or only the first, as the others were lost on their way.
+TEST(OverListTest, ARequestNamesAllThatItsKeyLeftBehind) {
+  OverList over;
+  over.Add(1, LineOf(1), true, false);
+  over.Add(2, LineOf(2), true, false);
+  over.Add(3, LineOf(1), true, false);
+  EXPECT_EQ(over.LeftOf(LineOf(1)), (std::vector<uint64_t>{1, 3}));
+  over.Forget({1});
+  EXPECT_EQ(over.LeftOf(LineOf(1)), std::vector<uint64_t>{3});
+  over.Forget({3});
+  EXPECT_TRUE(over.LeftOf(LineOf(1)).empty());
+  EXPECT_EQ(over.LeftOf(LineOf(2)), std::vector<uint64_t>{2});
+}
+
+TEST(OverListTest, ARequestNamesOnlySoManyThatItsKeyLeftBehind) {
+  constexpr uint64_t kMost = 256;
+  OverList over;
+  for (uint64_t serial = 1; serial <= kMost + 9; ++serial) over.Add(serial, LineOf(1), true, false);
+  std::vector<uint64_t> left = over.LeftOf(LineOf(1));
+  ASSERT_EQ(left.size(), kMost);
+  EXPECT_EQ(left.front(), 1u);
+  EXPECT_EQ(left[kMost - 2], kMost - 1) << "the oldest";
+  EXPECT_EQ(left.back(), kMost + 9) << "and the newest";
+  rpc::FetchRequest request;
+  std::vector<uint64_t> told;
+  over.Fill(&request, 10'000, {}, &told);
+  EXPECT_EQ(told.size(), kMost + 9) << "a note names all";
+  over.Forget(told);
+  EXPECT_TRUE(over.LeftOf(LineOf(1)).empty());
+  EXPECT_EQ(over.unwanted(), 0u);
+}
+
 TEST(OverListTest, WhatWasDeliveredIsToldOnce) {
   OverList over;
   for (uint64_t serial = 2; serial <= 6; ++serial) over.Add(serial, LineOf(serial), true, true);

@@ -304,6 +304,28 @@ TEST_F(GrpcBatchesTest, ABatchThatHasFailedAsksForLittle) {
 
 // ---- What has ended ----
 
+// The producer has taken a tensor for the first. It must have it back before the third is asked
+// for, although it has heard of neither end, and never of the second.
+TEST_F(GrpcBatchesTest, ABatchNamesAllThatItsKeyLeftBehind) {
+  using Serials = std::vector<uint64_t>;
+  ASSERT_NE(Begin(), nullptr);
+  producer_.LoseNotes();
+  for (const Serials& left : {Serials(), Serials{2}, Serials{2, 3}}) {
+    Cancellation cancellation;
+    RecvArgs args;
+    args.cancellation = &cancellation;
+    End& given_up = NewEnd();
+    Fetch("b", &given_up, args);
+    HeldCall* const batch = producer_.AwaitCall(left.size() + 1);
+    ASSERT_NE(batch, nullptr);
+    ASSERT_EQ(batch->request().asks_size(), 1);
+    const auto& unwanted = batch->request().unwanted();
+    EXPECT_EQ(Serials(unwanted.begin(), unwanted.end()), left);
+    cancellation.StartCancel();
+    EXPECT_TRUE(absl::IsCancelled(given_up.Await()));
+  }
+}
+
 TEST_F(GrpcBatchesTest, ARequestDoesNotSayAgainWhatWasHeard) {
   Open();
   Fetch("waits", &NewEnd());  // It is the oldest, so what ends behind it is named.

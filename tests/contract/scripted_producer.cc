@@ -127,6 +127,11 @@ std::vector<rpc::FetchRequest> ScriptedProducer::notes() {
   return notes_;
 }
 
+void ScriptedProducer::LoseNotes() {
+  MutexLock lock(&mu_);
+  loses_notes_ = true;
+}
+
 size_t ScriptedProducer::cancels() {
   MutexLock lock(&mu_);
   return cancels_;
@@ -146,6 +151,10 @@ void ScriptedProducer::OnRequest(HeldCall* call) {
   {
     MutexLock lock(&mu_);
     refusal = refusal_;
+    if (is_note) {
+      refusal =
+          loses_notes_ ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost") : grpc::Status::OK;
+    }
     questions_ += is_question;
     says_so = is_question && !is_silent_;
     if (is_note) {
@@ -156,7 +165,7 @@ void ScriptedProducer::OnRequest(HeldCall* call) {
     }
     changed_.NotifyAll();
   }
-  if (is_note) return call->Answer(grpc::Status::OK);
+  if (is_note) return call->Answer(refusal);
   if (!refusal.ok()) return call->Answer(refusal);
   if (says_so) call->Answer(ScriptedHeader());
 }

@@ -89,6 +89,8 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   int port() const { return port_; }
   // From now on, calls go there.
   void MoveTo(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
+  // From now on notes fail.
+  void LoseNotes();
   // From now on every call ends with this, at once, unless it is OK. Returns how many had come.
   size_t RefuseAll(const grpc::Status& status);
 
@@ -111,6 +113,7 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   std::vector<rpc::FetchRequest> notes_ ABSL_GUARDED_BY(mu_);
   grpc::Status refusal_ ABSL_GUARDED_BY(mu_);
   bool is_silent_ ABSL_GUARDED_BY(mu_) = false;
+  bool loses_notes_ ABSL_GUARDED_BY(mu_) = false;
   size_t questions_ ABSL_GUARDED_BY(mu_) = 0;
   size_t cancels_ ABSL_GUARDED_BY(mu_) = 0;
   int port_ = 0;
