@@ -108,6 +108,7 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void SetNote(int64_t at_ns);
   void SendNote();
   void OnNoteEnded(FetchStream* stream);
+  void SetNextNote();
   void ForgetTold(const FetchStream& stream);
 
   // Removes the op from all tables and runs its `done`.

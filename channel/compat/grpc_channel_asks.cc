@@ -190,7 +190,7 @@ void GrpcChannel::SetNote(int64_t at_ns) {
 void GrpcChannel::SendNote() {
   ShrinkTables();
   auto channel = calls_.ChannelToPeer();
-  if (!channel.ok()) return;
+  if (!channel.ok()) return SetNextNote();
   FetchStream* stream = calls_.New(
       nullptr, 0, [](FetchStream*) {}, [this](FetchStream* ended) { OnNoteEnded(ended); });
   ++notes_out_;
@@ -212,7 +212,12 @@ void GrpcChannel::OnNoteEnded(FetchStream* stream) {
   if (over_.unwanted() < before) note_pause_ns_ = kFirstNotePauseNs;
   if (!closed_.ok()) return;
   if (std::exchange(note_due_, false)) return SetNote(poller_->now_ns());
-  if (over_.unwanted() == 0) return;
+  SetNextNote();
+}
+
+// What has to go back does not wait for the next request.
+void GrpcChannel::SetNextNote() {
+  if (!closed_.ok() || over_.unwanted() == 0) return;
   SetNote(poller_->now_ns() + note_pause_ns_);
   note_pause_ns_ = std::min(2 * note_pause_ns_, kLongestNotePauseNs);
 }

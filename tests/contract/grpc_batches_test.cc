@@ -326,6 +326,26 @@ TEST_F(GrpcBatchesTest, ABatchNamesAllThatItsKeyLeftBehind) {
   }
 }
 
+// The peer has no address for a moment.
+TEST_F(GrpcBatchesTest, ANoteThatCannotLeaveFollowsLater) {
+  ASSERT_NE(Begin(), nullptr);
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  End& given_up = NewEnd();
+  Fetch("b", &given_up, args);
+  ASSERT_NE(producer_.AwaitCall(1), nullptr);
+  producer_.HaveAddress(false);
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(given_up.Await()));
+  Pass(absl::Milliseconds(1));
+  producer_.HaveAddress(true);
+  EXPECT_EQ(producer_.notes().size(), 0u);
+  Pass(absl::Milliseconds(1100));
+  ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 1; }));
+  EXPECT_EQ(producer_.notes()[0].unwanted_size(), 1);
+}
+
 TEST_F(GrpcBatchesTest, ARequestDoesNotSayAgainWhatWasHeard) {
   Open();
   Fetch("waits", &NewEnd());  // It is the oldest, so what ends behind it is named.

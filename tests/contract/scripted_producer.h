@@ -91,6 +91,8 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   void MoveTo(std::shared_ptr<grpc::Channel> channel) { channel_ = std::move(channel); }
   // From now on notes fail.
   void LoseNotes();
+  // While it has none, nobody can call it.
+  void HaveAddress(bool has_address) { has_address_ = has_address; }
   // From now on every call ends with this, at once, unless it is OK. Returns how many had come.
   size_t RefuseAll(const grpc::Status& status);
 
@@ -98,6 +100,7 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
     return new HeldCall(this);
   }
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view) override {
+    if (!has_address_) return absl::UnavailableError("the producer has no address");
     return channel_;
   }
 
@@ -116,6 +119,7 @@ class ScriptedProducer final : public grpc::CallbackGenericService, public PeerD
   bool loses_notes_ ABSL_GUARDED_BY(mu_) = false;
   size_t questions_ ABSL_GUARDED_BY(mu_) = 0;
   size_t cancels_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> has_address_{true};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
