@@ -154,7 +154,8 @@ void GrpcChannel::EndAsk(FetchOp* op, bool delivered) {
   if (!line_.empty() || !ready_.empty()) poller_->FlushThisTurn(this);
   asks_.erase(op->serial);
   over_.Add(op->serial, {op->step_id, op->key}, known, delivered);
-  if (known) SetNote(poller_->now_ns() + (delivered ? kNoteAfterNs : 0));
+  const bool may_wait = delivered && !over_.MustBeTold();
+  if (known) SetNote(poller_->now_ns() + (may_wait ? kNoteAfterNs : 0));
 }
 
 void GrpcChannel::FailLine(FetchOp* op, const absl::Status& why) {
@@ -226,7 +227,7 @@ void GrpcChannel::SetNextNote() {
 void GrpcChannel::ForgetTold(const FetchStream& stream) {
   if (!stream.over_heard()) return;
   over_.Forget(stream.over_told);
-  if (stream.over_told.size() >= kMaxOverInNote && over_.unwanted() > 0 && closed_.ok()) {
+  if (stream.over_told.size() >= kMaxOverInNote && !over_.empty() && closed_.ok()) {
     SetNote(poller_->now_ns());  // The request had no room for all of them.
   }
   if (!line_.empty()) poller_->FlushThisTurn(this);

@@ -8,7 +8,6 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxDelivered = 4096;
 // How many unwanted fetches of one key the next request for it names. The key's next tensors are
 // those of the oldest ones, so it names these, and the newest; a note names all.
 constexpr size_t kMaxLeft = 256;
@@ -25,7 +24,7 @@ void OverList::Add(uint64_t serial, Line line, bool known, bool delivered) {
     unwanted_.emplace(serial, std::move(line));
     return;
   }
-  if (delivered_.size() == kMaxDelivered) delivered_.erase(delivered_.begin());
+  if (delivered_.size() == kMaxDelivered) delivered_.pop_front();
   delivered_.insert(std::upper_bound(delivered_.begin(), delivered_.end(), serial), serial);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <utility>
 #include <vector>
@@ -35,14 +36,20 @@ class OverList {
   // The producer has read what a request named.
   void Forget(const std::vector<uint64_t>& told);
   size_t unwanted() const { return unwanted_.size(); }
+  bool empty() const { return unwanted_.empty() && delivered_.empty(); }
+  // So many fetches were delivered that the oldest will be forgotten soon. The producer would then
+  // keep them as long as an older fetch waits.
+  bool MustBeTold() const { return delivered_.size() >= kMaxDelivered / 2; }
   // Large tables that have become empty release their memory.
   void Shrink(size_t most_empty) {
     if (left_.empty() && left_.capacity() > most_empty) left_ = {};
   }
 
  private:
+  static constexpr size_t kMaxDelivered = 65536;
+
   SerialSet over_;
-  std::vector<uint64_t> delivered_;  // Sorted.
+  std::deque<uint64_t> delivered_;  // Sorted. The oldest are told, and forgotten, first.
   std::map<uint64_t, Line> unwanted_;
   // The unwanted fetches of a key, in their order.
   absl::flat_hash_map<Line, absl::InlinedVector<uint64_t, 2>> left_;

@@ -108,16 +108,19 @@ TEST(OverListTest, WhatWasDeliveredIsToldOnce) {
 
 // The first has not ended, and so those behind it cannot be named by one number.
 TEST(OverListTest, OnlySoManyAreRememberedThatWereDelivered) {
-  constexpr uint64_t kMost = 4096;
+  constexpr uint64_t kMost = 65536;
   OverList over;
   for (uint64_t serial = 2; serial < kMost + 12; ++serial) {
-    over.Add(serial, LineOf(serial), true, true);
+    EXPECT_EQ(over.MustBeTold(), serial - 2 >= kMost / 2);
+    over.Add(serial, LineOf(1), true, true);
   }
   std::vector<uint64_t> told;
   rpc::FetchRequest request;
-  over.Fill(&request, 10'000, {}, &told);
+  over.Fill(&request, 100'000, {}, &told);
   EXPECT_EQ(told.size(), kMost);
   EXPECT_EQ(told.back(), kMost + 11) << "the newest";
+  over.Forget(told);
+  EXPECT_FALSE(over.MustBeTold());
 }
 
 TEST(OverListTest, WhatNobodyKnowsOfIsNotNamed) {

@@ -79,6 +79,28 @@ class GrpcBatchesTest : protected HasTime, public ScriptedProducerTest {
     }
     return false;
   }
+  // Makes so many receives in step 2, the serials from 2 on, whose ends it counts. Returns the
+  // batch that waits for all of them; null: it does not come.
+  HeldCall* AskForMany(int receives, std::atomic<int>* ended) {
+    OnPoller([&] {
+      const std::string ps = absl::StrCat(kHostWorker, "/device:CPU:0");
+      const std::string worker = absl::StrCat(kHostConsumer, "/device:CPU:0");
+      for (int i = 0; i < receives; ++i) {
+        const TensorKey key =
+            TensorKeyPrefix::Make(ps, kScriptedIncarnation, worker, absl::StrCat(i))->At(0, 0);
+        channel_->Fetch(2, key, RecvArgs(), [ended](Received&&) { ++*ended; });
+      }
+    });
+    HeldCall* batch = nullptr;
+    int asked = 0;
+    for (size_t number = 1; asked < receives; ++number) {
+      if (batch != nullptr) batch->Answer(ScriptedHeader());
+      batch = producer_.AwaitCall(number);
+      if (batch == nullptr) return nullptr;
+      asked += batch->request().asks_size();
+    }
+    return batch;
+  }
   // What has been answered before has come when it returns, most likely.
   void FetchNow(const std::string& edge) {
     const size_t number = producer_.calls();
@@ -375,28 +397,40 @@ TEST_F(GrpcBatchesTest, WhatOneNoteHasNoRoomForFollowsAtOnce) {
   constexpr int kReceives = kMostInNote + 1000;
   std::atomic<int> ended{0};
   ASSERT_NE(Begin(), nullptr);
-  OnPoller([&] {
-    const std::string ps = absl::StrCat(kHostWorker, "/device:CPU:0");
-    const std::string worker = absl::StrCat(kHostConsumer, "/device:CPU:0");
-    for (int i = 0; i < kReceives; ++i) {
-      const TensorKey key =
-          TensorKeyPrefix::Make(ps, kScriptedIncarnation, worker, absl::StrCat(i))->At(0, 0);
-      channel_->Fetch(2, key, RecvArgs(), [&ended](Received&&) { ++ended; });
-    }
-  });
-  int asked = 0;
-  for (size_t number = 1; asked < kReceives; ++number) {
-    HeldCall* const batch = producer_.AwaitCall(number);
-    ASSERT_NE(batch, nullptr);
-    asked += batch->request().asks_size();
-    if (asked < kReceives) batch->Answer(ScriptedHeader());  // The newest one waits.
-  }
+  ASSERT_NE(AskForMany(kReceives, &ended), nullptr);
   OnPoller([&] { channel_->AbortStep(2, absl::AbortedError("the step is over")); });
   EXPECT_EQ(ended, kReceives);
   ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 2; })) << "no time passes";
   const std::vector<rpc::FetchRequest> notes = producer_.notes();
   EXPECT_EQ(notes[0].unwanted_size(), kMostInNote);
   EXPECT_EQ(notes[1].unwanted_size(), kReceives - kMostInNote);
+}
+
+// An older fetch waits, so nobody else tells the producer that these have landed.
+TEST_F(GrpcBatchesTest, AllThatOneAnswerBringsIsToldAtOnce) {
+  constexpr int kReceives = 40'000;
+  std::atomic<int> ended{0};
+  ASSERT_NE(Begin(), nullptr);
+  HeldCall* const batch = AskForMany(kReceives, &ended);
+  ASSERT_NE(batch, nullptr);
+  const OutgoingTensor tensor = *OutgoingTensor::Make(OneFloat(2), true);
+  rpc::FetchHeader of_parcel = ScriptedHeader();
+  *of_parcel.mutable_tensor() = tensor.metadata();
+  const std::string response = tensor.Parcel(of_parcel, false);
+  rpc::FetchHeader header = ScriptedHeader();
+  header.set_number(1);
+  for (uint64_t serial = 2; serial < 2 + kReceives; ++serial) {
+    rpc::FetchParcel* const parcel = header.add_parcels();
+    parcel->set_serial(serial);
+    parcel->set_response(response);
+  }
+  batch->Answer(header);
+  ASSERT_TRUE(Eventually([&] { return ended == kReceives; }));
+  ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 1; })) << "no time passes";
+  const rpc::FetchRequest note = producer_.notes()[0];
+  EXPECT_EQ(note.over_size(), kReceives);
+  EXPECT_EQ(note.unwanted_size(), 0);
+  EXPECT_EQ(note.oldest_serial(), 1u);
 }
 
 }  // namespace

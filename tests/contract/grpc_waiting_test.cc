@@ -259,6 +259,26 @@ TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
   EXPECT_EQ(lost, 0);
 }
 
+// The producer keeps what it sent until it hears that it has landed.
+TEST_F(GrpcWaitingTest, WhatHasLandedIsLetGoOfAlthoughAnOlderOneWaits) {
+  GrpcWorldOptions options;
+  options.channel.max_asked = 1;
+  Open(options);
+  Fetch(1, Key("waits"), &ends_, 0);
+  const int receives = WaitingCount();
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < receives; ++i) keys.push_back(Key(absl::StrCat("there", i)));
+  for (const TensorKey& key : keys) Send(2, key, 1);
+  Ends there;
+  for (int i = 0; i < receives; ++i) Fetch(2, keys[static_cast<size_t>(i)], &there, i);
+  ASSERT_TRUE(there.WaitFor(static_cast<size_t>(receives))) << world_->Explain();
+  const auto kept = [this] {
+    const FetchServer::Counts counts = world_->served();
+    return counts.requests - counts.tensors;
+  };
+  EXPECT_TRUE(Eventually([&] { return kept() == 1; }, 10)) << kept() << " are kept";
+}
+
 TEST_F(GrpcWaitingTest, ReceivesThatWaitDoNotHoldUpATensorThatIsThere) {
   Open();
   const int waiting = WaitingCount();
