@@ -101,6 +101,21 @@ class GrpcBatchesTest : protected HasTime, public ScriptedProducerTest {
     }
     return batch;
   }
+  // An answer with tensors for the first so many of them.
+  static rpc::FetchHeader Parcels(uint64_t count) {
+    const OutgoingTensor tensor = *OutgoingTensor::Make(OneFloat(2), true);
+    rpc::FetchHeader of_parcel = ScriptedHeader();
+    *of_parcel.mutable_tensor() = tensor.metadata();
+    const std::string response = tensor.Parcel(of_parcel, false);
+    rpc::FetchHeader header = ScriptedHeader();
+    header.set_number(1);
+    for (uint64_t serial = 2; serial < 2 + count; ++serial) {
+      rpc::FetchParcel* const parcel = header.add_parcels();
+      parcel->set_serial(serial);
+      parcel->set_response(response);
+    }
+    return header;
+  }
   // What has been answered before has come when it returns, most likely.
   void FetchNow(const std::string& edge) {
     const size_t number = producer_.calls();
@@ -413,24 +428,31 @@ TEST_F(GrpcBatchesTest, AllThatOneAnswerBringsIsToldAtOnce) {
   ASSERT_NE(Begin(), nullptr);
   HeldCall* const batch = AskForMany(kReceives, &ended);
   ASSERT_NE(batch, nullptr);
-  const OutgoingTensor tensor = *OutgoingTensor::Make(OneFloat(2), true);
-  rpc::FetchHeader of_parcel = ScriptedHeader();
-  *of_parcel.mutable_tensor() = tensor.metadata();
-  const std::string response = tensor.Parcel(of_parcel, false);
-  rpc::FetchHeader header = ScriptedHeader();
-  header.set_number(1);
-  for (uint64_t serial = 2; serial < 2 + kReceives; ++serial) {
-    rpc::FetchParcel* const parcel = header.add_parcels();
-    parcel->set_serial(serial);
-    parcel->set_response(response);
-  }
-  batch->Answer(header);
+  batch->Answer(Parcels(kReceives));
   ASSERT_TRUE(Eventually([&] { return ended == kReceives; }));
   ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 1; })) << "no time passes";
   const rpc::FetchRequest note = producer_.notes()[0];
   EXPECT_EQ(note.over_size(), kReceives);
   EXPECT_EQ(note.unwanted_size(), 0);
   EXPECT_EQ(note.oldest_serial(), 1u);
+}
+
+TEST_F(GrpcBatchesTest, WhatWasDeliveredFollowsANoteThatHasNoRoomForIt) {
+  constexpr int kMostInNote = 65536;
+  constexpr int kDelivered = 10;
+  std::atomic<int> ended{0};
+  ASSERT_NE(Begin(), nullptr);
+  HeldCall* const batch = AskForMany(kMostInNote + kDelivered, &ended);
+  ASSERT_NE(batch, nullptr);
+  batch->Answer(Parcels(kDelivered));
+  ASSERT_TRUE(Eventually([&] { return ended == kDelivered; }));
+  OnPoller([&] { channel_->AbortStep(2, absl::AbortedError("the step is over")); });
+  ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 2; })) << "no time passes";
+  const std::vector<rpc::FetchRequest> notes = producer_.notes();
+  EXPECT_EQ(notes[0].unwanted_size(), kMostInNote);
+  EXPECT_EQ(notes[0].over_size(), kMostInNote);
+  EXPECT_EQ(notes[1].unwanted_size(), 0);
+  EXPECT_EQ(notes[1].over_size(), kDelivered);
 }
 
 }  // namespace
