@@ -23,6 +23,8 @@ class FetchOwed {
 
   // A connection begins.
   void Begin();
+  // And it will be over another path, which is in nobody's debt.
+  void UsePath() { in_default_ = false; }
   // The producer has said what an honest one says.
   void NoteWord() {
     word_ns_ = poller_->now_ns();

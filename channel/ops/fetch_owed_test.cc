@@ -101,6 +101,15 @@ TEST_F(FetchOwedTest, WhoWasLateIsAsGoodAsAnyAfterAWhileInWhichNothingWasDue) {
   EXPECT_TRUE(owed_.works());
 }
 
+TEST_F(FetchOwedTest, AnotherPathIsInNobodysDebt) {
+  owed_.NoteDefault();
+  owed_.UsePath();
+  owed_.Begin();
+  EXPECT_FALSE(owed_.works());
+  owed_.NoteWord();
+  EXPECT_TRUE(owed_.works());
+}
+
 TEST_F(FetchOwedTest, ItSaysWhatThePeerDidAndWhatNot) {
   EXPECT_EQ(owed_.Silent("p", "shm", 12).message(),
             "p has been silent over shm for 12 ms, and has confirmed none of the requests since it "

@@ -96,6 +96,7 @@ void FetchSession::OnRenewTimer() {
 // REQUIRES: there is no link, and the former one is not in a call.
 void FetchSession::UseKind(size_t kind) {
   LeaveKind();
+  if (kind != at_) owed_.UsePath();
   at_ = next_ = kind;
   UseLink(kinds_[at_], kinds_[at_]->make(this));
   // Several times within what a check may find to be over.

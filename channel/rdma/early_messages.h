@@ -36,12 +36,20 @@ class EarlyMessages {
     if (timer_.is_set()) return;
     if (std::find(arrived_.begin(), arrived_.end(), true) == arrived_.end()) return;
     hole_ = *next_;
-    poller_->SetTimer(&timer_, poller_->now_ns() + kPatienceNs);
+    WaitFor(kPatienceNs);
   }
 
  private:
+  // Who rings late may not have read yet what has come, because it stood still itself.
+  static constexpr int64_t kLateNs = 100'000'000;
+
+  void WaitFor(int64_t ns) {
+    due_ns_ = poller_->now_ns() + ns;
+    poller_->SetTimer(&timer_, due_ns_);
+  }
   void OnTimer() {
     if (hole_ != *next_) return Watch();
+    if (poller_->now_ns() - due_ns_ >= kLateNs) return WaitFor(kLateNs);
     on_lost_();
   }
 
@@ -50,6 +58,7 @@ class EarlyMessages {
   const std::function<void()> on_lost_;
   std::vector<bool> arrived_;
   uint32_t hole_ = 0;  // The number that was due when the timer was set.
+  int64_t due_ns_ = 0;
   MemberTimer<EarlyMessages> timer_{this, &EarlyMessages::OnTimer};
 };
 

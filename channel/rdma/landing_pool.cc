@@ -81,7 +81,7 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
       kept->second.pop_back();
       kept_bytes_ -= charge;
     } else {
-      if (!MakeWay(charge, &evicted)) return StorageRef();
+      if (!MakeWay(charge, what, &evicted)) return StorageRef();
       make = true;
       pinned_bytes_ += charge;
       pinned_bytes_most_ = std::max(pinned_bytes_most_, pinned_bytes_);
@@ -122,8 +122,11 @@ bool LandingPool::MayLendAhead(uint64_t bytes) const {
   return waits_for_room_.load() == 0 && waiting_bytes_ + bytes <= cap_bytes_ / 2;
 }
 
-bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
-  if (pinned_bytes_ - kept_bytes_ + bytes > cap_bytes_) {
+bool LandingPool::MakeWay(uint64_t bytes, For what, std::vector<Landing*>* evicted) {
+  uint64_t in_use = pinned_bytes_ - kept_bytes_;
+  // Two of these never have room at one time.
+  if (what == For::kReady && bytes > cap_bytes_ / 2) in_use -= waiting_bytes_;
+  if (in_use + bytes > cap_bytes_) {
     TRYST_REACHED("sim: no room for a landing");
     refused_ = true;
     return false;
@@ -206,7 +209,7 @@ bool LandingPool::TakeBudget(uint64_t bytes, For what) {
   {
     MutexLock lock(&mu_);
     if (what == For::kWaiting && !MayLendAhead(bytes)) return false;
-    if (bytes > cap_bytes_ || !MakeWay(bytes, &evicted)) return false;
+    if (bytes > cap_bytes_ || !MakeWay(bytes, what, &evicted)) return false;
     pinned_bytes_ += bytes;
     pinned_bytes_most_ = std::max(pinned_bytes_most_, pinned_bytes_);
     if (what == For::kWaiting) waiting_bytes_ += bytes;

@@ -72,7 +72,9 @@ class Landing final : public Storage {
 //   of these, what is lent before the producer has the tensor   <= cap_bytes / 2
 // A caller's destination that is larger than the cap takes the whole budget, so it is alone in
 // flight. The second bound leaves room for tensors that exist, and while a fetch of one of them
-// waits for room, nothing is lent for others: fetches that wait for a Send can never starve them.
+// waits for room, nothing is lent for others. One that needs more than half has room although half
+// is lent: then the first bound is one and a half cap_bytes. So fetches that wait for a Send can
+// never starve a tensor that exists.
 //
 // Where the NIC pins no memory, what was delivered is the program's own and does not count, and a
 // landing that is larger than the cap is made like such a destination: alone in flight. Where it
@@ -140,7 +142,8 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void Give(Landing* landing);
   void EndCharge(const Landing& landing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
-  bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MakeWay(uint64_t bytes, For what, std::vector<Landing*>* evicted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Keep(Landing* landing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StorageRef Make(size_t size_class, uint64_t writer);
   bool pins() const { return nic_->limits().pins_memory; }

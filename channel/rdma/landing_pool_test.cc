@@ -46,6 +46,20 @@ TEST_F(LandingPoolTest, HalfIsKeptFromThoseWhoWaitForASend) {
   EXPECT_EQ(TakeAll(For::kReady).size(), kMost / 2);
 }
 
+TEST_F(LandingPoolTest, WhatWaitsForASendKeepsNoTensorOutHoweverLarge) {
+  const std::vector<StorageRef> waiting = TakeAll(For::kWaiting);
+  ASSERT_EQ(waiting.size(), kMost / 2);
+  for (const uint64_t bytes : {kMost * kEach, kMost * kEach / 2 + kEach}) {
+    ASSERT_TRUE(pool_->TakeBudget(bytes, For::kReady)) << bytes;
+    EXPECT_FALSE(pool_->TakeBudget(kMost * kEach / 2 + kEach, For::kReady)) << "two of them";
+    EXPECT_LE(pool_->pinned_bytes(), kMost * kEach * 3 / 2);
+    pool_->GiveBudget(bytes, For::kReady);
+    const StorageRef landing = pool_->Take(bytes, For::kReady, 0);
+    ASSERT_TRUE(landing) << bytes;
+    EXPECT_FALSE(pool_->Take(kEach, For::kReady, 0)) << "beside all of it";
+  }
+}
+
 TEST_F(LandingPoolTest, WhatHasComeIsNotWaitedForAnyMore) {
   const std::vector<StorageRef> waiting = TakeAll(For::kWaiting);
   pool_->EndWaiting(kEach);

@@ -442,6 +442,7 @@ void MessageLink::OnNicLost(const absl::Status& why) {
   TRYST_REACHED("sim: the NIC is lost under a link");
   lanes_.Destroy();
   Break(why);
+  if (draining_) FlushSoon();  // It may have been broken before, and now it has drained.
 }
 
 void MessageLink::Break(const absl::Status& why) {

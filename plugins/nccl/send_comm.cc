@@ -62,7 +62,8 @@ void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
 
 void SendComm::TakeAnnouncement(uint32_t slot) {
   SkipUsedGroups();
-  const Announcement& news = announced(next_group_);
+  // In memory that the peer writes: what is judged is what is used.
+  const Announcement news = announced(next_group_);
   if (news.count == 0 || news.count > kMaxGroup || news.sequence != next_group_ ||
       next_group_ - first_group_ >= kMaxRequests || news.eager_freed > eager_sent_ ||
       news.eager_freed < eager_freed_) {

@@ -196,7 +196,6 @@ TEST_F(MessageLinkTest, TakesMessagesInTurnManyTimesRoundTheRing) {
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(owner_.records[i], 100 + i);
 }
 
-// The NIC may still read and write what the link has until its works have come back.
 // What a lost NIC had under way never comes back, and is not waited for.
 TEST_F(MessageLinkTest, IsDrainedAtOnceWhereTheNicIsLost) {
   Connect();
@@ -209,6 +208,20 @@ TEST_F(MessageLinkTest, IsDrainedAtOnceWhereTheNicIsLost) {
   EXPECT_TRUE(owner_.drained);
 }
 
+TEST_F(MessageLinkTest, IsDrainedAtOnceWhereTheNicIsLostBehindTheLink) {
+  Connect();
+  owner_.to_send = 3;
+  link_->FlushSoon();
+  poller_.Turn();
+  link_->Break(absl::UnavailableError("silent"));
+  poller_.Turn();
+  EXPECT_FALSE(owner_.drained);
+  world_.DeviceFatal(0);
+  Settle();
+  EXPECT_TRUE(owner_.drained);
+}
+
+// The NIC may still read and write what the link has until its works have come back.
 TEST_F(MessageLinkTest, IsDrainedWhenItsWorksHaveComeBack) {
   Connect();
   owner_.to_send = 1;
