@@ -382,17 +382,20 @@ bool Copier::Poll() {
       }
     }
   }
+  bool released = false;
   for (std::deque<Copy>& line : held_back_) {
     for (size_t i = 0; i < line.size();) {
       if (TryStart(&line[i])) {
         line.erase(line.begin() + static_cast<ptrdiff_t>(i));
-        any = true;
+        released = true;
       } else {
         ++i;
       }
     }
   }
-  return any;
+  // The owner flushes at the end of the turns in which it starts copies, and those are over.
+  if (released) Flush();
+  return any || released;
 }
 
 absl::StatusOr<bool> Copier::JoinStream(Direction direction, cuda::Stream stream) {
@@ -430,6 +433,7 @@ void Copier::OnWake(void* wake_up) {
 }
 
 void Copier::Arm() {
+  Flush();  // Nothing tells of the end of a copy that was not submitted.
   // What was written by now is not lost: the owner polls once more before it sleeps.
   uint64_t ignored;
   [[maybe_unused]] const ssize_t got = read(event_fd_, &ignored, sizeof(ignored));

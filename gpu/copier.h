@@ -35,7 +35,8 @@ struct CopierCounters {
 // waits for the device.
 //
 // Pieces within the GPU (or from a peer GPU's memory) are collected until Flush(), which
-// the owner calls at the end of its turn: many small ones then cost one kernel.
+// the owner calls at the end of its turn: many small ones then cost one kernel. What was held back
+// on the host is submitted by the Poll() that finds its data there.
 class Copier {
  public:
   // kOnDevice: kernels of this GPU reach both ends. kFromPeer: they may not, for instance because
@@ -81,8 +82,8 @@ class Copier {
   // flushed that were not held back on the host. False: one is still held back.
   absl::StatusOr<bool> JoinStream(Direction direction, cuda::Stream stream);
 
-  // For an owner that is about to sleep: afterwards event_fd() becomes readable when a copy may
-  // have ended. Call it again after each wake-up.
+  // For an owner that is about to sleep: submits what was collected, and afterwards event_fd()
+  // becomes readable when a copy may have ended. Call it again after each wake-up.
   void Arm();
   int event_fd() const { return event_fd_; }
   const CopierCounters& counters() const { return counters_; }

@@ -147,6 +147,51 @@ TEST_F(CopierTest, WhatIsNotThereHoldsUpNobodyElse) {
   EXPECT_EQ(ended_, 1);
 }
 
+// Nobody asks for a flush when their data is there.
+TEST_F(CopierTest, WhatWasHeldBackWithinTheGpuIsSubmittedByThePollThatFindsItThere) {
+  if (fake_ == nullptr) GTEST_SKIP() << "holds the pretend device";
+  constexpr uint64_t kCopies = 8;
+  DeviceMemory from = OnDevice(kCopies * 64);
+  DeviceMemory into = OnDevice(kCopies * 64);
+  auto stream = gpu_->MakeStream();
+  auto gate = gpu_->MakeEvent();
+  ASSERT_TRUE(gate.ok());
+  fake_->hold(true);
+  ASSERT_EQ(gpu_->calls().cuMemsetD8Async(from.address(), 0x5a, kCopies * 64, stream->get()), 0);
+  ASSERT_TRUE(gate->Record(stream->get()).ok());
+  for (uint64_t i = 0; i < kCopies; ++i) {
+    copier_->Start(Direction::kOnDevice, into.address() + 64 * i, from.address() + 64 * i, 64,
+                   {&*gate}, Count());
+  }
+  copier_->Flush();
+  EXPECT_GT(copier_->counters().waited_on_host, 1u);
+  for (int i = 0; i < 100; ++i) copier_->Poll();
+  EXPECT_EQ(ended_, 0);
+  fake_->hold(false);
+  for (int i = 0; i < 10'000 && !copier_->idle(); ++i) copier_->Poll();
+  EXPECT_EQ(ended_, static_cast<int>(kCopies));
+  EXPECT_TRUE(copier_->idle());
+  std::vector<uint8_t> bytes(kCopies * 64);
+  fake_->peek(into.address(), bytes.data(), bytes.size());
+  EXPECT_EQ(bytes, std::vector<uint8_t>(kCopies * 64, 0x5a));
+  RunAll();
+}
+
+// An owner that sleeps is woken by no copy that the driver does not have.
+TEST_F(CopierTest, WhoSleepsHasSubmittedWhatItCollected) {
+  DeviceMemory device = OnDevice(128);
+  copier_->Start(Direction::kOnDevice, device.address(), device.address() + 64, 64, {}, Count());
+  copier_->Arm();
+  if (fake_ != nullptr) {
+    for (int i = 0; i < 100; ++i) (void)gpu_->IsIdle(looks_.get());
+  }
+  pollfd waits{copier_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&waits, 1, 10'000), 1);
+  for (int i = 0; i < 10'000'000 && ended_ == 0; ++i) copier_->Poll();
+  EXPECT_EQ(ended_, 1);
+  RunAll();
+}
+
 TEST_F(CopierTest, ManyPiecesAreOneSubmission) {
   // Every alignment and odd length, next to each other: a byte too much is seen.
   constexpr uint64_t kPieces = 3000;
