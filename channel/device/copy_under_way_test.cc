@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "channel/device/chunk_mail.h"
 #include "channel/device/device_engine.h"
@@ -711,6 +712,38 @@ TEST_P(OddFetchTest, ACopyFromAGpuOutOfReachIsTheDrivers) {
     EXPECT_EQ(ended, 1);
     EXPECT_EQ(fake_->calls("cuMemcpyAsync") - copies, in_reach ? 0 : 1);
   }
+}
+
+// More of them than there are streams to wait on.
+TEST_P(OddFetchTest, ManyThatWaitForTheirDestinationsStreamEndWhenItIsThere) {
+  engine_->AddPeer(1);
+  constexpr int kFetches = 8;
+  auto stream = *gpu_->MakeStream();
+  fake_->hold(true);
+  ASSERT_TRUE(gpu_->Use().ok());
+  ASSERT_EQ(gpu_->calls().cuMemsetD8Async(into_.address(), 0x11, kBytes, stream.get()),
+            cuda::kSuccess);
+  RecvArgs args;
+  args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
+                                    MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  args.device_context = *GpuContext::Make(engine_.get(), stream.get());
+  int ended = 0;
+  for (int i = 0; i < kFetches; ++i) {
+    const std::string edge = absl::StrCat("k", i, "_");
+    fetcher_->Fetch(1, Key(edge), args, [&ended](Received&& received) {
+      ++ended;
+      EXPECT_TRUE(received.status.ok()) << received.status;
+    });
+    Turns(1);
+    AnswerManifest(How::kInPlace, edge + "|device|", edge.c_str());
+  }
+  Turns(20);
+  EXPECT_EQ(ended, 0) << "the stream still writes there";
+  EXPECT_GT(engine_->counters().waited_on_host, 1u);
+  fake_->hold(false);
+  Turns(1000);
+  EXPECT_EQ(ended, kFetches);
+  EXPECT_TRUE(engine_->idle());
 }
 
 // Between two GPUs of one worker, and on one GPU without a copy.
