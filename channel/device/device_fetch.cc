@@ -1,7 +1,9 @@
 #include "channel/device/device_fetch.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
@@ -40,6 +42,9 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
     return BringTransfer();
   }
   asked_ns_ = owner_->poller_->clock().NowNs();
+  Tensor kept = owner_->kept_.TakeFirst({step, key});
+  was_kept_ = kept.valid();
+  if (was_kept_) return OnManifest(absl::OkStatus(), std::move(kept), false);
   FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
             Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
@@ -103,9 +108,23 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   }
   if (manifest.inside) {
     status = ChooseDestination();
-    return status.ok() ? BringInside(answer) : Fail(status);
+    if (status.ok()) return BringInside(answer);
+    // It is not like the destination that the producer was told of: nothing honest is lost.
+    if (args.destination.valid() && !was_kept_) return Fail(status);
+    return FailAndKeep(answer, status);
   }
   BringTransfer();
+}
+
+// The channel has accepted the tensor, so the producer does not have it any more. It is kept in
+// memory of its own, as the answer may lie in a slot of the producer's or in a landing.
+void DeviceFetcher::Op::FailAndKeep(const Tensor& answer, const absl::Status& why) {
+  if (!aborted_ && !reported_) {
+    auto copy = Tensor::Allocate(answer.dtype(), answer.shape());
+    if (copy.ok()) memcpy(copy->mutable_data(), answer.data(), answer.bytes());
+    owner_->kept_.Keep({step, key}, copy.ok() ? *std::move(copy) : answer);
+  }
+  Fail(why);
 }
 
 void DeviceFetcher::Op::BringTransfer() {

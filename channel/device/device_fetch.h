@@ -33,6 +33,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void OnTurn(const DeviceManifest* met) override;
   // The fetch's step was aborted.
   void Abort(const absl::Status& status) {
+    aborted_ = true;
     if (!reported_) Fail(status);
   }
 
@@ -69,6 +70,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void BringTransfer();
   absl::Status ChooseDestination();
   void BringInside(const Tensor& answer);
+  void FailAndKeep(const Tensor& answer, const absl::Status& why);
   void BringBestWay();
   bool InThisProcess() const;
   void BringIpc();
@@ -124,8 +126,10 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   bool committed_ = false;     // Everything has come: too late to cancel.
   bool reported_ = false;
   bool ended_ = false;
-  bool is_gone_ = false;  // The producer does not keep the tensor, as far as can be told.
-  int pending_ = 0;       // Fetches, copies and probes that will still call this object.
+  bool is_gone_ = false;   // The producer does not keep the tensor, as far as can be told.
+  bool aborted_ = false;   // With its step.
+  bool was_kept_ = false;  // Its answer is one that an earlier fetch could not use.
+  int pending_ = 0;        // Fetches, copies and probes that will still call this object.
   std::vector<uint64_t> slot_waits_;
   std::shared_ptr<Op*> destination_wait_;  // BringDirect() sets it; it holds this.
   int64_t asked_ns_ = 0;                   // When the manifest was asked for.

@@ -54,13 +54,13 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
       ++owner_->counters_.read_in_peer;
       CopyIn(Copier::Direction::kToDevice, 0, there, manifest.bytes,
              [this, answer](const absl::Status& status) {
-               if (!status.ok()) return Fail(status);
+               if (!status.ok()) return FailAndKeep(answer, status);
                EndIfDone();
              });
       return AllStarted();
     }
     auto copy = Tensor::Allocate(answer.dtype(), answer.shape());
-    if (!copy.ok()) return Fail(copy.status());
+    if (!copy.ok()) return FailAndKeep(answer, copy.status());
     memcpy(copy->mutable_data(), answer.data(), answer.bytes());
     bytes = *std::move(copy);
   }
@@ -68,8 +68,8 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
     void* const data = slot->data();
     memcpy(data, bytes.data_as<char>() + DeviceManifest::kBytes, manifest.bytes);
     CopyIn(Copier::Direction::kToDevice, 0, data, manifest.bytes,
-           [this, slot = std::move(slot)](absl::Status status) {
-             if (!status.ok()) return Fail(status);
+           [this, bytes, slot = std::move(slot)](const absl::Status& status) {
+             if (!status.ok()) return FailAndKeep(bytes, status);
              EndIfDone();
            });
     AllStarted();

@@ -83,6 +83,7 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
       if (op->step == step_id) aborted.push_back(op.get());
     }
     for (Op* op : aborted) op->Abort(status);
+    kept_.DropStep(step_id);
   });
 }
 

@@ -16,6 +16,7 @@
 #include "channel/device/proved_ways.h"
 #include "channel/poller/poller.h"
 #include "rendezvous/host_fetcher.h"
+#include "rendezvous/kept_tensors.h"
 #include "rendezvous/tensor_fetcher.h"
 
 namespace tryst {
@@ -58,7 +59,9 @@ struct DeviceFetcherCounters {
 // memory comes as a view of it. The producer keeps it as long as the view is held.
 //
 // Of the fetches of one key and step that want device memory, one proceeds at a time
-// (fetch_lines.h). So a fetch that is cancelled or late does not disturb the order of the others.
+// (fetch_lines.h). So a fetch that is cancelled or late does not disturb the order of the others. A
+// tensor that came inside of the producer's answer, and for which the fetch gets no memory, is kept
+// for the next of these fetches, since the producer has let go of it.
 //
 // Fetch(), FetchMany() and AbortStep() are thread-safe; the rest is for the poller thread only.
 class DeviceFetcher final : public TensorFetcher {
@@ -115,6 +118,7 @@ class DeviceFetcher final : public TensorFetcher {
   const uint64_t process_ = ThisProcess();
   std::list<std::unique_ptr<Op>> ops_;
   FetchLines lines_;
+  KeptTensors kept_;  // Producers' answers with the bytes inside.
   ProvedWays ways_;
   DeviceViews views_;
   size_t asides_ = 0;

@@ -48,6 +48,7 @@ class HeldFetcher final : public TensorFetcher {
     ++manys;
   }
   void AbortStep(int64_t step, const absl::Status& why) override {
+    if (!aborts) return;
     std::vector<std::string> ended;
     for (const auto& one : waiting) {
       if (steps[one.first] == step) ended.push_back(one.first);
@@ -70,6 +71,7 @@ class HeldFetcher final : public TensorFetcher {
   Tensor destination;           // The last fetch has it,
   bool leaves_at_once = false;  // and says so.
   int manys = 0;
+  bool aborts = true;  // Else a step's answers cross its end.
 };
 
 // Has no room until the test says so.
@@ -452,6 +454,191 @@ TEST_F(DeviceFetcherTest, WithoutMemoryForATensorItStaysTheProducers) {
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kResourceExhausted) << status_;
   EXPECT_TRUE(Asked("a|device|7|back"));
+}
+
+// The producer does not have what came inside of its answer any more.
+class InsideDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  struct Got {
+    int ended = 0;
+    absl::Status status;
+    Tensor tensor;
+  };
+  RecvArgs WithoutDestination() {
+    RecvArgs args;
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    return args;
+  }
+  std::shared_ptr<Got> Fetch(const RecvArgs& args, int64_t step = 1) {
+    auto got = std::make_shared<Got>();
+    got_.push_back(got);  // The pool would have the memory for the next one.
+    fetcher_->Fetch(step, Key("a"), args, [got](Received&& received) {
+      ++got->ended;
+      got->status = std::move(received.status);
+      got->tensor = std::move(received.tensor);
+    });
+    poller_.Turn();
+    return got;
+  }
+  // Answers the only fetch that is out with a tensor that has `value` in each byte.
+  void AnswerInside(char value, Arena* arena = nullptr) {
+    DeviceManifest manifest = InAnotherProcess();
+    manifest.has_ipc = false;
+    manifest.transfer = 0;
+    manifest.inside = true;
+    const TensorShape shape = {int64_t{DeviceManifest::kBytes} + kBytes};
+    auto answer = arena != nullptr ? arena->AllocateTensor(DType::kUint8, shape)
+                                   : Tensor::Allocate(DType::kUint8, shape);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EncodeManifest(manifest, static_cast<uint8_t*>(answer->mutable_data()));
+    memset(static_cast<char*>(answer->mutable_data()) + DeviceManifest::kBytes, value, kBytes);
+    ASSERT_EQ(channel_.waiting.size(), 1u);
+    channel_.Answer("", absl::OkStatus(), *std::move(answer));
+    poller_.Turn();
+  }
+  // While it lasts, the GPU has no memory left.
+  static void FailAllocations(bool on) {
+    LoadFakeCuda()->fail("cuMemAlloc_v2", cuda::kOutOfMemory, on ? 1 << 20 : 0, 0);
+  }
+  // The value in each byte of what a fetch has got.
+  std::string ValueOf(const std::shared_ptr<Got>& got) {
+    for (int i = 0; i < 1000 && got->ended == 0; ++i) poller_.Turn();
+    if (got->ended != 1 || !got->status.ok()) return absl::StrCat(got->status.ToString());
+    std::string bytes(kBytes, 0);
+    LoadFakeCuda()->peek(AddressOf(got->tensor.data()), &bytes[0], kBytes);
+    return bytes == std::string(kBytes, bytes[0]) ? bytes.substr(0, 1) : "mixed";
+  }
+  static bool OutOfMemory(const std::shared_ptr<Got>& got) {
+    return got->ended == 1 && absl::IsResourceExhausted(got->status);
+  }
+
+  std::vector<std::shared_ptr<Got>> got_;
+};
+
+TEST_F(InsideDeviceFetcherTest, WithoutMemoryForItTheNextFetchOfItsKeyGetsIt) {
+  const auto first = Fetch(WithoutDestination());
+  FailAllocations(true);
+  AnswerInside('1');
+  EXPECT_TRUE(OutOfMemory(first)) << first->status;
+  const auto second = Fetch(WithoutDestination());
+  EXPECT_TRUE(OutOfMemory(second)) << second->status;
+  FailAllocations(false);
+  const auto of_another_step = Fetch(WithoutDestination(), 2);
+  AnswerInside('x');
+  EXPECT_EQ(ValueOf(of_another_step), "x");
+  const auto third = Fetch(WithoutDestination());
+  EXPECT_TRUE(channel_.waiting.empty()) << "the producer would send the next one";
+  EXPECT_EQ(ValueOf(third), "1");
+  const auto fourth = Fetch(WithoutDestination());
+  AnswerInside('2');
+  EXPECT_EQ(ValueOf(fourth), "2");
+}
+
+TEST_F(InsideDeviceFetcherTest, WithoutMemoryForItItIsTheFetchsThatWaitsInLine) {
+  const auto first = Fetch(WithoutDestination());
+  const auto second = Fetch(IntoMemory(RecvArgs()));
+  const auto third = Fetch(WithoutDestination());
+  FailAllocations(true);
+  AnswerInside('1');
+  EXPECT_TRUE(OutOfMemory(first)) << first->status;
+  EXPECT_EQ(ValueOf(second), "1") << "it needs no memory of the pool";
+  EXPECT_EQ(third->ended, 0);
+  FailAllocations(false);
+  AnswerInside('2');
+  EXPECT_EQ(ValueOf(third), "2");
+}
+
+// A slot of the producer's must not wait for the next fetch.
+TEST_F(InsideDeviceFetcherTest, WhatWaitsForTheNextFetchHoldsNothingOfTheProducers) {
+  const auto arena = Arena::Make(ArenaOptions());
+  const uint64_t unused = arena->counters().used_bytes;
+  const auto first = Fetch(WithoutDestination());
+  FailAllocations(true);
+  AnswerInside('1', arena.get());
+  EXPECT_TRUE(OutOfMemory(first)) << first->status;
+  EXPECT_EQ(arena->counters().used_bytes, unused);
+  FailAllocations(false);
+  EXPECT_EQ(ValueOf(Fetch(WithoutDestination())), "1");
+}
+
+TEST_F(InsideDeviceFetcherTest, ACopyThatFailsLeavesItToTheNextFetch) {
+  for (const bool shared : {false, true}) {
+    const auto arena = Arena::Make(ArenaOptions());
+    const auto first = Fetch(IntoMemory(RecvArgs()));
+    LoadFakeCuda()->fail("cuLaunchKernel", cuda::kOutOfMemory, 1, 0);
+    AnswerInside('1', shared ? arena.get() : nullptr);
+    EXPECT_NE(ValueOf(first), "1");
+    EXPECT_TRUE(OutOfMemory(first)) << first->status;
+    const auto second = Fetch(WithoutDestination());
+    EXPECT_TRUE(channel_.waiting.empty());
+    EXPECT_EQ(ValueOf(second), "1");
+  }
+}
+
+// Our GPU reads it in the producer's memory.
+TEST_F(InsideDeviceFetcherTest, ACopyOutOfThePeersMemoryThatFailsLeavesItToTheNextFetch) {
+  const auto segments = std::make_shared<PeerSegments>();
+  DeviceEngineOptions options;
+  options.arena = Arena::Make(ArenaOptions());
+  options.arena->SetPeerWatcher(segments);
+  const auto theirs = Arena::Make(ArenaOptions());
+  auto first_block = theirs->Allocate(1);
+  ASSERT_TRUE(first_block.ok());
+  void* const segment = (*first_block)->data();
+  segments->OnMapped(segment, ArenaOptions().first_segment_bytes / 2);
+  engine_->Detach();
+  engine_ = *DeviceEngine::Open(&poller_, gpu_.get(), options);
+  engine_->Attach();
+  const auto first = Fetch(WithoutDestination());
+  LoadFakeCuda()->fail("cuLaunchKernel", cuda::kOutOfMemory, 1, 0);
+  AnswerInside('1', theirs.get());
+  EXPECT_NE(ValueOf(first), "1");
+  EXPECT_TRUE(OutOfMemory(first)) << first->status;
+  EXPECT_EQ(fetcher_->counters().read_in_peer, 1u);
+  const auto second = Fetch(WithoutDestination());
+  EXPECT_TRUE(channel_.waiting.empty());
+  EXPECT_EQ(ValueOf(second), "1");
+  segments->OnUnmapping(segment);
+  got_.clear();
+}
+
+TEST_F(InsideDeviceFetcherTest, AnotherDestinationLeavesItToTheNextFetch) {
+  const auto first = Fetch(WithoutDestination());
+  FailAllocations(true);
+  AnswerInside('1');
+  EXPECT_TRUE(OutOfMemory(first)) << first->status;
+  FailAllocations(false);
+  RecvArgs args = IntoMemory(RecvArgs());
+  args.destination = *Tensor::Adopt(memory_.data(), DType::kUint8, {kBytes / 2},
+                                    MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  const auto second = Fetch(args);
+  EXPECT_EQ(second->status.code(), absl::StatusCode::kInvalidArgument) << second->status;
+  EXPECT_EQ(ValueOf(Fetch(WithoutDestination())), "1");
+  // An honest producer does not answer so: it knows the destination, and keeps the tensor.
+  const auto third = Fetch(args);
+  AnswerInside('2');
+  EXPECT_EQ(third->status.code(), absl::StatusCode::kInvalidArgument) << third->status;
+  const auto fourth = Fetch(WithoutDestination());
+  AnswerInside('3');
+  EXPECT_EQ(ValueOf(fourth), "3");
+}
+
+// One answer comes before the step's end, and the other crosses it.
+TEST_F(InsideDeviceFetcherTest, WhatNobodyFetchedGoesWithItsStep) {
+  channel_.aborts = false;
+  for (const bool before : {true, false}) {
+    const auto first = Fetch(WithoutDestination());
+    FailAllocations(true);
+    if (before) AnswerInside('1');
+    fetcher_->AbortStep(1, absl::AbortedError("the step is over"));
+    poller_.Turn();
+    if (!before) AnswerInside('1');
+    EXPECT_TRUE(first->ended == 1 && !first->status.ok()) << first->status;
+    FailAllocations(false);
+    const auto second = Fetch(WithoutDestination());
+    AnswerInside('2');
+    EXPECT_EQ(ValueOf(second), "2");
+  }
 }
 
 TEST_F(DeviceFetcherTest, APeersSegmentIsReachedToItsLastByte) {
