@@ -687,6 +687,35 @@ TEST_F(DeviceFetcherTest, AProbeThatWasAbortedIsMadeAgain) {
   EXPECT_FALSE(Asked(std::string("c") + kProbe)) << "there is no such way";
 }
 
+// Every life of a peer is another process.
+class ManyPeersDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  static DeviceManifest InProcess(uint64_t number) {
+    DeviceManifest manifest = InAnotherProcess();
+    manifest.process = number;
+    return manifest;
+  }
+  // Fetches "x" from a process; whether its memory is to be proved first.
+  bool FetchIsProbed(uint64_t process) {
+    FetchUntilTheProbe(RecvArgs(), "x", InProcess(process));
+    const bool probed = Asked(std::string("x") + kProbe);
+    if (probed) {
+      channel_.Answer(std::string("x") + kProbe, absl::UnimplementedError("no GPU"));
+      poller_.Turn();
+    }
+    channel_.Answer("x|device|7|chunk|0", absl::UnavailableError("nor this"));
+    poller_.Turn();
+    channel_.Answer("x|device|7|back", absl::OkStatus());
+    poller_.Turn();
+    return probed;
+  }
+  void RefuseAll(uint64_t first, uint64_t behind) {
+    for (uint64_t process = first; process < behind; ++process) {
+      ASSERT_TRUE(FetchIsProbed(process)) << process;
+    }
+  }
+};
+
 // Another process that has this one's memory. The pretended driver maps what a process has open,
 // but, as a real one, none of its own.
 class Heir {
@@ -727,6 +756,63 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
   EXPECT_NE(fetcher_->Explain().find("a test of reading its GPU memory got wrong bytes"),
             std::string::npos)
       << fetcher_->Explain();
+}
+
+TEST_F(ManyPeersDeviceFetcherTest, AProcessIsProvedHoweverManyThereWereBefore) {
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});  // One line for each.
+  RefuseAll(1, ProvedWays::kMost + 1);
+  EXPECT_FALSE(FetchIsProbed(1)) << "it is known";
+  const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  const Heir producer;
+  DeviceManifest manifest = InProcess(1'000'000);
+  manifest.address = memory_.address();
+  manifest.reference = producer.Export(*ours);
+  uint8_t bytes[kBytes];
+  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+  manifest.digest = Crc32c(0, bytes, kBytes);
+  FetchUntilTheProbe(RecvArgs(), "a", manifest);
+  AnswerWith(std::string("a") + kProbe, manifest);
+  // The pretended device goes on when it is called, and has a mark of each fetch on its way.
+  const int before = ended_;
+  for (int i = 0; i < 1'000'000 && ended_ == before; ++i) poller_.Turn();
+  SetLogSink(nullptr);
+  EXPECT_TRUE(status_.ok()) << status_;
+  EXPECT_EQ(fetcher_->counters().ipc, 1u);
+  EXPECT_FALSE(FetchIsProbed(1)) << "it was used later than others";
+  EXPECT_FALSE(FetchIsProbed(3));
+  EXPECT_TRUE(FetchIsProbed(2)) << "it made room, as it was not used for longest";
+}
+
+TEST_F(ManyPeersDeviceFetcherTest, AProcessThatIsBeingProvedMakesNoRoom) {
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+  FetchUntilTheProbe(RecvArgs(), "a", InProcess(1));
+  RefuseAll(2, ProvedWays::kMost + 1);
+  RefuseAll(1'000'000, 1'000'003);
+  FetchUntilTheProbe(RecvArgs(), "b", InProcess(1));
+  EXPECT_FALSE(Asked(std::string("b") + kProbe)) << "both wait for one proof";
+  channel_.Answer(std::string("a") + kProbe, absl::UnimplementedError("no GPU"));
+  poller_.Turn();
+  EXPECT_TRUE(Asked("a|device|7|chunk|0"));
+  EXPECT_TRUE(Asked("b|device|7|chunk|0"));
+  RefuseAll(2'000'000, 2'000'000 + ProvedWays::kMost);
+  EXPECT_TRUE(FetchIsProbed(1)) << "its proof is over";
+  SetLogSink(nullptr);
+}
+
+TEST_F(ManyPeersDeviceFetcherTest, WhereAllAreBeingProvedAnotherOneIsStaged) {
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+  for (uint64_t process = 1; process <= ProvedWays::kMost; ++process) {
+    FetchUntilTheProbe(RecvArgs(), absl::StrCat("a", process).c_str(), InProcess(process));
+  }
+  EXPECT_FALSE(FetchIsProbed(1'000'000));
+  EXPECT_TRUE(Asked(std::string("a1") + kProbe));
+  while (!channel_.waiting.empty()) {
+    channel_.Answer("", absl::UnavailableError("over"));
+    poller_.Turn();
+  }
+  EXPECT_TRUE(FetchIsProbed(1'000'000));
+  SetLogSink(nullptr);
 }
 
 class ViewedDeviceFetcherTest : public DeviceFetcherTest {

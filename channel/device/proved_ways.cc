@@ -20,11 +20,23 @@ std::string ProcessName(const DeviceManifest& manifest) {
 DeviceWay* ProvedWays::Find(const DeviceManifest& manifest, const DeviceEngine& engine,
                             bool direct) {
   const auto id = std::make_tuple(manifest.process, manifest.host, engine.gpu()->ordinal(), direct);
-  if (ways_.size() >= kMost && ways_.count(id) == 0) return &one_too_many_;
+  if (ways_.size() >= kMost && ways_.count(id) == 0 && !ForgetOldest()) return &one_too_many_;
   DeviceWay* way = &ways_[id];
   way->direct = direct;
+  way->used = ++finds_;
   if (way->exporter.empty()) way->exporter = ProcessName(manifest);
   return way;
+}
+
+bool ProvedWays::ForgetOldest() {
+  auto oldest = ways_.end();
+  for (auto at = ways_.begin(); at != ways_.end(); ++at) {
+    if (at->second.proofs > 0) continue;
+    if (oldest == ways_.end() || at->second.used < oldest->second.used) oldest = at;
+  }
+  if (oldest == ways_.end()) return false;
+  ways_.erase(oldest);
+  return true;
 }
 
 DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorKey& key,
@@ -35,12 +47,16 @@ DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorK
       poller_->now_ns() - way->refused_at_ns > again_ms_ * 1'000'000) {
     way->state = DeviceWay::State::kUnknown;
   }
-  if (way->state == DeviceWay::State::kUnknown) Probe(way, step, key, engine);
+  if (way->state != DeviceWay::State::kUnknown) return way->state;
+  ++way->proofs;  // It may end inside of the call.
+  Probe(way, step, key, engine);
+  --way->proofs;
   return way->state;
 }
 
 void ProvedWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine) {
   way->state = DeviceWay::State::kProbing;
+  ++way->proofs;
   aside_(step, TransferKey(key, 0, "probe"), Tensor(),
          [this, way, step, key, engine](absl::Status status, const Tensor& answer) {
            if (!way->direct) return OnProbe(way, engine, std::move(status), answer);
@@ -129,6 +145,7 @@ void ProvedWays::End(DeviceWay* way, absl::Status status, bool may_pass) {
   // A fetch that ends may remove others from the list.
   std::reverse(way->waiting.begin(), way->waiting.end());
   while (!way->waiting.empty()) way->waiting.back()->OnProof();
+  --way->proofs;
 }
 
 std::string ProvedWays::Explain() const {

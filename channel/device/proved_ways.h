@@ -37,12 +37,17 @@ struct DeviceWay {
   uint64_t forgotten = 0;  // The exporter's last count (DeviceManifest).
   uint64_t staged = 0;     // Tensors that could not be mapped although the way is proved.
   std::vector<ProofWaiter*> waiting;
+  size_t proofs = 0;  // Under way; each has the way's address.
+  uint64_t used = 0;  // When it was last looked for, as a number of ProvedWays.
 };
 
 // The ways to the memory of other processes, and their proofs: before a tensor is read through a
 // mapping, or brought by NICs alone, memory with a known digest is. Poller thread only.
 class ProvedWays {
  public:
+  // A bound, because each life of a peer has ways of its own, and peers name themselves. The way
+  // that was not used for longest makes room.
+  static constexpr size_t kMost = 4096;
   // Fetches something beside a tensor from the peer; `done` runs on the poller thread.
   using AsideFn =
       absl::AnyInvocable<void(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor into,
@@ -52,7 +57,8 @@ class ProvedWays {
   ProvedWays(Poller* poller, int64_t again_ms, AsideFn aside)
       : poller_(poller), again_ms_(again_ms), aside_(std::move(aside)) {}
 
-  // The way to the memory of the process that wrote `manifest`. Its address does not change.
+  // The way to the memory of the process that wrote `manifest`. It lasts until another one is
+  // looked for, and while it is being proved.
   DeviceWay* Find(const DeviceManifest& manifest, const DeviceEngine& engine, bool direct);
   // Its state. If that is unknown, a proof begins now by means of `key`; the fetches in `waiting`
   // continue when it ends.
@@ -63,8 +69,8 @@ class ProvedWays {
   bool idle() const { return copies_ == 0; }
 
  private:
-  static constexpr size_t kMost = 4096;  // A bound, because peers name themselves.
-
+  // Makes room for one; false: all of them are being proved.
+  bool ForgetOldest();
   void Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine);
   void OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status, const Tensor& answer);
   void ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine,
@@ -79,6 +85,7 @@ class ProvedWays {
   AsideFn aside_;
   // By process, host, our GPU, and whether it is by NICs.
   std::map<std::tuple<uint64_t, uint64_t, int, bool>, DeviceWay> ways_;
+  uint64_t finds_ = 0;
   DeviceWay one_too_many_;  // Stands for all ways beyond the bound, and is refused.
   size_t copies_ = 0;       // Copies of ours under way.
 };
