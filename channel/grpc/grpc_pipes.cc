@@ -156,7 +156,10 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
     std::shared_ptr<GrpcPipe> oldest;
     MutexLock lock(&mu_);
     left_.push_back(std::move(pipe));
-    while (!left_.empty() && left_.front().expired()) left_.pop_front();
+    // Those that have ended are not under way, behind whichever that has not.
+    left_.erase(std::remove_if(left_.begin(), left_.end(),
+                               [](const std::weak_ptr<GrpcPipe>& one) { return one.expired(); }),
+                left_.end());
     if (left_.size() <= kMostLeft) return;
     oldest = left_.front().lock();
     left_.pop_front();

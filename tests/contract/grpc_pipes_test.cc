@@ -311,6 +311,24 @@ TEST_P(GrpcPipesTest, CallsThatPeersDoNotEndMakeRoomForNewOnes) {
   callees.clear();
 }
 
+// As a peer that is restarted again and again has them.
+TEST_P(GrpcPipesTest, CallsThatHaveEndedTakeNoRoomOfOneThatHasNot) {
+  std::unique_ptr<SoftPipe> caller, callee;
+  ASSERT_TRUE(Connect(&caller, &callee));
+  caller.reset();  // Its peer does not end it.
+  EXPECT_EQ(EndOf(callee.get()), 0);
+  const std::string nobodys = listener_->address() + "0";
+  for (size_t i = 0; i < GrpcPipes::kMostLeft + 6; ++i) {
+    const std::unique_ptr<SoftPipe> refused = net_->pipes(1)->Dial(nobodys);
+    ASSERT_NE(refused, nullptr);
+    EXPECT_EQ(EndOf(refused.get()), 0) << i;
+  }
+  const absl::Time until = absl::Now() + absl::Seconds(10);
+  const auto under_way = [&] { return net_->pipes(1)->calls(); };
+  while (under_way() > 2 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(under_way(), 2u) << "the first, and one that waits for a peer's call";
+}
+
 TEST_P(GrpcPipesTest, ShutdownEndsWhatIsUnderWayAndLetsNothingBegin) {
   std::unique_ptr<SoftPipe> caller, callee;
   ASSERT_TRUE(Connect(&caller, &callee));
