@@ -33,6 +33,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMostAddressBytes = 200;
+constexpr size_t kMostFailures = 1024;  // Peers of which the last one is remembered.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 
 }  // namespace
@@ -169,11 +170,15 @@ class GrpcPipes::State : public std::enable_shared_from_this<State> {
   void NoteFailure(const std::string& peer, const absl::Status& why) {
     {
       MutexLock lock(&mu_);
-      absl::Status& last = failures_[peer];
-      if (last == why) return;
-      last = why;
+      const auto last = failures_.find(peer);
+      if (last != failures_.end() && last->second == why) return;
+      if (last != failures_.end()) failures_.erase(last);
+      if (why.ok()) return;
+      // The log names a peer that was forgotten once more.
+      if (failures_.size() >= kMostFailures) failures_.erase(failures_.begin());
+      failures_.emplace(peer, why);
     }
-    if (why.ok() || absl::IsCancelled(why)) return;
+    if (absl::IsCancelled(why)) return;
     TRYST_LOG(Info) << "a stream that carries tensors over gRPC to " << peer << " ended: " << why;
   }
 
