@@ -692,7 +692,8 @@ TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
     pending[i].reset();
   }
   EXPECT_LE(world_->PinnedBytes().second, cap);
-  // A tensor larger than the cap comes alone.
+  // A tensor larger than the cap comes alone, whatever is lent to who waits for a Send.
+  const auto waits = StartFetch(3, Key("nobody sends it"));
   const int64_t huge = static_cast<int64_t>(cap / sizeof(float)) + 1;
   Send(2, Key("huge"), Numbers(huge, 0));
   const Result alone = FetchNow(2, Key("huge"));
@@ -704,6 +705,8 @@ TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
   const Result result = FetchNow(2, Key("own"), own);
   ASSERT_TRUE(result.status.ok()) << result.status;
   EXPECT_TRUE(IsNumbers(result.tensor, huge, 9));
+  world_->producer()->step(3)->StartAbort(absl::CancelledError("end of test"));
+  EXPECT_FALSE(waits->Wait().status.ok());
 }
 
 TEST_P(ChannelContractTest, WhatWasReceivedMayBeHeldWhereNothingIsPinned) {
