@@ -319,7 +319,10 @@ void Comm::Offer(PieceSource* source) {
                        : WorkersCarry() ? OfferToWorkers(source, turn)
                                         : OfferInTurn(source, turn);
   // If no worker has room for the offer, this thread sends the message.
-  if (!offered) lanes_[0]->Offer(source, turn);
+  if (!offered && !lanes_[0]->Offer(source, turn)) {
+    return Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "more messages are under way to ", PeerText(), " than NCCL ever has at one time")));
+  }
   lanes_[0]->Turn();
 }
 
