@@ -1,6 +1,7 @@
 """Which bytes of an array are sent, fetched or filled; groups of fetches, and regions (docs/KV.md)."""
 
 import array
+import contextlib
 
 from tryst import _tryst
 
@@ -120,6 +121,33 @@ def packed(selection):
     return selection.packed
 
 
+def in_thread(loop, function, *args):
+    """A future of what function(*args) gives on a thread of its own: the loop's executor may be full of others' waits."""
+    import threading
+
+    future = loop.create_future()
+
+    def settle(result, error):
+        if future.done():  # It was cancelled.
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run():
+        result = failed = None
+        try:
+            result = function(*args)
+        except BaseException as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=run).start()
+    return future
+
+
 class Group:
     """Fetches that are cancelled together. In a `with` they are at its end, and it waits until nothing lands any more."""
 
@@ -177,8 +205,7 @@ class Fence:
         if not self._handle.fenced(0):
             import asyncio
 
-            loop = asyncio.get_running_loop()
-            yield from loop.run_in_executor(None, self._handle.fenced, None).__await__()
+            yield from in_thread(asyncio.get_running_loop(), self._handle.fenced, None)
 
 
 class Region:

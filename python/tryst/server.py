@@ -78,6 +78,7 @@ class Server:
         self._queues = weakref.WeakKeyDictionary()
         # By event loop and peer: receives that were made before the peer was known, in their order.
         self._not_begun = weakref.WeakKeyDictionary()
+        self._searches = weakref.WeakKeyDictionary()  # By event loop and peer.
 
     def start(self):
         """Serves when it returns."""
@@ -183,10 +184,11 @@ class Server:
             self._forget(peer)
             self._incarnations[peer] = found
 
-    def _ask(self, peer, timeout, wanted=None):
+    def _ask(self, peer, timeout, wanted=None, failed=None):
         """The peer's incarnation, as soon as it answers; None when it is not `wanted` any more.
 
-        The library is asked for a short time and then for longer ones: between them Ctrl-C is heard.
+        The library is asked for a short time and then for longer ones: between them Ctrl-C is heard. `failed` is told
+        why the peer has not answered yet.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
         once = _FIRST_ASK_S
@@ -195,19 +197,27 @@ class Server:
             last = left < 2 * once
             try:
                 return self._server.peer_incarnation(peer, max(left, 0.0) if last else once)
-            except (errors.DeadlineExceeded, errors.Unavailable):
+            except (errors.DeadlineExceeded, errors.Unavailable) as error:
                 if last:
                     raise
+                if failed is not None:
+                    failed(error)
             once = min(2 * once, _LONGEST_ASK_S)
         return None
 
-    def _find(self, peer, timeout, wanted=None):
+    def _find(self, peer, timeout, wanted=None, failed=None):
         found = self._incarnations.get(peer)
         if found is None:
-            found = self._ask(peer, timeout, wanted)
+            found = self._ask(peer, timeout, wanted, failed)
             if found is not None:
                 self._incarnations[peer] = found
         return found
+
+    def _search(self, peer, loop):
+        searches = self._searches.setdefault(loop, {})
+        if peer not in searches:
+            searches[peer] = _Search(self, peer, loop)
+        return searches[peer]
 
     def _line_up(self, receive):
         """Until the receive's peer is found."""
@@ -323,6 +333,77 @@ class Server:
             queue = _Queue(loop)
             self._queues[loop] = queue
         return queue.queue
+
+
+class _Search:
+    """Finds a peer for all receives of one event loop that wait for it: on a thread of its own, which ends when none does."""
+
+    def __init__(self, server, peer, loop):
+        self._server, self._peer, self._loop = server, peer, weakref.ref(loop)
+        self._waits = {}  # By the future of a receive, whether that is still wanted. The loop alone changes it.
+        self._runs, self._why = False, None
+
+    def wait(self, receive, loop):
+        """The peer's incarnation, within the receive's own time; None when that is not wanted any more."""
+        future, left = loop.create_future(), _left(receive._until)
+        timer = None if left is None else loop.call_later(left, self._expire, future)
+        self._waits[future] = _wanted_of(receive)
+        if not self._runs:
+            self._begin(loop)
+        try:
+            return (yield from future)
+        finally:
+            self._waits.pop(future, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _begin(self, loop):
+        self._runs = True
+        selections.in_thread(loop, self._server._find, self._peer, None, self._wanted, self._failed).add_done_callback(self._end)
+
+    def _wanted(self):
+        """On the thread, between two questions."""
+        import threading
+
+        loop = self._loop()
+        if loop is None or loop.is_closed() or not threading.main_thread().is_alive():
+            return False
+        waits = list(self._waits.items())
+        left = [future for future, wanted in waits if not wanted()]
+        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
+            for future in left:
+                loop.call_soon_threadsafe(_settle, future, None)
+        return len(left) < len(waits)
+
+    def _failed(self, error):
+        self._why = error
+
+    def _expire(self, future):
+        if not future.done():
+            future.set_exception(self._why or errors.DeadlineExceeded(f"{self._peer} has not answered in time"))
+
+    def _end(self, found):
+        self._runs = False
+        error, loop = found.exception(), self._loop()
+        for future, wanted in list(self._waits.items()):
+            if future.done():
+                pass
+            elif error is not None:
+                future.set_exception(error)
+            elif found.result() is not None or not wanted():
+                future.set_result(found.result())
+            else:
+                continue
+            del self._waits[future]
+        if self._waits:  # They have come when the search had found that nobody waited.
+            self._begin(loop)
+        else:
+            self._server._searches.get(loop, {}).pop(self._peer, None)
+
+
+def _settle(future, result):
+    if not future.done():
+        future.set_result(result)
 
 
 class _Queue:
@@ -598,8 +679,9 @@ class Receive:
         loop = _running_loop()
         try:
             if self._operation is None and not self._taken:
-                incarnation = yield from loop.run_in_executor(
-                    None, self._server._find, self._peer, _left(self._until), _wanted_of(self)).__await__()
+                incarnation = self._server._incarnations.get(self._peer)
+                if incarnation is None:
+                    incarnation = yield from self._server._search(self._peer, loop).wait(self, loop)
                 if incarnation is not None and self._loop is loop:
                     self._server._begin_lined_up(self._peer, incarnation, loop)
                 if self._operation is None:
@@ -610,7 +692,7 @@ class Receive:
                 if loop is self._loop:
                     yield from self._woken(loop)
                 else:  # It is in no queue of this loop's.
-                    yield from loop.run_in_executor(None, operation.wait, None).__await__()
+                    yield from selections.in_thread(loop, operation.wait, None)
         except errors.Error:
             raise
         except BaseException:

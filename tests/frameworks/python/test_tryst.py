@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The package as it is installed: what its documentation promises. TRYST_ROUNDS makes the leak test longer."""
 import asyncio
+import concurrent.futures
 import ctypes
 import doctest
 import gc
@@ -387,6 +388,76 @@ class Asyncio(TwoServers):
             began = time.monotonic()
             asyncio.run(body())
             self.assertLess(time.monotonic() - began, 20)
+        server.stop()
+
+    def test_who_waits_for_unknown_peers_takes_no_thread_of_the_loop(self):
+        third = tryst.Server(job="third", join=f"{self.ps.worker}@{self.ps.address}", **SETTINGS).start()
+        self.ps.wait_for(third.worker)
+        self.out.send("a", numpy.ones(2), to=third.worker)
+        step = third.step(self.out.number)
+        release = threading.Event()
+
+        async def body():
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(2))
+            lost = [asyncio.ensure_future(step.arecv(f"x{i}", frm="/job:nobody/task:3", timeout=10)) for i in range(3)]
+            await asyncio.sleep(0.1)
+            threads = threading.active_count()
+            got = await step.arecv("a", frm=self.ps.worker, timeout=1)
+            await asyncio.wait_for(asyncio.to_thread(int), 1)
+            held = [loop.run_in_executor(None, release.wait, 30) for _ in range(2)]  # The loop's threads are others'.
+            group = third.group()
+            step.gather("never", frm=self.ps.worker, into=bytearray(1), group=group)
+            fence = group.cancel()
+            fence._handle = Slow(fence._handle)
+            await asyncio.wait_for(fence, 1)
+            release.set()
+            await asyncio.gather(*held)
+            for one in lost:
+                one.cancel()
+            await asyncio.gather(*lost, return_exceptions=True)
+            return got, threads
+
+        class Slow:
+            """A fence that is not there at once."""
+
+            def __init__(self, handle):
+                self.handle = handle
+
+            def fenced(self, timeout):
+                return timeout != 0 and self.handle.fenced(timeout)
+
+        before = threading.active_count()
+        try:
+            got, threads = asyncio.run(body())
+        finally:
+            release.set()
+        self.assertEqual(got.shape, (2,))
+        self.assertLessEqual(threads, before + 1)  # All three wait for one search.
+        third.stop()
+
+    def test_each_receive_has_its_own_time_for_the_search(self):
+        server = unreached()
+
+        async def body():
+            began = time.monotonic()
+            receives = [server.step(1).arecv(f"x{i}", frm="/job:ps/task:0", timeout=timeout) for i, timeout in enumerate((0.05, 1.5))]
+
+            async def ended(receive):
+                with self.assertRaises(tryst.Error):
+                    await receive
+                return time.monotonic() - began
+
+            soon, late = await asyncio.gather(*map(ended, receives))
+            until = time.monotonic() + 20
+            while any(server._searches.values()) and time.monotonic() < until:
+                await asyncio.sleep(0.05)
+            return soon, late
+
+        soon, late = asyncio.run(body())
+        self.assertLess(soon, 1.0)
+        self.assertGreater(late, 1.4)
+        self.assertFalse(any(server._searches.values()), "the search goes on although nobody waits")
         server.stop()
 
     def test_the_results_are_given_out_once(self):
