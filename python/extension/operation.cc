@@ -73,6 +73,7 @@ PyObject* Wait(PyObject* self, PyObject* timeout) {
   if (timeout != Py_None) {
     left_ms = PyFloat_AsDouble(timeout) * 1000;
     if (PyErr_Occurred()) return nullptr;
+    if (!(left_ms > 0)) left_ms = 0;  // The time is over; what is below 0 would be without limit.
   }
   const int ended = WaitFor(AsOperation(self)->op, left_ms);
   return ended < 0 ? nullptr : PyBool_FromLong(ended);

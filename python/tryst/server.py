@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 import weakref
 
@@ -78,6 +79,7 @@ class Server:
         self._queues = weakref.WeakKeyDictionary()
         # By event loop and peer: receives that were made before the peer was known, in their order.
         self._not_begun = weakref.WeakKeyDictionary()
+        self._order = threading.RLock()  # Threads may begin receives of a loop.
         self._searches = weakref.WeakKeyDictionary()  # By event loop and peer.
 
     def start(self):
@@ -221,16 +223,19 @@ class Server:
 
     def _line_up(self, receive):
         """Until the receive's peer is found."""
-        lines = self._not_begun.setdefault(receive._loop, {})
-        lines.setdefault(receive._peer, {})[id(receive)] = weakref.ref(receive)
+        with self._order:
+            lines = self._not_begun.setdefault(receive._loop, {})
+            lines.setdefault(receive._peer, {})[id(receive)] = weakref.ref(receive)
 
     def _begin_lined_up(self, peer, incarnation, loop):
         """Begins them all, so that those of one name are in the order of their calls."""
-        for reference in self._not_begun.get(loop, {}).pop(peer, {}).values():
-            receive = reference()
-            if receive is not None:
-                with contextlib.suppress(errors.Error):  # It says so itself when it is waited for.
-                    receive._start(incarnation)
+        queued = loop if _running_loop() is loop else None  # Nobody else may touch the loop, which may be closed.
+        with self._order:
+            for reference in list(self._not_begun.get(loop, {}).pop(peer, {}).values()):
+                receive = reference()
+                if receive is not None:
+                    with contextlib.suppress(errors.Error):  # It says so itself when it is waited for.
+                        receive._start(incarnation, queued)
 
     def _source(self, frm, timeout):
         peer = _full(frm)
@@ -363,8 +368,6 @@ class _Search:
 
     def _wanted(self):
         """On the thread, between two questions."""
-        import threading
-
         loop = self._loop()
         if loop is None or loop.is_closed() or not threading.main_thread().is_alive():
             return False
@@ -610,22 +613,28 @@ class Receive:
         # Before the first receive from a peer its incarnation must be found out. That is a call
         # that waits, so not in an event loop.
         if self._loop is None:
-            self._start(server._find(peer, timeout))
+            self._start_now(server._find(peer, timeout), None)
         elif peer in server._incarnations:
             incarnation = server._incarnations[peer]
             if server._not_begun:
                 server._begin_lined_up(peer, incarnation, self._loop)
-            self._start(incarnation)
+            self._start_now(incarnation, self._loop)
         else:
             server._line_up(self)
 
-    def _start(self, incarnation):
+    def _start(self, incarnation, loop):
         """Does nothing where somebody else has started it meanwhile."""
-        if self._operation is not None or self._taken:
-            return
-        if self._cancelled:
-            raise errors.Cancelled("the receive was cancelled before its peer had answered")
-        queue = None if self._loop is None else self._server._queue_of(self._loop)
+        with self._server._order:
+            if self._operation is not None or self._taken:
+                return
+            if self._cancelled:
+                raise errors.Cancelled("the receive was cancelled before its peer had answered")
+            self._start_now(incarnation, loop)
+
+    def _start_now(self, incarnation, loop):
+        """In the queue of that loop, if any."""
+        self._loop = loop
+        queue = None if loop is None else self._server._queue_of(loop)
         self._operation = self._begin(incarnation, queue, _left(self._until))
         if queue is not None:
             self._operation.owner = weakref.ref(self)
@@ -661,11 +670,27 @@ class Receive:
 
     def wait(self, timeout=None):
         """Waits for all of them, at most so many seconds: whether they have ended. Ctrl-C ends the wait."""
-        if self._operation is None and not self._taken:
-            self._loop = None
-            self._start(self._server._find(self._peer, _left(self._until), _wanted_of(self)))
+        until = None if timeout is None else time.monotonic() + timeout
+        if self._operation is None and not self._taken and not self._found(timeout):
+            return False
         operation = self._operation
-        return operation is None or operation.wait(timeout)
+        return operation is None or operation.wait(_left(until))
+
+    def _found(self, timeout):
+        """Begins it as soon as its peer is found: whether that is within the time."""
+        own = _left(self._until)
+        short = timeout is not None and (own is None or max(timeout, 0.0) < own)
+        try:
+            incarnation = self._server._find(self._peer, max(timeout, 0.0) if short else own, _wanted_of(self))
+        except (errors.DeadlineExceeded, errors.Unavailable):
+            if short:
+                return False
+            raise
+        loop = self._loop
+        if incarnation is not None and loop is not None:
+            self._server._begin_lined_up(self._peer, incarnation, loop)
+        self._start(incarnation, loop if _running_loop() is loop else None)
+        return True
 
     def result(self):
         """Waits for all of them; Ctrl-C ends the wait."""
@@ -684,9 +709,7 @@ class Receive:
                     incarnation = yield from self._server._search(self._peer, loop).wait(self, loop)
                 if incarnation is not None and self._loop is loop:
                     self._server._begin_lined_up(self._peer, incarnation, loop)
-                if self._operation is None:
-                    self._loop = loop
-                self._start(incarnation)
+                self._start(incarnation, loop)
             operation = self._operation
             if operation is not None and not operation.wait(0):
                 if loop is self._loop:

@@ -269,6 +269,14 @@ class Waiting(TwoServers):
             time.sleep(0.01)
         self.assertNotIn("dropped", str(self.worker.waiting()))
 
+    def test_a_wait_ends_after_its_time(self):
+        receive = self.back.recv_many(["never"], frm=self.ps.worker)
+        for timeout in -1, 0, 0.05:
+            timer = threading.Timer(5, receive.cancel)  # Else the test would wait for ever.
+            timer.start()
+            self.assertFalse(receive.wait(timeout))
+            timer.cancel()
+
     def test_views(self):
         self.carry(numpy.ones(3))
         self.assertTrue(self.worker.paths()["paths"])
@@ -435,6 +443,47 @@ class Asyncio(TwoServers):
         self.assertEqual(got.shape, (2,))
         self.assertLessEqual(threads, before + 1)  # All three wait for one search.
         third.stop()
+
+    def test_a_wait_for_an_unknown_peer_ends_after_its_time(self):
+        server = unreached()
+
+        async def body():
+            receive = server.step(1).recv_many(["x"], frm="/job:ps/task:0", timeout=5)
+            for timeout in -1, 0, 0.1:
+                began = time.monotonic()
+                self.assertFalse(receive.wait(timeout))
+                self.assertLess(time.monotonic() - began, 1)
+            with self.assertRaises(tryst.Error):  # Its own time is over.
+                server.step(1).recv_many(["x"], frm="/job:ps/task:0", timeout=0).wait(3)
+
+        asyncio.run(body())
+        server.stop()
+
+    def test_a_wait_keeps_the_order_of_receives_from_an_unknown_peer(self):
+        def number(receive):
+            return int(receive.result()[0].numpy()[0])
+
+        async def awaited(receive):
+            (tensor,) = await receive
+            return int(tensor.numpy()[0])
+
+        async def body(wait):
+            self.worker._forget(self.ps.worker)
+            receives = [self.back.recv_many(["same"], frm=self.ps.worker, timeout=30) for _ in range(3)]
+            for i in range(3):
+                self.out.send("same", numpy.full(2, i), to=self.worker.worker)
+            last = await wait(receives[2])
+            return [await awaited(receives[1]), last], receives
+
+        async def here(receive):
+            return number(receive)
+
+        async def elsewhere(receive):
+            return await asyncio.to_thread(number, receive)
+
+        for wait in here, elsewhere:
+            got, receives = asyncio.run(body(wait))
+            self.assertEqual([*got, number(receives[0])], [1, 2, 0])  # The first one after its loop.
 
     def test_each_receive_has_its_own_time_for_the_search(self):
         server = unreached()
