@@ -234,7 +234,7 @@ class Server:
             for reference in list(self._not_begun.get(loop, {}).pop(peer, {}).values()):
                 receive = reference()
                 if receive is not None:
-                    with contextlib.suppress(errors.Error):  # It says so itself when it is waited for.
+                    with contextlib.suppress(Exception):  # It says so itself when it is waited for.
                         receive._start(incarnation, queued)
 
     def _source(self, frm, timeout):

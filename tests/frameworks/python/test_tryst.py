@@ -485,6 +485,26 @@ class Asyncio(TwoServers):
             got, receives = asyncio.run(body(wait))
             self.assertEqual([*got, number(receives[0])], [1, 2, 0])  # The first one after its loop.
 
+    def test_a_mistake_in_one_receive_leaves_those_behind_it_in_order(self):
+        async def body(wrong):
+            self.worker._forget(self.ps.worker)
+            first = self.back.recv_many(["other"], frm=self.ps.worker, timeout=30, into=[wrong])
+            same = [self.back.recv_many(["same"], frm=self.ps.worker, timeout=30) for _ in range(3)]
+            got = asyncio.gather(*map(awaited, reversed(same)))
+            await asyncio.sleep(0)
+            with self.assertRaises((ValueError, TypeError)):
+                await first
+            for i in range(3):
+                self.out.send("same", numpy.full(2, i), to=self.worker.worker)
+            return (await got)[::-1]
+
+        async def awaited(receive):
+            (tensor,) = await receive
+            return int(tensor.numpy()[0])
+
+        for wrong in numpy.zeros((4, 4))[:, ::2], object():
+            self.assertEqual(asyncio.run(body(wrong)), [0, 1, 2])
+
     def test_each_receive_has_its_own_time_for_the_search(self):
         server = unreached()
 
