@@ -44,6 +44,14 @@ PyObject* Waits(Call call) {
 
 // ---- What Python gives ----
 
+// For PyArg_ParseTuple's "O&". Its "K" would make 2^64 - 1 of -1, which no later version is above.
+int ReadNumber(PyObject* object, void* number) {
+  const Ref index(PyNumber_Index(object));
+  if (!index) return 0;
+  *static_cast<uint64_t*>(number) = PyLong_AsUnsignedLongLong(index.get());
+  return PyErr_Occurred() ? 0 : 1;
+}
+
 bool ReadNumbers(PyObject* tuple, std::vector<int64_t>* numbers) {
   if (!PyTuple_Check(tuple)) {
     PyErr_SetString(PyExc_TypeError, "something else was given where a tuple of numbers is needed");
@@ -133,10 +141,10 @@ class ReadItem {
   bool Read(PyObject* tuple) {
     PyObject *begin, *extent, *tensor, *strides;
     long long offset;
-    unsigned long long has, stream;
+    unsigned long long stream;
     int gpu;
-    if (!PyArg_ParseTuple(tuple, "sOOOLOKiK", &item.name, &begin, &extent, &tensor, &offset,
-                          &strides, &has, &gpu, &stream) ||
+    if (!PyArg_ParseTuple(tuple, "sOOOLOO&iK", &item.name, &begin, &extent, &tensor, &offset,
+                          &strides, ReadNumber, &item.has, &gpu, &stream) ||
         !ReadNumbers(begin, &begin_) || !ReadNumbers(extent, &extent_) ||
         !ReadNumbers(strides, &strides_)) {
       return false;
@@ -157,7 +165,6 @@ class ReadItem {
     item.tensor = TensorIn(tensor);
     item.offset = offset;
     item.strides = strides_.data();
-    item.has = has;
     if (gpu >= 0) {
       const Stream follows = {gpu, reinterpret_cast<void*>(stream)};
       Follow(&follows, &options_);
@@ -269,21 +276,24 @@ PyObject* Declare(PyObject* self, PyObject* list) {
 
 // (number, item, borrow)
 PyObject* Publish(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   PyObject* tuple;
   int borrow;
   ReadItem read;
-  if (!PyArg_ParseTuple(args, "KOp", &number, &tuple, &borrow) || !read.Read(tuple)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&Op", ReadNumber, &number, &tuple, &borrow) || !read.Read(tuple)) {
+    return nullptr;
+  }
   const auto publish = borrow ? &tryst_weights_borrow : &tryst_weights_publish;
   return Waits([&] { return publish(Get(self), number, &read.item); });
 }
 
 // (number, how, timeout, cancellation)
 PyObject* Release(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   int how;
   PyObject *timeout, *cancellation;
-  if (!PyArg_ParseTuple(args, "KiOO!", &number, &how, &timeout, cancellation_type, &cancellation)) {
+  if (!PyArg_ParseTuple(args, "O&iOO!", ReadNumber, &number, &how, &timeout, cancellation_type,
+                        &cancellation)) {
     return nullptr;
   }
   const int64_t timeout_ms = TimeoutMs(timeout);
@@ -295,10 +305,10 @@ PyObject* Release(PyObject* self, PyObject* args) {
 
 // (number, label, timeout, cancellation)
 PyObject* Seal(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   const char* label;
   PyObject *timeout, *cancellation;
-  if (!PyArg_ParseTuple(args, "KsOO!", &number, &label, &timeout, cancellation_type,
+  if (!PyArg_ParseTuple(args, "O&sOO!", ReadNumber, &number, &label, &timeout, cancellation_type,
                         &cancellation)) {
     return nullptr;
   }
@@ -310,8 +320,8 @@ PyObject* Seal(PyObject* self, PyObject* args) {
 }
 
 PyObject* Drop(PyObject* self, PyObject* number) {
-  const unsigned long long which = PyLong_AsUnsignedLongLong(number);
-  if (PyErr_Occurred()) return nullptr;
+  uint64_t which;
+  if (!ReadNumber(number, &which)) return nullptr;
   return Waits([&]() -> tryst_status* {
     tryst_weights_drop(Get(self), which);
     return nullptr;
@@ -320,10 +330,10 @@ PyObject* Drop(PyObject* self, PyObject* number) {
 
 // (number, mode, timeout, cancellation)
 PyObject* Activate(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   int mode;
   PyObject *timeout, *cancellation;
-  if (!PyArg_ParseTuple(args, "KiOO!", &number, &mode, &timeout, cancellation_type,
+  if (!PyArg_ParseTuple(args, "O&iOO!", ReadNumber, &number, &mode, &timeout, cancellation_type,
                         &cancellation)) {
     return nullptr;
   }
@@ -343,9 +353,10 @@ void FreeVersion(PyObject* capsule) {
 // (how, number, timeout, cancellation): a version.
 PyObject* Find(PyObject* self, PyObject* args) {
   int how;
-  unsigned long long number;
+  uint64_t number;
   PyObject *timeout, *cancellation;
-  if (!PyArg_ParseTuple(args, "iKOO!", &how, &number, &timeout, cancellation_type, &cancellation)) {
+  if (!PyArg_ParseTuple(args, "iO&OO!", &how, ReadNumber, &number, &timeout, cancellation_type,
+                        &cancellation)) {
     return nullptr;
   }
   const int64_t timeout_ms = TimeoutMs(timeout);
@@ -405,11 +416,11 @@ PyObject* Fetch(PyObject* self, PyObject* args) {
 
 // (number, items, timeout, cancellation)
 PyObject* Stage(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   PyObject *list, *timeout, *cancellation;
   ReadItems read;
-  if (!PyArg_ParseTuple(args, "KO!OO!", &number, &PyList_Type, &list, &timeout, cancellation_type,
-                        &cancellation) ||
+  if (!PyArg_ParseTuple(args, "O&O!OO!", ReadNumber, &number, &PyList_Type, &list, &timeout,
+                        cancellation_type, &cancellation) ||
       !read.Read(list)) {
     return nullptr;
   }
@@ -439,9 +450,9 @@ PyObject* NextEvent(PyObject* self, PyObject* args) {
 
 // (number, what)
 PyObject* Answer(PyObject* self, PyObject* args) {
-  unsigned long long number;
+  uint64_t number;
   int what;
-  if (!PyArg_ParseTuple(args, "Ki", &number, &what)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O&i", ReadNumber, &number, &what)) return nullptr;
   return Waits([&] { return tryst_weights_answer(Get(self), number, what); });
 }
 

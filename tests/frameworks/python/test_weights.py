@@ -257,6 +257,23 @@ class Weights(unittest.TestCase):
         with self.assertRaises(KeyError):
             owner.activate(5, mode="sudden")
 
+    def test_a_number_that_is_none_uses_nothing_up(self):
+        owner, w = self.sealed(5)
+        member = self.member()
+        for number in -1, 2**64:
+            for call in (lambda: owner.publish(number, "w", w), lambda: owner.seal(number, timeout=1), lambda: owner.drop(number),
+                         lambda: owner.activate(number, timeout=1), lambda: owner.release(number, "drop", timeout=1),
+                         lambda: member.fetch(number, timeout=1), lambda: member.fetch(newer_than(number), timeout=1),
+                         lambda: member.fetch(5, holding(number, {"w": w.copy()}), timeout=5),
+                         lambda: member.stage(number, {"w": w.copy()}, timeout=1),
+                         lambda: member._weights.stage(number, [], 1.0, tryst._tryst.Cancellation()),
+                         lambda: member.vote(number), lambda: member.held(number), lambda: member.switched(number)):
+                with self.assertRaises(OverflowError):
+                    call()
+        with owner.version(numpy.int64(6)) as version:
+            version.publish("w", w + 1)
+        self.assertTrue((member.fetch(6, timeout=30)["w"].numpy() == w + 1).all())
+
     def test_members_serve_what_is_active(self):
         owner, w = self.sealed(5)
         members = [self.member(), self.member()]
