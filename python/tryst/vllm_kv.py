@@ -8,6 +8,7 @@ the servers (docs/CONFIG.md) are in kv_connector_extra_config, with "host", by w
 are kept for a decoder that says nothing, "load_s" (60), in which they are fetched, and "digests".
 """
 import dataclasses
+import hashlib
 import logging
 import math
 import time
@@ -43,18 +44,37 @@ class Address(KVConnectorHandshakeMetadata):
     address: str
 
 
+def _named(request):
+    """What its regions are called: a client may have written any id, and a region's name is short and of few characters."""
+    return hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
+
+
+def _readable(params):
+    """Whether they are as _Scheduler.finished() has made them: a client hands them on."""
+    blocks, workers = (params.get(name) for name in ("remote_block_ids", "remote_workers"))
+    return (isinstance(params.get("remote_request_id"), str) and isinstance(workers, (list, tuple)) and set(map(type, workers)) <= {str}
+            and isinstance(blocks, (list, tuple)) and set(map(type, blocks)) <= {int}
+            and (not blocks or 0 <= min(blocks) and max(blocks) < 2**32))
+
+
 class _Scheduler:
     def __init__(self):
         self.peers, self.work = [], Work()
 
     def matched(self, request, computed):
         params = request.kv_transfer_params or {}
-        count = len(request.prompt_token_ids) - computed if params.get("do_remote_prefill") else 0
+        count = len(request.prompt_token_ids) - computed if self._wants(request, params) else 0
         return (count, True) if count > 0 else (0, False)
+
+    def _wants(self, request, params):
+        if params.get("do_remote_prefill") and not _readable(params):
+            _log.warning("%s is computed here: its kv_transfer_params are not those that the engine which has prefilled made", request.request_id)
+            params["do_remote_prefill"] = False
+        return bool(params.get("do_remote_prefill"))
 
     def allocated(self, request, blocks, count):
         params = request.kv_transfer_params or {}
-        if params.get("do_remote_prefill"):
+        if self._wants(request, params):
             self._load(request, params, blocks.get_unhashed_block_ids() if count > 0 else [])
 
     def _load(self, request, params, ours):
@@ -65,20 +85,26 @@ class _Scheduler:
 
     def finished(self, request, block_ids):
         params = request.kv_transfer_params or {}
-        if params.get("do_remote_prefill"):  # It has ended before it was scheduled: nobody wants them.
+        if self._wants(request, params):  # It has ended before it was scheduled: nobody wants them.
             self._load(request, params, [])
         if not params.get("do_remote_decode") or not block_ids or request.status.name != "FINISHED_LENGTH_CAPPED":
             return False, None
         self.work.sends[request.request_id] = list(block_ids)
-        return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": request.request_id,
+        return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": _named(request.request_id),
                       "remote_block_ids": list(block_ids), "remote_workers": self.peers}
 
 
 class _Send:
     def __init__(self, server, request, caches, keep_s):
-        self._regions = [server.region(f"{request}/{i}", cache) for i, cache in enumerate(caches)]
-        self._said = server.region(f"{request}/got", bytearray(1))
-        self._until = time.monotonic() + keep_s
+        name, self._regions, self._until = _named(request), [], time.monotonic() + keep_s
+        try:
+            for i, cache in enumerate(caches):
+                self._regions.append(server.region(f"{name}/{i}", cache))
+            self._said = server.region(f"{name}/got", bytearray(1))
+        except BaseException:
+            self.close()
+            raise
+        self._regions.append(self._said)
 
     def is_over(self, request):
         if self._said.bytes_sent == 0:
@@ -90,7 +116,7 @@ class _Send:
 
     def close(self):
         """Nothing reads the blocks any more when it returns."""
-        for region in [*self._regions, self._said]:
+        for region in self._regions:
             region.close()
 
 
@@ -104,7 +130,11 @@ class _Fetch:
         self.group = self._server.group()
         self._until, self._again = time.monotonic() + worker.load_s, 0.0
         self._said, self.lost = None, set()
-        self._gathers = {i: self._start(i) for i in range(len(worker.caches) if load.ours else 0)}
+        try:
+            self._gathers = {i: self._start(i) for i in range(len(worker.caches) if load.ours else 0)}
+        except BaseException:
+            self.group.cancel().wait()  # The first ones must not land in blocks that are free.
+            raise
 
     def _start(self, i):
         cache, ways, blocks, unit = self._worker.caches[i]
@@ -172,7 +202,7 @@ class _Worker:
         self._job = "vllm_" + "".join(c if c.isalnum() else "_" for c in config.engine_id)
         self.server = adapters.start(self._job, self._host, settings=settings, task=rank)
         self.caches, self._sends, self._fetches, self._saying, self._peers = [], {}, {}, [], {}
-        self.copy, self._there, self._here, self.lost = None, {}, {}, set()
+        self.copy, self._there, self._here, self.lost, self._unsent = None, {}, {}, set(), set()
 
     def server_for(self, peer):
         """A member of the cluster of that "worker@address"."""
@@ -200,13 +230,17 @@ class _Worker:
 
     def start(self, work):
         for request, blocks in work.sends.items():
-            self._move(blocks, "d2h")
-            self._sends[request] = _Send(self.server, request, [cache for cache, *_ in self.caches], self.keep_s)
+            try:
+                self._move(blocks, "d2h")
+                self._sends[request] = _Send(self.server, request, [cache for cache, *_ in self.caches], self.keep_s)
+            except Exception as error:  # What one client has written ends no other's request.
+                _log.warning("the blocks of %s cannot be fetched: %s", request, error)
+                self._unsent.add(request)
         for request, load in work.loads.items():
             try:
                 self._fetches[request] = load, _Fetch(self, load)
-            except tryst.Error as error:
-                _log.warning("the worker that has prefilled %s is not there: %s", request, error)
+            except Exception as error:
+                _log.warning("the blocks of %s cannot be fetched from who has prefilled: %s", request, error)
                 self._fetches[request] = load, None
 
     def results(self, finished):
@@ -214,6 +248,7 @@ class _Worker:
             if self._fetches[request][1] is not None:
                 self._fetches[request][1].group.cancel().wait()
         results = KVConnectorTransferResults()
+        results.finished_sending, self._unsent = self._unsent, set()
         for request, send in list(self._sends.items()):
             if send.is_over(request):
                 del self._sends[request]

@@ -291,6 +291,77 @@ class Connector(unittest.TestCase):
             self.assertTrue(fetch.is_over())
         self.assertEqual((fetch.lost, server.waits), ({3, 4}, 2))
 
+    def works(self, prefill, decoder, name):
+        """The next request."""
+        for cache in decoder.caches[0].values():
+            cache[:] = CANARY
+        params = prefilled(prefill, name, [5, 9])
+        prefill.step()
+        decode(decoder, name, 32, params, [1, 2])
+        for said in decoder.until("finished_recving", beside=prefill):
+            self.assertEqual(set().union(*(results.failed_recving for results, _ in said)), set())
+        self.check(prefill, decoder, [5, 9], [1, 2])
+
+    def test_any_id_of_a_request_will_do(self):
+        prefill, decoder = self.engine(), self.engine()
+        prefill.fill(7)
+        for name in "a|b;" + "x" * 300, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a/b", "\ud800":
+            self.works(prefill, decoder, name)
+
+    def test_what_a_client_has_written_ends_no_other_request(self):
+        prefill, decoder = self.engine(ranks=2), self.engine(ranks=2, load_s=3.0)
+        prefill.fill(8)
+        good = prefilled(prefill, "r", [5, 9])
+        prefill.step()
+        bad = [{key: value for key, value in good.items() if key != left}
+               for left in ("remote_block_ids", "remote_request_id", "remote_workers")]
+        bad += [{**good, "remote_block_ids": [-1, 5]}, {**good, "remote_block_ids": [2**32, 5]}, {**good, "remote_block_ids": "59"},
+                {**good, "remote_request_id": 7}, {**good, "remote_workers": [None, None]}]
+        for i, params in enumerate(bad):
+            asked = request(f"bad{i}", 32, dict(params))
+            with self.assertLogs("tryst.vllm_kv", "WARNING"):  # It is not loaded, so that the engine computes it.
+                self.assertEqual(decoder.scheduler.get_num_new_matched_tokens(asked, 0), (0, False))
+            decoder.scheduler.update_state_after_alloc(asked, Blocks([1, 2]), 0)
+            with self.assertLogs("tryst.vllm_kv", "WARNING"):
+                decoder.scheduler.request_finished(request(f"bad{i}", 32, dict(params)), [])
+        self.assertEqual(decoder.scheduler._scheduler.work.loads, {})
+        one = {**good, "remote_workers": good["remote_workers"][:1]}
+        far = {**good, "remote_block_ids": [5, 10**6]}
+        odd = {**good, "remote_request_id": "a|b;\ud800"}
+        nowhere = {**good, "remote_workers": ["x", "y"]}
+        for i, (params, ranks) in enumerate(((one, 1), (far, 2), (odd, 2), (nowhere, 2))):
+            name = f"fails{i}"
+            decode(decoder, name, 32, dict(params), [1, 2])
+            with self.assertLogs("tryst.vllm_kv", "WARNING"):
+                said = decoder.until("finished_recving")
+            for results, lost in (end for one in said[-ranks:] for end in one):
+                if results.finished_recving:
+                    self.assertEqual((results.failed_recving, lost), ({name}, {1, 2}))
+        self.works(prefill, decoder, "next")
+
+    def test_a_send_that_fails_gives_its_blocks_back(self):
+        prefill, decoder = self.engine(), self.engine()
+        prefill.fill(9)
+        worker = prefill.workers[0]._worker
+        name, region = vllm_kv._named("r"), worker.server.region
+        calls = []
+
+        def refuses(called, memory):
+            calls.append(called)
+            if called == f"{name}/2":
+                raise ValueError("there is no room")
+            return region(called, memory)
+
+        worker.server.region = refuses
+        prefilled(prefill, "r", [5, 9])
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            self.assertEqual(prefill.step()[0][0].finished_sending, {"r"})
+        self.assertEqual(len(calls), 3)
+        worker.server.region = region
+        region(f"{name}/0", bytearray(1)).close()  # The first ones were closed.
+        self.assertEqual(prefill.step()[0][0].finished_sending, set())
+        self.works(prefill, decoder, "next")
+
     def test_between_two_processes(self):
         ours, theirs = multiprocessing.Pipe()
         child = multiprocessing.Process(target=serve, args=(theirs, "lives"), daemon=True)
