@@ -18,7 +18,7 @@ from tryst import adapters
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata,
                                                                KVConnectorRole, KVConnectorTransferResults)
 
-_FIND_S, _AGAIN_S = 5.0, 0.02
+_FIND_S, _FIND_AGAIN_S, _AGAIN_S = 5.0, 0.5, 0.02
 _log = logging.getLogger(__name__)
 
 
@@ -125,8 +125,7 @@ class _Fetch:
 
     def __init__(self, worker, load):
         self._worker, self._load = worker, load
-        self._server, self._peer = worker.server_for(load.peers[worker.rank]), load.peers[worker.rank].partition("@")[0]
-        self._server.wait_for(self._peer, _FIND_S)
+        self._server, self._peer = worker.find(load.peers[worker.rank])
         self.group = self._server.group()
         self._until, self._again = time.monotonic() + worker.load_s, 0.0
         self._said, self.lost = None, set()
@@ -163,7 +162,7 @@ class _Fetch:
                 if time.monotonic() >= self._until:
                     raise
                 try:
-                    self._server.wait_for(self._peer, _FIND_S)
+                    self._worker.find(self._load.peers[self._worker.rank])
                 except tryst.Error:
                     self._until = time.monotonic()  # It is not waited for again for each of the other caches.
                     raise
@@ -202,6 +201,7 @@ class _Worker:
         self._job = "vllm_" + "".join(c if c.isalnum() else "_" for c in config.engine_id)
         self.server = adapters.start(self._job, self._host, settings=settings, task=rank)
         self.caches, self._sends, self._fetches, self._saying, self._peers = [], {}, {}, [], {}
+        self._gone = {}  # Until when a peer that has not answered is not waited for again.
         self.copy, self._there, self._here, self.lost, self._unsent = None, {}, {}, set(), set()
 
     def server_for(self, peer):
@@ -210,6 +210,19 @@ class _Worker:
             task = self.rank * 4096 + len(self._peers)
             self._peers[peer] = adapters.start(self._job + "_reads", self._host, join=peer, settings=self._settings, task=task)
         return self._peers[peer]
+
+    def find(self, peer):
+        """The server that reaches it, and its name, when it has answered. The engine stands still meanwhile: once for all requests."""
+        server, name = self.server_for(peer), peer.partition("@")[0]
+        if time.monotonic() < self._gone.get(peer, 0.0):
+            raise tryst.Unavailable(f"{name} did not answer a moment ago")
+        try:
+            server.wait_for(name, _FIND_AGAIN_S if peer in self._gone else _FIND_S)
+        except tryst.Error:
+            self._gone[peer] = time.monotonic() + _FIND_S
+            raise
+        self._gone.pop(peer, None)
+        return server, name
 
     def register(self, caches, blocks):
         self._there = caches

@@ -12,6 +12,7 @@ import sys
 import time
 import types
 import unittest
+import unittest.mock
 
 import numpy
 import stubs
@@ -284,12 +285,49 @@ class Connector(unittest.TestCase):
             def fetch_region(self, *_, **__):
                 return Gather()
 
-        server, cache = Server(), (numpy.zeros(8, "f"), 1, 8, 4)
-        worker = types.SimpleNamespace(rank=0, server_for=lambda peer: server, caches=[cache] * 20, load_s=60.0, digests=False)
+        server = Server()
+        worker = self.worker(server)
         fetch = vllm_kv._Fetch(worker, vllm_kv.Load("r", ["peer@nowhere"], [1, 2], [3, 4]))
         with self.assertLogs("tryst.vllm_kv", "WARNING"):
             self.assertTrue(fetch.is_over())
         self.assertEqual((fetch.lost, server.waits), ({3, 4}, 2))
+
+    def worker(self, server):
+        """One of 20 caches whose peers are all reached by that server."""
+        worker = self.engine().workers[0]._worker
+        worker.caches, worker.server_for = [(numpy.zeros(8, "f"), 1, 8, 4)] * 20, lambda peer: server
+        return worker
+
+    def test_a_peer_that_is_gone_is_waited_for_once_by_all_requests(self):
+        class Server:
+            waits, answers, seconds = 0, False, 0.0
+
+            def wait_for(self, _, seconds):
+                self.waits, self.seconds = self.waits + 1, self.seconds + seconds
+                if not self.answers:
+                    raise tryst.DeadlineExceeded("nobody answers")
+
+            def group(self):
+                return tryst.Group()
+
+            def fetch_region(self, *_, **__):
+                return types.SimpleNamespace(wait=lambda _: False)
+
+        server = Server()
+        worker = self.worker(server)
+        loads = {f"r{i}": vllm_kv.Load(f"r{i}", ["peer@nowhere"], [1, 2], [2 * i, 2 * i + 1]) for i in range(20)}
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            worker.start(vllm_kv.Work(loads=loads))
+        self.assertEqual(worker.results(()).failed_recving, loads.keys())
+        self.assertEqual((worker.lost, server.waits), (set(range(40)), 1))
+        server.answers = True
+        with self.assertRaises(tryst.Unavailable):
+            vllm_kv._Fetch(worker, loads["r0"])
+        with unittest.mock.patch.object(vllm_kv.time, "monotonic", lambda now=time.monotonic: now() + vllm_kv._FIND_S):
+            vllm_kv._Fetch(worker, loads["r0"])  # Later it is asked again, for a shorter time.
+        self.assertEqual(server.waits, 2)
+        self.assertLess(server.seconds, 1.2 * vllm_kv._FIND_S)
+        vllm_kv._Fetch(worker, loads["r0"])  # It has answered.
 
     def works(self, prefill, decoder, name):
         """The next request."""
