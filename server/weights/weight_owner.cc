@@ -708,12 +708,19 @@ void WeightOwner::State::NoteDropped(uint64_t number, absl::Status why) {
 
 void WeightOwner::State::Drop(uint64_t number, const absl::Status& why) {
   uint64_t attempt = 0;
+  std::vector<Ended> ended;
   {
     MutexLock lock(&mu_);
     const auto found = versions_.find(number);
-    if (found == versions_.end()) return;
-    attempt = found->second.attempt;
+    if (found != versions_.end()) {
+      attempt = found->second.attempt;
+    } else if (number > highest_sealed_ && dropped_.count(number) == 0) {
+      // Nothing is published yet, and other owners may wait for it.
+      NoteDropped(number, why);
+      ended = TakeAnswered();
+    }
   }
+  EndAll(std::move(ended));
   DropAttempt(number, attempt, why);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -379,6 +380,40 @@ TEST_F(WeightOwnerTest, ADroppedNumberIsNotTakenAgain) {
   const absl::Status again = Publish(first_.get(), 5, Ints(5));
   EXPECT_TRUE(absl::IsAlreadyExists(again)) << again;
   EXPECT_NE(again.message().find("take a higher one"), absl::string_view::npos) << again;
+}
+
+// What makes it did not come as far as its first box.
+TEST_F(WeightOwnerTest, WhatIsDroppedBeforeItIsPublishedEndsTheSealsOfOthers) {
+  Declare();
+  for (const auto& [seals, drops, number] :
+       {std::tuple(first_.get(), second_.get(), 5), {second_.get(), first_.get(), 6}}) {
+    ASSERT_TRUE(Publish(seals, number, Ints(number)).ok());
+    absl::Status sealed;
+    std::thread waits(
+        [&, seals = seals, number = number] { sealed = seals->Seal(number, "", kLong).status(); });
+    absl::SleepFor(absl::Milliseconds(200));  // It has asked. A drop before that is noted, too.
+    const absl::Time dropped = absl::Now();
+    drops->Drop(number);
+    waits.join();
+    EXPECT_LT(absl::Now() - dropped, kLong / 2);
+    EXPECT_TRUE(absl::IsAborted(sealed)) << sealed;
+    EXPECT_NE(sealed.message().find("was dropped"), absl::string_view::npos) << sealed;
+  }
+  PublishAndSeal(7);
+}
+
+TEST_F(WeightOwnerTest, ADropBeforeTheFirstBoxLeavesWhatIsSealedOrWasDropped) {
+  Declare();
+  PublishAndSeal(5);
+  first_->Drop(4);
+  first_->Drop(5);
+  EXPECT_EQ(*FirstElement(*member_->Newer(0, kLong)), 5);
+  ASSERT_TRUE(Publish(first_.get(), 6, Ints(6)).ok());
+  EXPECT_TRUE(absl::IsAborted(first_->Seal(6, "", kShort).status()));
+  first_->Drop(6);
+  ASSERT_TRUE(Publish(second_.get(), 6, Ints(6)).ok());
+  const absl::Status late = second_->Seal(6, "", kLong).status();
+  EXPECT_NE(late.message().find("is not ready"), absl::string_view::npos) << "why: " << late;
 }
 
 TEST_F(WeightOwnerTest, WhatIsBelowASealedVersionIsOver) {
