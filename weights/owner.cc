@@ -49,6 +49,10 @@ void GroupOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadlin
 }
 
 void GroupOwner::Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done) {
+  if (number == 0) {
+    done(absl::InvalidArgumentError("0 stands for no version: activate one that was sealed"));
+    return;
+  }
   if (activated_) {
     done(absl::FailedPreconditionError(absl::StrCat(
         "version ", wish_.number, " is still being activated: wait until that has ended")));
@@ -166,7 +170,7 @@ void GroupOwner::OnLog() {
       CheckSeal(number, &found->second);
     }
   }
-  CheckActivate(0);
+  CheckActivate(std::nullopt);
 }
 
 void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
@@ -196,7 +200,7 @@ void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
   }
 }
 
-void GroupOwner::CheckActivate(uint64_t settled) {
+void GroupOwner::CheckActivate(std::optional<uint64_t> settled) {
   if (!activated_) return;
   const uint64_t number = wish_.number;
   if (settled == number) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -36,6 +37,7 @@ class GroupOwner {
   // kAlreadyExists names the highest sealed number; kResourceExhausted: kMaxReady are under way.
   void Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns, SealDone done);
   // Done when all members serve it. kAborted: dropped. One at a time: kFailedPrecondition.
+  // kInvalidArgument: 0.
   void Activate(uint64_t number, ActivateMode mode, int64_t deadline_ns, Done done);
 
   // Whoever waits for it no longer does; `done` gets kCancelled. An activation may still come
@@ -64,7 +66,8 @@ class GroupOwner {
   void CheckSeal(uint64_t number, Sealing* sealing);
   void EndSeal(uint64_t number, absl::StatusOr<LogEntry> result);
   void EndActivate(absl::Status status);
-  void CheckActivate(uint64_t settled);
+  // Unset: the leader has not said now whether all members have settled.
+  void CheckActivate(std::optional<uint64_t> settled);
   void Expire(int64_t now_ns);
   void AskNow(int64_t now_ns);
 

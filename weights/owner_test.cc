@@ -148,6 +148,13 @@ TEST_F(OwnerTest, ASealOfTheLastNumberThatWasDroppedEnds) {
   EXPECT_EQ(sealed_.code(), absl::StatusCode::kAborted) << sealed_;
 }
 
+// 0 stands for none, and none is active.
+TEST_F(OwnerTest, NothingIsNotActivated) {
+  owner_.Advance(now_ns_);
+  Answers(kLog, {Owners()});
+  EXPECT_EQ(Activate(0).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(OwnerTest, AVersionThatIsOverIsNotActivated) {
   owner_.Advance(now_ns_);
   LogEntry dropped;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -40,6 +41,13 @@ constexpr size_t kMaxParked = 2 * (size_t{LayoutLimits::kMaxOwners} + kMaxGroup)
 constexpr size_t kMaxParkedOfOne = 32;
 constexpr size_t kMaxUnsealed = 2;  // Versions that are being published.
 constexpr size_t kMaxLabelBytes = 1024;
+
+// The highest number would be the set's last one.
+absl::Status CheckNumber(uint64_t number) {
+  if (number != 0 && number != UINT64_MAX) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a version's number is ", number, ", and must be from 1 to ", UINT64_MAX - 1));
+}
 
 }  // namespace
 
@@ -312,6 +320,7 @@ absl::StatusOr<size_t> WeightOwner::State::PlaceOf(absl::string_view tensor, con
 absl::StatusOr<WeightOwner::State::Claim> WeightOwner::State::ClaimPlace(uint64_t number,
                                                                          absl::string_view tensor,
                                                                          const Box& box) {
+  if (absl::Status numbered = CheckNumber(number); !numbered.ok()) return numbered;
   MutexLock lock(&mu_);
   if (!closed_.ok()) return closed_;
   const auto place = PlaceOf(tensor, box);
@@ -476,6 +485,7 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
     return absl::InvalidArgumentError(absl::StrCat(
         "the label has ", label.size(), " bytes, and may have at most ", kMaxLabelBytes));
   }
+  if (absl::Status numbered = CheckNumber(number); !numbered.ok()) return numbered;
   std::vector<Ended> ended;
   uint64_t attempt = 0;
   {

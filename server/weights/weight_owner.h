@@ -62,7 +62,8 @@ class WeightOwner {
   // Copies one of this owner's boxes out of `bytes`, where it lies as `lies` says; the caller may
   // write there at once. Where `bytes` is of another type than the tensor, it is cast (cast.h). It
   // may be a GPU's memory, which is read once the stream of `context` has reached its moment.
-  // kInvalidArgument: no such box, or it was published. kAlreadyExists: the number is not above all
+  // kInvalidArgument: no such box, or it was published, or the number is 0 or the highest of all,
+  // above which there is none. kAlreadyExists: the number is not above all
   // that are sealed. kResourceExhausted: no memory.
   absl::Status Publish(uint64_t number, absl::string_view tensor, const Box& box,
                        const Tensor& bytes, const Strides& lies,

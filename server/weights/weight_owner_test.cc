@@ -538,6 +538,28 @@ TEST_F(WeightOwnerTest, WhatAnOwnerMayNotDo) {
   EXPECT_EQ(Publish(first_.get(), 10, ints).code(), absl::StatusCode::kResourceExhausted);
 }
 
+// 0 stands for none, and above the highest number no other could come.
+TEST_F(WeightOwnerTest, SomeNumbersAreNoVersions) {
+  TensorLayout of_the_first = Replicated();  // The second owner has nothing to publish.
+  of_the_first.owners = {0};
+  of_the_first.mesh = {1};
+  of_the_first.placements = {{}};
+  for (WeightOwner* owner : {first_.get(), second_.get()}) {
+    const absl::Status declared = owner->Declare({of_the_first});
+    ASSERT_TRUE(declared.ok()) << declared;
+  }
+  for (const uint64_t number : {uint64_t{0}, UINT64_MAX}) {
+    for (const absl::Status& status :
+         {Publish(first_.get(), number, Ints(5)), first_->Seal(number, "", kShort).status(),
+          second_->Seal(number, "", kShort).status()}) {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << number << ": " << status;
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(first_->Activate(0, ActivateMode::kRolling, kLong)));
+  ASSERT_TRUE(Publish(first_.get(), UINT64_MAX - 1, Ints(5)).ok());
+  EXPECT_TRUE(SealBoth(UINT64_MAX - 1).first.ok());
+}
+
 TEST_F(WeightOwnerTest, StrangersAsksAreRefused) {
   Declare();
   PublishAndSeal(5);
