@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "weights/log.h"
 #include "weights/questions.h"
@@ -34,6 +35,7 @@ class Decider {
   virtual void ReadFrom(uint64_t call, uint64_t index) = 0;
   virtual void TakeLease(uint64_t call) = 0;
   virtual void KeepLease(uint64_t call, uint64_t lease) = 0;
+  virtual std::string Trouble() const { return ""; }  // Why it does not answer. Empty: it does.
 };
 
 // The log in one worker's memory: what a Decider asks, answered at once. It ends with the worker,

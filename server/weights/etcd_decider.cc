@@ -138,13 +138,27 @@ void EtcdDecider::Run() {
       return;
     }
     at = (at + 1) % options_.access.endpoints.size();
+    NoteTrouble(endpoint, ended);
     const auto until = std::chrono::steady_clock::now() + kPause;
     MutexLock lock(&mu_);
-    trouble_ = absl::StrCat(endpoint, ": ", ended.message());
     while (!closing_ && !changed_.WaitUntil(&mu_, until)) {
     }
     if (closing_) return;
   }
+}
+
+void EtcdDecider::NoteTrouble(const std::string& endpoint, const absl::Status& ended) {
+  constexpr size_t kRemembered = 16;
+  const std::string trouble = absl::StrCat(endpoint, ": ", ended.message());
+  {
+    MutexLock lock(&mu_);
+    trouble_ = trouble;
+  }
+  // The leader asks again and again, and several servers take turns to refuse it.
+  if (told_.size() >= kRemembered) told_.clear();
+  if (!told_.insert(trouble).second) return;
+  TRYST_LOG(Warning) << "nothing is decided of the set of weights " << options_.set
+                     << " until etcd answers: " << trouble;
 }
 
 // Serves requests until a call fails. OK: the decider closes.
@@ -153,8 +167,14 @@ absl::Status EtcdDecider::Serve(EtcdClient* client) {
     const std::optional<Ask> ask = Next();
     if (!ask.has_value()) return absl::OkStatus();
     AnswerOr answer = Do(client, *ask);
-    if (!answer.ok()) return answer.status();
-    {
+    const bool renews = ask->what == What::kKeepLease;
+    if (!answer.ok()) {
+      of_log_ = !renews;
+      return answer.status();
+    }
+    // A lease may be renewed although the log cannot be read.
+    if (!renews || !of_log_) {
+      of_log_ = false;
       MutexLock lock(&mu_);
       trouble_.clear();
     }

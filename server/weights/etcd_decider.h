@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -49,7 +50,8 @@ class EtcdDecider final : public Decider {
 
   // What all keys of the set begin with.
   static std::string Prefix(const std::string& cluster, const std::string& set);
-  std::string Trouble() const;  // The last error; empty: etcd has answered since.
+  // The last error, which the log has, too. Empty: etcd has answered since.
+  std::string Trouble() const override;
 
  private:
   enum class What : uint8_t { kAppend, kRead, kTakeLease, kKeepLease };
@@ -66,6 +68,7 @@ class EtcdDecider final : public Decider {
   std::optional<Ask> Next();  // None: it closes.
   void Run();
   absl::Status Serve(EtcdClient* client);
+  void NoteTrouble(const std::string& endpoint, const absl::Status& ended);
   AnswerOr Do(EtcdClient* client, const Ask& ask);
   AnswerOr DoAppend(EtcdClient* client, const Ask& ask);
   AnswerOr DoRead(EtcdClient* client, uint64_t index);
@@ -83,8 +86,10 @@ class EtcdDecider final : public Decider {
   // Its thread alone uses these. The log in etcd has this life and this length, as last heard:
   uint64_t life_ = 0;
   uint64_t length_ = 0;
-  uint64_t lease_ = 0;  // 0: it has none.
-  LogState state_;      // Says what was read of the log, and appended.
+  uint64_t lease_ = 0;          // 0: it has none.
+  LogState state_;              // Says what was read of the log, and appended.
+  bool of_log_ = false;         // The last error was another's than a renewal's.
+  std::set<std::string> told_;  // The errors that were logged.
 
   mutable Mutex mu_;
   CondVar changed_;

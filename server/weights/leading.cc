@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace tryst {
 namespace {
 
@@ -133,7 +135,8 @@ absl::StatusOr<std::vector<Holder>> Leading::HoldersOf(const WeightVersion& vers
 
 std::string Leading::Explain() const {
   MutexLock lock(&mu_);
-  return leader_.Explain(clock_.NowNs());
+  const std::string trouble = decider_ == nullptr ? "" : decider_->Trouble();
+  return absl::StrCat(leader_.Explain(clock_.NowNs()), trouble.empty() ? "" : "; etcd: ", trouble);
 }
 
 std::optional<uint32_t> Leading::LostOwner() const {

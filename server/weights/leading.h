@@ -49,7 +49,7 @@ class Leading final : private Decider {
   absl::StatusOr<Answer> OnQuestion(const Question& question, absl::string_view worker = {});
   // As the leader's. kUnavailable: it does not lead at this moment.
   absl::StatusOr<std::vector<Holder>> HoldersOf(const WeightVersion& version, uint64_t asker) const;
-  std::string Explain() const;
+  std::string Explain() const;                // Also what the decider complains of.
   std::optional<uint32_t> LostOwner() const;  // Its rank.
   void View(WeightView* view) const;          // Its members, and whom it waits for.
 

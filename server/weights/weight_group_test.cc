@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "rendezvous/rendezvous.h"
 #include "server/status/weight_views.h"
@@ -460,6 +461,39 @@ TEST_F(WeightGroupInEtcdTest, WhoComesToAnOwnersNextLifeGetsTheActiveVersionOfAM
   EXPECT_TRUE(late->Switched(5).ok());
   EXPECT_TRUE(Serves(*late, 5));
   EXPECT_EQ(member->View().sent_on, 16u);
+}
+
+// Somebody has put back a backup of etcd.
+TEST_F(WeightGroupInEtcdTest, ALogThatWasSetBackIsComplainedOfOnce) {
+  static std::atomic<size_t> lines{0};
+  SetLogSink([](LogSeverity, const char*, int, absl::string_view text) {
+    lines += absl::StrContains(text, "was set back");
+  });
+  const std::string prefix = "/tryst.weights/lab/policy/";
+  Declare();
+  Seal(5);
+  const std::string earlier = etcd_->Get(prefix + "head");
+  Seal(6);
+  const uint64_t renewals = etcd_->renewals();
+  etcd_->Put(prefix + "head", earlier);
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+  ASSERT_TRUE(owner_->Publish(7, "w", Box::Whole(bytes.shape()), bytes, Dense({4})).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(owner_->Seal(7, "", kShort).status()));
+  std::string explained;
+  for (int i = 0; i < 3000 && !absl::StrContains(explained, "was set back"); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    explained = owner_->Explain();
+  }
+  // The leader asks again, and its lease is renewed meanwhile.
+  for (int i = 0; i < 3000 && etcd_->renewals() < renewals + 8; ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_TRUE(absl::StrContains(owner_->Explain(), "was set back")) << owner_->Explain();
+  }
+  EXPECT_TRUE(absl::StrContains(explained, absl::StrCat("begin with ", prefix))) << explained;
+  const std::string note = owner_server_->weight_views()->List().at(0).note;
+  EXPECT_TRUE(absl::StrContains(note, "was set back")) << note;
+  EXPECT_EQ(lines, 1u);
+  SetLogSink(nullptr);
 }
 
 TEST_F(WeightGroupInEtcdTest, WithoutEtcdNothingIsDecided) {
