@@ -34,6 +34,9 @@ void GroupOwner::Seal(uint64_t number, const WeightRoot& digest, int64_t deadlin
   } else if (superseded_) {
     done(absl::FailedPreconditionError(
         absl::StrCat("another process has taken rank ", self_.rank, " of the set: end this one")));
+  } else if (const LogEntry* sealed = FindSealed(number);
+             sealed != nullptr && IsMine(*sealed, digest)) {
+    done(*sealed);  // Withdrawn, which the leader heard too late.
   } else if (number <= floor_) {
     done(absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ", floor_,
                                                " is sealed or dropped already")));
@@ -173,17 +176,23 @@ void GroupOwner::OnLog() {
   CheckActivate(std::nullopt);
 }
 
+const LogEntry* GroupOwner::FindSealed(uint64_t number) const {
+  return state_.active.version.number == number ? &state_.active : state_.FindOpen(number);
+}
+
+bool GroupOwner::IsMine(const LogEntry& sealed, const WeightRoot& digest) const {
+  return self_.rank < sealed.digests.size() && sealed.digests[self_.rank] == digest;
+}
+
 void GroupOwner::CheckSeal(uint64_t number, Sealing* sealing) {
   if (sealing->term == 0 && in_term()) {
     sealing->term = state_.term;
     next_ns_ = 0;
   }
-  const LogEntry* sealed =
-      state_.active.version.number == number ? &state_.active : state_.FindOpen(number);
+  const LogEntry* sealed = FindSealed(number);
   if (sealed != nullptr) {
     // By another line-up, this owner's bytes are not the version's.
-    if (sealed->term == sealing->term && self_.rank < sealed->digests.size() &&
-        sealed->digests[self_.rank] == sealing->digest) {
+    if (sealed->term == sealing->term && IsMine(*sealed, sealing->digest)) {
       EndSeal(number, *sealed);
     } else {
       EndSeal(number, absl::AbortedError(absl::StrCat(

@@ -34,7 +34,8 @@ class GroupOwner {
   ~GroupOwner();  // What is under way ends with kCancelled.
 
   // All boxes of the version are published. kAborted: another term began, or it was dropped;
-  // kAlreadyExists names the highest sealed number; kResourceExhausted: kMaxReady are under way.
+  // kAlreadyExists names the highest number that is sealed, other than of these bytes, or dropped;
+  // kResourceExhausted: kMaxReady are under way.
   void Seal(uint64_t number, const WeightRoot& digest, int64_t deadline_ns, SealDone done);
   // Done when all members serve it. kAborted: dropped. One at a time: kFailedPrecondition.
   // kInvalidArgument: 0.
@@ -62,6 +63,8 @@ class GroupOwner {
     SealDone done;
   };
   void OnLog();
+  const LogEntry* FindSealed(uint64_t number) const;  // Null: it is over, or was never sealed.
+  bool IsMine(const LogEntry& sealed, const WeightRoot& digest) const;
   void EndSeals(const absl::Status& status);
   void CheckSeal(uint64_t number, Sealing* sealing);
   void EndSeal(uint64_t number, absl::StatusOr<LogEntry> result);

@@ -117,7 +117,21 @@ TEST_F(OwnerTest, WhatWasWithdrawnMayBeSealedLate) {
   ASSERT_NE(owner_.state().FindOpen(5), nullptr);
   EXPECT_EQ(sealed_.code(), absl::StatusCode::kCancelled) << "it ended once";
   Seal(5);
-  EXPECT_EQ(sealed_.code(), absl::StatusCode::kAlreadyExists) << sealed_;
+  EXPECT_TRUE(sealed_.ok()) << "who asks again hears of it: " << sealed_;
+  owner_.Seal(5, {1}, now_ns_ + 10'000 * kMs,
+              [this](absl::StatusOr<LogEntry> entry) { sealed_ = entry.status(); });
+  EXPECT_EQ(sealed_.code(), absl::StatusCode::kAlreadyExists) << "of other bytes: " << sealed_;
+}
+
+TEST_F(OwnerTest, WhatWasWithdrawnIsReadyAgain) {
+  owner_.Advance(now_ns_);
+  Answers(kLog, {Owners()});
+  Seal(5);
+  owner_.Withdraw(5);
+  Seal(5);
+  ASSERT_EQ(asked_.back().ready.size(), 1u);
+  Answers(kLog, {Owners(), Sealed(5)});
+  EXPECT_TRUE(sealed_.ok()) << sealed_;
 }
 
 // Else the version may be sealed although nobody waits for that here.

@@ -496,6 +496,54 @@ TEST_F(WeightGroupInEtcdTest, ALogThatWasSetBackIsComplainedOfOnce) {
   SetLogSink(nullptr);
 }
 
+TEST_F(WeightGroupInEtcdTest, ASealThatIsLateIsWaitedForAgain) {
+  Declare();
+  Seal(5);
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+  const auto publish = [&](uint64_t number) {
+    return owner_->Publish(number, "w", Box::Whole(bytes.shape()), bytes, Dense({4}));
+  };
+  etcd_->SetAnswers(false);
+  for (const uint64_t number : {6, 7}) {
+    ASSERT_TRUE(publish(number).ok());
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status late = owner_->Seal(number, "", kShort).status();
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+      EXPECT_TRUE(absl::StrContains(late.message(), "may still become sealed")) << late;
+    }
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(publish(8))) << "neither is over";
+  absl::StatusOr<SealedVersion> waits = absl::UnknownError("");
+  std::thread other([&] { waits = owner_->Seal(6, "", kLong); });
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_TRUE(absl::IsAlreadyExists(owner_->Seal(6, "", kShort).status())) << "one waits already";
+  etcd_->SetAnswers(true);
+  other.join();
+  EXPECT_TRUE(waits.ok()) << waits.status();
+  EXPECT_TRUE(absl::IsAlreadyExists(owner_->Seal(6, "", kShort).status())) << "it has ended";
+  const auto sealed = owner_->Seal(7, "", kLong);
+  EXPECT_TRUE(sealed.ok()) << sealed.status();
+  ASSERT_TRUE(publish(8).ok());
+  EXPECT_TRUE(owner_->Seal(8, "", kLong).ok());
+}
+
+// The leader has heard that it is ready, and seals it when nobody waits.
+TEST_F(WeightGroupInEtcdTest, ASealThatCameMeanwhileIsFoundByTheNextCall) {
+  Declare();
+  Seal(5);
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, {4});
+  ASSERT_TRUE(owner_->Publish(6, "w", Box::Whole(bytes.shape()), bytes, Dense({4})).ok());
+  etcd_->SetAnswers(false);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(owner_->Seal(6, "label", kShort).status()));
+  etcd_->SetAnswers(true);
+  for (int i = 0; i < 500 && owner_server_->weight_views()->List().at(0).newest != 6; ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  const auto sealed = owner_->Seal(6, "", kLong);
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  EXPECT_EQ(sealed->label, "label");
+}
+
 TEST_F(WeightGroupInEtcdTest, WithoutEtcdNothingIsDecided) {
   Declare();
   const auto member = Member();

@@ -90,6 +90,7 @@ class WeightOwner::State final : public Answerer,
     size_t published = 0;
     bool ready = false;   // All is published, and Seal() was called.
     bool agreed = false;  // The first owner has put it together, of what was published here.
+    bool left = false;    // Agreed, and Seal() has stopped waiting: another may wait in its place.
     SealedVersion as;     // If agreed.
     bool sealed = false;  // By the log.
   };
@@ -486,8 +487,10 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
         "the label has ", label.size(), " bytes, and may have at most ", kMaxLabelBytes));
   }
   if (absl::Status numbered = CheckNumber(number); !numbered.ok()) return numbered;
+  absl::StatusOr<SealedVersion> sealed = absl::UnknownError("");
   std::vector<Ended> ended;
   uint64_t attempt = 0;
+  bool again = false;
   {
     MutexLock lock(&mu_);
     if (layouts_.empty())
@@ -501,12 +504,15 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
           "of version ", number, " this owner has published ",
           found == versions_.end() ? 0 : found->second.published, " of ", own_.size(), " boxes"));
     }
+    again = std::exchange(found->second.left, false);
+    if (again) sealed = found->second.as;
+    if (again && found->second.sealed) return sealed;
     if (number <= highest_sealed_) {
       return absl::AlreadyExistsError(absl::StrCat("version ", number, " is too low: version ",
                                                    highest_sealed_,
                                                    " is sealed already, so take a higher number"));
     }
-    if (found->second.ready) {
+    if (found->second.ready && !again) {
       return absl::AlreadyExistsError(absl::StrCat("version ", number, " is being sealed already"));
     }
     found->second.ready = true;
@@ -514,14 +520,18 @@ absl::StatusOr<SealedVersion> WeightOwner::State::Seal(uint64_t number, const st
     ended = TakeAnswered();
   }
   EndAll(std::move(ended));
-  auto sealed = options_.rank == 0 ? PutTogether(number, label, attempt, patience)
-                                   : AskForSealed(number, patience);
+  if (!again) {
+    sealed = options_.rank == 0 ? PutTogether(number, label, attempt, patience)
+                                : AskForSealed(number, patience);
+  }
   absl::Status status = sealed.ok() ? Agree(*sealed, attempt) : sealed.status();
   const bool agreed = status.ok();
   if (status.ok()) status = group_->Seal(number, RootOf(sealed->lists[options_.rank]), patience);
   if (status.ok()) return sealed;
   if (agreed && (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status))) {
     // Who decides may have heard that this owner is ready, so its bytes stay until a later version.
+    MutexLock lock(&mu_);
+    if (Version* const version = FindAttempt(number, attempt)) version->left = true;
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), "; it may still become sealed"));
   }

@@ -81,7 +81,8 @@ class WeightOwner {
   // Every owner calls it when it has published all of its boxes; it returns when the log says that
   // the version is sealed or dropped. Dropped it is when an owner does not come within the patience
   // or dies (kAborted names it), has declared otherwise (kInvalidArgument), or replicas differ
-  // (kDataLoss).
+  // (kDataLoss). Where all owners came and only the log does not say so in time, or the caller has
+  // cancelled, it may still become sealed, and another call waits on.
   absl::StatusOr<SealedVersion> Seal(uint64_t number, const std::string& label,
                                      const Patience& patience);
   // Lets go of a version that is not sealed. A Seal() of it elsewhere ends with kAborted.
