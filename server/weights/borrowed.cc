@@ -9,6 +9,8 @@ absl::StatusOr<Tensor> Borrowed::Borrow(uint64_t number, const Tensor& from, int
   {
     MutexLock lock(&out_->mu);
     ++out_->boxes[number];
+    ++out_->lent;
+    out_->changed.NotifyAll();
   }
   const uint64_t before = static_cast<uint64_t>(offset) * DTypeBytes(from.dtype());
   char* const data = static_cast<char*>(from.mutable_data()) + before;
@@ -23,7 +25,13 @@ absl::StatusOr<Tensor> Borrowed::Borrow(uint64_t number, const Tensor& from, int
   });
 }
 
-absl::Status Borrowed::AwaitReturned(uint64_t number, const Patience& patience) const {
+uint64_t Borrowed::lent() const {
+  MutexLock lock(&out_->mu);
+  return out_->lent;
+}
+
+absl::Status Borrowed::AwaitReturned(uint64_t number, const Patience& patience,
+                                     uint64_t lent) const {
   const WakesOnCancel wakes(patience, &out_->mu, &out_->changed);
   MutexLock lock(&out_->mu);
   for (;;) {
@@ -32,6 +40,7 @@ absl::Status Borrowed::AwaitReturned(uint64_t number, const Patience& patience) 
     const absl::Status waits = patience.Check(absl::StrCat(
         "version ", number, " still has ", boxes->second, " boxes of borrowed memory"));
     if (!waits.ok()) return waits;
+    if (out_->lent != lent) return absl::UnavailableError("more was borrowed meanwhile");
     (void)out_->changed.WaitUntil(&out_->mu, patience.WakeAt());
   }
 }

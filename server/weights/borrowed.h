@@ -23,14 +23,17 @@ class Borrowed {
   // which stays as long as anybody has the box.
   absl::StatusOr<Tensor> Borrow(uint64_t number, const Tensor& from, int64_t offset,
                                 const TensorShape& shape);
-  // Returns when the memory of all boxes of that version is the caller's again.
-  absl::Status AwaitReturned(uint64_t number, const Patience& patience) const;
+  uint64_t lent() const;  // How many boxes have been borrowed, of all versions.
+  // Returns when the memory of all boxes of that version is the caller's again. kUnavailable: it is
+  // not, and lent() is no longer `lent`.
+  absl::Status AwaitReturned(uint64_t number, const Patience& patience, uint64_t lent) const;
 
  private:
   struct Out {
     Mutex mu;
     CondVar changed;
     std::map<uint64_t, size_t> boxes ABSL_GUARDED_BY(mu);  // By version; never 0.
+    uint64_t lent ABSL_GUARDED_BY(mu) = 0;
   };
   const std::shared_ptr<Out> out_ = std::make_shared<Out>();
 };

@@ -112,6 +112,8 @@ class WeightOwner::State final : public Answerer,
   absl::StatusOr<Tensor> BytesOf(const Claim& claim, absl::string_view tensor, const Box& box,
                                  const Tensor& bytes, const Strides& lies,
                                  const std::shared_ptr<GpuContext>& context, bool borrow);
+  absl::StatusOr<Tensor> KeepBorrowed(const Claim& claim, const Tensor& bytes, int64_t offset,
+                                      const TensorShape& shape);
   absl::Status CopyBorrowed(uint64_t number);
   absl::Status LetGo(uint64_t number);
   // The version, if that is still the one that was begun then. Null: it was dropped.
@@ -373,7 +375,7 @@ absl::StatusOr<Tensor> WeightOwner::State::BytesOf(const Claim& claim, absl::str
   if (!follows.ok()) return follows;
   if (borrow) {
     if (bytes.on_host() && bytes.dtype() == dtype && LiesDense(box.extent, lies)) {
-      return borrowed_.Borrow(claim.number, bytes, lies.offset, *shape);
+      return KeepBorrowed(claim, bytes, lies.offset, *shape);
     }
     return absl::InvalidArgumentError(
         absl::StrCat("box ", box.ToString(), " of tensor \"", Printable(tensor),
@@ -402,6 +404,21 @@ absl::StatusOr<Tensor> WeightOwner::State::BytesOf(const Claim& claim, absl::str
   return snapshot;
 }
 
+// Whoever releases the version finds the box as soon as it counts as borrowed.
+absl::StatusOr<Tensor> WeightOwner::State::KeepBorrowed(const Claim& claim, const Tensor& bytes,
+                                                        int64_t offset, const TensorShape& shape) {
+  MutexLock lock(&mu_);
+  Version* const version = FindAttempt(claim.number, claim.attempt);
+  if (version == nullptr) {
+    return absl::AbortedError(absl::StrCat("version ", claim.number, " was dropped"));
+  }
+  auto box = borrowed_.Borrow(claim.number, bytes, offset, shape);
+  if (!box.ok()) return box;
+  version->boxes[claim.place] = *box;
+  version->borrowed.insert(claim.place);
+  return box;
+}
+
 absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tensor, const Box& box,
                                          const Tensor& bytes, const Strides& lies,
                                          const std::shared_ptr<GpuContext>& context, bool borrow) {
@@ -421,19 +438,24 @@ absl::Status WeightOwner::State::Publish(uint64_t number, absl::string_view tens
   if (version == nullptr) {
     return absl::AbortedError(absl::StrCat("version ", number, " was dropped"));
   }
-  version->boxes[claim->place] = *std::move(published);
+  if (!borrow) version->boxes[claim->place] = *std::move(published);
   version->digests[claim->place] = digest;
-  if (borrow) version->borrowed.insert(claim->place);
   ++version->published;
   return absl::OkStatus();
 }
 
 absl::Status WeightOwner::State::Release(uint64_t number, ReleaseHow how,
                                          const Patience& patience) {
-  absl::Status released;
-  if (how == ReleaseHow::kCopy) released = CopyBorrowed(number);
-  if (how == ReleaseHow::kDrop) released = LetGo(number);
-  return released.ok() ? borrowed_.AwaitReturned(number, patience) : released;
+  for (;;) {
+    const uint64_t lent = borrowed_.lent();
+    absl::Status released;
+    if (how == ReleaseHow::kCopy) released = CopyBorrowed(number);
+    if (how == ReleaseHow::kDrop) released = LetGo(number);
+    if (!released.ok()) return released;
+    released = borrowed_.AwaitReturned(number, patience, lent);
+    // What was borrowed meanwhile may be of this version.
+    if (!absl::IsUnavailable(released)) return released;
+  }
 }
 
 absl::Status WeightOwner::State::CopyBorrowed(uint64_t number) {

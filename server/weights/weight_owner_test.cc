@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -212,6 +213,40 @@ TEST_F(WeightsBorrowedTest, ACopyTakesItsPlace) {
   EXPECT_TRUE(FetchTwice(version, 5).ok());
 }
 
+// Another thread releases what is being published, at whatever moment.
+TEST_F(WeightOwnerTest, WhatIsStillBeingBorrowedIsCopied) {
+  TensorLayout large = Replicated();
+  large.shape = {8 << 20};
+  ASSERT_TRUE(first_->Declare({large}).ok());
+  ASSERT_TRUE(second_->Declare({large}).ok());
+  const Tensor bytes = *Tensor::Allocate(DType::kInt32, large.shape);
+  memset(bytes.mutable_data(), 1, bytes.bytes());
+  const Box whole = Box::Whole(large.shape);
+  for (uint64_t number = 5; number < 10; ++number) {
+    const Tensor lent = *Tensor::Allocate(DType::kInt32, large.shape);
+    memset(lent.mutable_data(), 1, lent.bytes());
+    std::atomic<bool> published{false};
+    std::thread publishes([&] {
+      const absl::Status borrowed = first_->Borrow(number, "w", whole, lent, Dense({8 << 20}));
+      EXPECT_TRUE(borrowed.ok()) << borrowed;
+      published = true;
+    });
+    while (!published) {
+      const absl::Status released = first_->Release(number, ReleaseHow::kCopy, kLong);
+      EXPECT_TRUE(released.ok()) << released;
+    }
+    publishes.join();
+    EXPECT_TRUE(first_->Release(number, ReleaseHow::kCopy, kLong).ok());
+    memset(lent.mutable_data(), 0xee, lent.bytes());
+    ASSERT_TRUE(second_->Publish(number, "w", whole, bytes, Dense({8 << 20})).ok());
+    const auto [first, second] = SealBoth(number);
+    EXPECT_TRUE(first.ok()) << first.status();
+    const absl::Status fetched =
+        member_->Fetch(*first, {{"w", whole, lent, Dense({8 << 20})}}, kLong);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+  }
+}
+
 TEST_F(WeightsBorrowedTest, WhatIsDroppedIsRefused) {
   const Tensor first = Ints(5), second = Ints(5);
   const SealedVersion version = BorrowAndSeal(5, first, second);
@@ -282,17 +317,21 @@ TEST(Borrowed, IsReturnedWhenNobodyHasIt) {
   Tensor box = *borrowed.Borrow(5, from, 2, {2});
   from.Reset();
   EXPECT_EQ(box.data(), memory + 2);
-  EXPECT_TRUE(borrowed.AwaitReturned(4, kShort).ok());
+  EXPECT_TRUE(borrowed.AwaitReturned(4, kShort, 1).ok());
   Tensor answer = *box.Slice(1, 1);
   box.Reset();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(borrowed.AwaitReturned(5, kShort))) << "it is read still";
+  EXPECT_TRUE(absl::IsDeadlineExceeded(borrowed.AwaitReturned(5, kShort, 1))) << "it is read still";
   EXPECT_FALSE(freed);
   Cancellation cancellation;
   std::thread cancels([&] { cancellation.StartCancel(); });
-  EXPECT_TRUE(absl::IsCancelled(borrowed.AwaitReturned(5, Patience(kLong, &cancellation))));
+  EXPECT_TRUE(absl::IsCancelled(borrowed.AwaitReturned(5, Patience(kLong, &cancellation), 1)));
   cancels.join();
+  std::thread borrows([&] { (void)*borrowed.Borrow(6, Ints(6), 0, {4}); });
+  EXPECT_TRUE(absl::IsUnavailable(borrowed.AwaitReturned(5, kLong, 1))) << "more was borrowed";
+  borrows.join();
+  EXPECT_EQ(borrowed.lent(), 2u);
   std::thread reads([&] { answer.Reset(); });
-  EXPECT_TRUE(borrowed.AwaitReturned(5, kLong).ok());
+  EXPECT_TRUE(borrowed.AwaitReturned(5, kLong, 2).ok());
   reads.join();
   EXPECT_TRUE(freed);
 }
