@@ -31,11 +31,11 @@ struct ChannelClusterOptions {
   SimLinks links = SimLinks::kNics;
   int workers = 2;
   LoadOptions load;
-  SimWeights weights;  // Faults are drawn by them while it runs.
-  bool kills = true;   // Processes die and others take their places.
-  int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
-  int pollers = 1;     // Each worker has so many, each turned when the seed says so.
-  uint32_t slots = 0;  // Each channel has so many; 0: the seed says it.
+  SimWeights weights;     // Faults are drawn by them while it runs.
+  bool kills = true;      // Processes die and others take their places.
+  int paths = 1;          // 2: to each worker; whole paths are lost, some for ever.
+  int pollers = 1;        // Each worker has so many, each turned when the seed says so.
+  uint32_t slots = 0;     // Each channel has so many; 0: the seed says it.
   uint32_t max_keys = 0;  // So many keys have a number at a time; 0: more than there are.
   // Producers take what is here without a callback, as programs do.
   bool takes_here = false;

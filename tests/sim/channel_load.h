@@ -53,7 +53,8 @@ struct LoadOptions {
   // Not 0: what this draws aims at moments that chance hardly hits. Cancels come while the bytes
   // are on their way, as often as in a storm.
   uint64_t aim_seed = 0;
-  // Not 0: steps fail with texts of lengths that follow from it. Otherwise all have one of fifteen bytes.
+  // Not 0: steps fail with texts of lengths that follow from it. Otherwise all have one of fifteen
+  // bytes.
   uint64_t text_seed = 0;
   // Not 0: what this draws sends with selections, gathers, and cancels groups of gathers.
   uint64_t gather_seed = 0;
