@@ -80,6 +80,7 @@ int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* 
   std::vector<WeightVersion> sealed;
   int64_t next_ns = 0;
   uint64_t active = 0;
+  bool tells = false;
   {
     MutexLock lock(&mu_);
     if (group_ == nullptr) return now_ns + parts_.leads.times.permit_ns;  // Declare() wakes it.
@@ -96,11 +97,12 @@ int64_t OwnerGroup::Turn(const LeaderLink::Heard& heard, std::vector<Question>* 
     }
     sealed.insert(sealed.end(), sealed_.begin(), sealed_.end());
     sealed_.clear();
-    telling_ = !sealed.empty();
+    telling_ = std::exchange(told_active_, active) != active || !sealed.empty();
+    tells = telling_;
   }
   parts_.on_active(active);
   for (const WeightVersion& version : sealed) parts_.on_sealed(version);
-  if (!sealed.empty()) {
+  if (tells) {
     MutexLock lock(&mu_);
     telling_ = false;
     decided_.NotifyAll();
@@ -157,8 +159,8 @@ absl::Status OwnerGroup::Activate(uint64_t number, ActivateMode mode, const Pati
   link_->Wake();
   const WakesOnCancel wakes(patience, &mu_, &decided_);
   MutexLock lock(&mu_);
-  while (!decision->ended) {
-    if (patience.cancelled()) {
+  while (!decision->ended || telling_) {
+    if (patience.cancelled() && !decision->ended) {
       group_->WithdrawActivate();
       continue;
     }

@@ -82,8 +82,9 @@ class OwnerGroup {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Question> questions_ ABSL_GUARDED_BY(mu_);  // To be sent.
   uint64_t told_length_ ABSL_GUARDED_BY(mu_) = 0;  // on_sealed() has heard so much of the log.
-  std::vector<WeightVersion> sealed_ ABSL_GUARDED_BY(mu_);  // on_sealed() is yet to hear of them,
-  bool telling_ ABSL_GUARDED_BY(mu_) = false;               // or hears it now.
+  uint64_t told_active_ ABSL_GUARDED_BY(mu_) = 0;  // And on_active() of this version.
+  std::vector<WeightVersion> sealed_ ABSL_GUARDED_BY(mu_);  // on_sealed() is yet to hear of them.
+  bool telling_ ABSL_GUARDED_BY(mu_) = false;               // One of the two hears something now.
   std::unique_ptr<LeaderLink> link_;  // The last one: its thread uses the others.
 };
 
