@@ -83,6 +83,18 @@ std::unique_ptr<Server> Start(const ServerConfig& config) {
   return *std::move(server);
 }
 
+// Reads its certificates again when the test says so, and looks at its connections each second.
+std::unique_ptr<Server> StartThatReloadsByHand(const ServerConfig& config) {
+  auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
+  EXPECT_TRUE(parts.ok()) << parts.status();
+  if (!parts.ok()) return nullptr;
+  parts->security.idle = absl::Seconds(1);
+  parts->security.reload_period = absl::Hours(1);
+  auto server = MakeServer(*std::move(parts));
+  EXPECT_TRUE(server->Start().ok());
+  return server;
+}
+
 // Fetches one tensor from the ps, as a worker that joins it.
 absl::Status FetchFrom(Server* ps, ServerConfig config, int64_t step) {
   config.join = absl::StrCat(kPs, "@", ps->address());
@@ -184,12 +196,8 @@ TEST(Tls, ConnectionsAreMadeAnewWithNewCertificates) {
     config.shm = "off";
     config.nic = nic;
     config.join = absl::StrCat(kPs, "@", ps->address());
-    auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    parts->security.idle = absl::Seconds(1);  // How often it looks.
-    parts->security.reload_period = absl::Hours(1);
-    auto worker = MakeServer(*std::move(parts));
-    ASSERT_TRUE(worker->Start().ok());
+    const auto worker = StartThatReloadsByHand(config);
+    ASSERT_NE(worker, nullptr);
     int64_t step = 0;
     const auto fetch = [&] {
       const TensorKey key = *TensorKey::Parse(absl::StrFormat(
@@ -225,12 +233,8 @@ TEST(Tls, CallsComeUnderTheNewCertificate) {
   config = TlsConfig("worker", authority, "tryst://lab/job:worker", "worker");
   config.protocol = "grpc";
   config.join = absl::StrCat(kPs, "@", ps->address());
-  auto parts = ServerBuilder().SetEnvironment({}).Prepare(config);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  parts->security.idle = absl::Seconds(1);  // How often it looks.
-  parts->security.reload_period = absl::Hours(1);
-  auto worker = MakeServer(*std::move(parts));
-  ASSERT_TRUE(worker->Start().ok());
+  const auto worker = StartThatReloadsByHand(config);
+  ASSERT_NE(worker, nullptr);
   const auto ping = [&] { return worker->calls()->Ping(kPs, absl::Seconds(20)).status(); };
   EXPECT_TRUE(ping().ok()) << ping();
   authority.Write(Folder("worker"), "tryst://lab/job:eval");

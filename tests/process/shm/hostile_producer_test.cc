@@ -188,14 +188,7 @@ class HostileProducerTest : public ::testing::Test {
     placed.bytes = static_cast<uint64_t>(numbers) * sizeof(number);
     placed.piece_bytes = sizeof(number);
     placed.position = position;
-    shm_wire::ReplyCell cell{};
-    cell.head.type = shm_wire::CellType::kChunk;
-    cell.head.slot = request.slot;
-    cell.head.generation = request.generation;
-    shm_wire::WritePlaced(placed, &cell);
-    cell.is_long = 1;
-    link_.Reply(cell);
-    Turn();
+    AnswerPlaced(shm_wire::CellType::kChunk, request, placed);
   }
   // Answers that a tensor of so many bytes lies at `address`.
   void AnswerPull(const shm_wire::CellHead& request, int64_t bytes, const void* address) {
@@ -221,8 +214,12 @@ class HostileProducerTest : public ::testing::Test {
     placed.dims[0] = 1;
     placed.bytes = bytes;
     placed.reference_generation = 1;
+    AnswerPlaced(shm_wire::CellType::kReference, request, placed);
+  }
+  void AnswerPlaced(shm_wire::CellType type, const shm_wire::CellHead& request,
+                    const shm_wire::Placed& placed) {
     shm_wire::ReplyCell cell{};
-    cell.head.type = shm_wire::CellType::kReference;
+    cell.head.type = type;
     cell.head.slot = request.slot;
     cell.head.generation = request.generation;
     shm_wire::WritePlaced(placed, &cell);
