@@ -37,8 +37,12 @@ class Crew {
   static int64_t SystemSays();
   static int64_t Never() { return 0; }  // For tests on few processors.
 
-  explicit Crew(int most_threads, TimesTakenOff times_taken_off = &SystemSays)
-      : most_threads_(static_cast<size_t>(most_threads)), times_taken_off_(times_taken_off) {}
+  // `clock` outlives the crew; null: the system's.
+  explicit Crew(int most_threads, TimesTakenOff times_taken_off = &SystemSays,
+                const Clock* clock = nullptr)
+      : most_threads_(static_cast<size_t>(most_threads)),
+        times_taken_off_(times_taken_off),
+        clock_(clock == nullptr ? system_clock_ : *clock) {}
   ~Crew();  // REQUIRES: no task is left.
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -86,7 +90,8 @@ class Crew {
 
   const size_t most_threads_;
   const TimesTakenOff times_taken_off_;
-  const SteadyClock clock_;
+  const SteadyClock system_clock_;
+  const Clock& clock_;
   std::atomic<int64_t> rests_until_ns_{0};
   Mutex mu_;
   CondVar called_;

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -132,6 +133,33 @@ TEST(CrewTest, RestsWhenItsHelpersAreTakenOffTheirCores) {
     }
     while (!crew.helps()) std::this_thread::yield();  // No rest is for ever.
   }
+}
+
+// Is turned while helpers look at it.
+struct SharedClock final : Clock {
+  int64_t NowNs() const override { return now_ns.load(); }
+  std::atomic<int64_t> now_ns{1'000'000'000};
+};
+
+TEST(CrewTest, ARestThatEndsTooEarlyIsFollowedByOneOfTwiceTheTimeUpToALimit) {
+  constexpr int64_t kMs = 1'000'000;
+  SharedClock clock;
+  Crew crew(1, &AlwaysTakenOff, &clock);
+  const auto check_rest = [&](int64_t ms) {
+    SCOPED_TRACE(ms);
+    Counted task;
+    crew.Post(&task);
+    while (!task.ran.load() || crew.helps()) std::this_thread::yield();
+    clock.now_ns += ms * kMs - 1;
+    EXPECT_FALSE(crew.helps());
+    clock.now_ns += 1;
+    EXPECT_TRUE(crew.helps());
+  };
+  for (const int64_t ms : {20, 40, 80, 160, 320, 640, 1280, 2000, 2000}) check_rest(ms);
+  clock.now_ns += 100 * kMs;
+  check_rest(2000);  // It ended as long ago as makes it good, and no longer.
+  clock.now_ns += 100 * kMs + 1;
+  check_rest(20);
 }
 
 int64_t ProcessorUs() {

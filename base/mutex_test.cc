@@ -9,6 +9,20 @@
 
 #include "gtest/gtest.h"
 
+namespace {
+
+thread_local int system_calls = 0;
+
+}  // namespace
+
+// The linker has Mutex and CondVar call this.
+extern "C" long __real_syscall(long number, ...);                            // NOLINT
+extern "C" long __wrap_syscall(long number, long a, long b, long c, long d,  // NOLINT
+                               long e, long f) {                             // NOLINT
+  ++system_calls;
+  return __real_syscall(number, a, b, c, d, e, f);
+}
+
 namespace tryst {
 namespace {
 
@@ -195,6 +209,38 @@ TEST(CondVarTest, WaitUntilSaysWhenTheTimeHasComeAndHoldsTheMutex) {
     EXPECT_FALSE(TryLockElsewhere(&mu));
   }
   EXPECT_TRUE(TryLockElsewhere(&mu));
+}
+
+TEST(CondVarTest, ANotificationAsksTheSystemForNothingWhereNobodyWaits) {
+  Mutex mu;
+  CondVar changed;
+  bool ready = false;
+  const auto notify = [&] {
+    const int before = system_calls;
+    changed.NotifyOne();
+    changed.NotifyAll();
+    return system_calls - before;
+  };
+  EXPECT_EQ(notify(), 0);
+  std::thread waiting([&] {
+    MutexLock lock(&mu);
+    while (!ready) changed.Wait(&mu);
+  });
+  for (bool waits = false; !waits; std::this_thread::yield()) {
+    MutexLock lock(&mu);
+    waits = notify() > 0;
+  }
+  {
+    MutexLock lock(&mu);
+    ready = true;
+    changed.NotifyAll();
+  }
+  waiting.join();
+  {
+    MutexLock lock(&mu);
+    EXPECT_TRUE(changed.WaitUntil(&mu, std::chrono::steady_clock::now()));
+  }
+  EXPECT_EQ(notify(), 0) << "those who waited have left";
 }
 
 TEST(CondVarTest, ATimeBeforeTheMachineStartedHasCome) {

@@ -121,7 +121,6 @@ TEST(ArenaTest, OutlivesItsOwnerForWhatIsLent) {
   tensor = Tensor();
 }
 
-// One that holds a single tensor has no room to cut.
 // A server has stopped, and a peer has a tensor of it still.
 TEST(ArenaTest, KeepsNothingWhenNobodyAllocatesAnyMore) {
   auto arena = Arena::Make(ArenaOptions());
@@ -136,6 +135,21 @@ TEST(ArenaTest, KeepsNothingWhenNobodyAllocatesAnyMore) {
   memset(lent.mutable_data(), 1, 4096);  // What is lent stays.
 }
 
+TEST(ArenaTest, EachFurtherSegmentIsAsLargeAsAllBeforeItUpToALimit) {
+  auto arena = Make(64 << 20);
+  std::vector<StorageRef> held;
+  std::vector<uint64_t> grown;
+  for (uint64_t before = 0; grown.size() < 6;) {
+    held.push_back(*arena->Allocate(256 << 10));
+    const uint64_t now = arena->counters().segment_bytes;
+    if (now > before) grown.push_back(now - before);
+    before = now;
+  }
+  EXPECT_THAT(grown,
+              testing::ElementsAre(256 << 10, 256 << 10, 512 << 10, 1 << 20, 1 << 20, 1 << 20));
+}
+
+// One that holds a single tensor has no room to cut.
 TEST(ArenaTest, ASmallTensorLiesBesideALargeOne) {
   auto arena = Make(16 << 20);
   const StorageRef large = *arena->Allocate(900'000);
