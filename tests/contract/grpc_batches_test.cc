@@ -421,6 +421,24 @@ TEST_F(GrpcBatchesTest, WhatOneNoteHasNoRoomForFollowsAtOnce) {
   EXPECT_EQ(notes[1].unwanted_size(), kReceives - kMostInNote);
 }
 
+// A server gives back to the system what the burst has left.
+TEST_F(GrpcBatchesTest, TheEndOfABurstIsNotedOnceItsTablesAreEmpty) {
+  constexpr int kReceives = Poller::kLargeBurst + 1000;
+  std::atomic<int> ended{0};
+  ASSERT_NE(Begin(), nullptr);
+  ASSERT_NE(AskForMany(kReceives, &ended), nullptr);
+  OnPoller([&] { channel_->AbortStep(2, absl::AbortedError("the step is over")); });
+  EXPECT_EQ(ended, kReceives);
+  ASSERT_TRUE(Eventually([&] { return producer_.notes().size() == 1; }));
+  EXPECT_EQ(poller_.bursts_over(), 0u) << "one waits still";
+  OnPoller([&] { channel_->AbortStep(1, absl::AbortedError("so is this one")); });
+  ASSERT_TRUE(Eventually([&] {
+    Pass(absl::Seconds(1));  // Notes follow each other with pauses.
+    return producer_.notes().size() >= 2;
+  }));
+  EXPECT_EQ(poller_.bursts_over(), 1u);
+}
+
 // An older fetch waits, so nobody else tells the producer that these have landed.
 TEST_F(GrpcBatchesTest, AllThatOneAnswerBringsIsToldAtOnce) {
   constexpr int kReceives = 40'000;

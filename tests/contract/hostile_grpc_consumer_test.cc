@@ -775,6 +775,29 @@ TEST_F(HostileGrpcConsumerTest, WhatLostItsCallIsKeptSoLongAndNotLonger) {
   source_.Answer(0, Numbers(4));
 }
 
+// The clock that was set for the first does not end the other short of its time.
+TEST_F(HostileGrpcConsumerTest, EachThatLostItsCallIsKeptForItsOwnTime) {
+  FetchServerOptions options;
+  options.keep_for = absl::Seconds(10);
+  Open(options, &turned_);
+  const auto alone = [this](uint64_t count) {
+    return Eventually([=](const FetchServer::Counts& counts) { return counts.alone == count; });
+  };
+  auto first = Start(Request(1, "a"));
+  auto second = Start(Request(2, "b"));
+  ASSERT_TRUE(source_.AwaitTakes(2));
+  first->Break();
+  ASSERT_TRUE(alone(1));
+  turned_.AdvanceBy(absl::Nanoseconds(1));
+  second->Break();
+  ASSERT_TRUE(alone(2));
+  turned_.AdvanceBy(absl::Seconds(10) - absl::Nanoseconds(1));
+  EXPECT_EQ(host_->counts().dropped, 1u);
+  turned_.AdvanceBy(absl::Nanoseconds(1));
+  EXPECT_EQ(host_->counts().dropped, 2u);
+  for (size_t i = 0; i < 2; ++i) source_.Answer(i, Numbers(4));
+}
+
 // In the batch, which is away twice; each time is short of what drops it.
 TEST_F(HostileGrpcConsumerTest, WhatABatchAskedForIsKeptWhileItComesBackInTime) {
   FetchServerOptions options;
