@@ -100,8 +100,10 @@ size_t Taken(ChunkMailbox* mailbox, const std::vector<std::string>& packets) {
 TEST(ChunkMailTest, WhoSendsFewerDescriptorsThanHeSaysIsPassedOver) {
   const auto mailbox = ChunkMailbox::Open();
   ASSERT_TRUE(mailbox.ok()) << mailbox.status();
-  const std::string packet = PacketOf(ByDescriptor(1), (*mailbox)->token());
-  EXPECT_EQ(Taken(mailbox->get(), {packet}), 0u);
+  const std::string lacking = PacketOf(ByDescriptor(1), (*mailbox)->token());
+  const std::string whole = PacketOf(ByFabric(1), (*mailbox)->token());
+  EXPECT_EQ(Taken(mailbox->get(), {lacking}), 0u);
+  EXPECT_EQ(Taken(mailbox->get(), {lacking, whole}), 0u) << "nor is anything else of his taken";
 }
 
 // Else he could send such packets faster than they are read.
