@@ -714,6 +714,27 @@ TEST_P(OddFetchTest, ACopyFromAGpuOutOfReachIsTheDrivers) {
   }
 }
 
+// A stream that is to run behind all copies to the device runs behind it too.
+TEST_P(OddFetchTest, ACopyFromTheHostIsOneOfThoseToTheDevice) {
+  const GpuStream behind = *gpu_->MakeStream();
+  int ended = 0;
+  fake_->hold(true);
+  const Tensor into = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
+                                     MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  engine_->StartCopy(Bytes(kBytes), into, nullptr, [&](absl::Status status) {
+    ++ended;
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  Turns(1);
+  EXPECT_TRUE(*engine_->copier()->JoinStream(Copier::Direction::kToHost, behind.get()));
+  EXPECT_TRUE(*gpu_->IsIdle(behind.get())) << "it is none of those to the host";
+  EXPECT_TRUE(*engine_->copier()->JoinStream(Copier::Direction::kToDevice, behind.get()));
+  EXPECT_FALSE(*gpu_->IsIdle(behind.get()));
+  fake_->hold(false);
+  for (int i = 0; i < 1000 && ended == 0; ++i) Turns(1);
+  EXPECT_EQ(ended, 1);
+}
+
 // More of them than there are streams to wait on.
 TEST_P(OddFetchTest, ManyThatWaitForTheirDestinationsStreamEndWhenItIsThere) {
   engine_->AddPeer(1);

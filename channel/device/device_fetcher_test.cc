@@ -881,27 +881,54 @@ TEST_F(ViewedDeviceFetcherTest, AViewThatItsProducerNoLongerKeepsIsLogged) {
   TurnUntilAsked("a|device|7|done");
 }
 
-// They follow each other so closely that the next is expected.
-TEST_F(DeviceFetcherTest, BlocksStandByForTheWiderCopiesToo) {
-  constexpr uint64_t kWide = Standby::kMostBytes + 1;
-  auto from = DeviceMemory::Allocate(gpu_.get(), kWide);
-  auto into = DeviceMemory::Allocate(gpu_.get(), kWide);
-  ASSERT_TRUE(from.ok() && into.ok());
-  const GpuStream asked = *gpu_->MakeStream();
-  int begun = 0, done = 0;
-  bool stood = false;
-  while (begun < 20 && !stood) {
-    ++begun;
-    stood = engine_->CopySmall(reinterpret_cast<void*>(into->address()),
-                               reinterpret_cast<const void*>(from->address()), kWide, nullptr,
-                               nullptr, [&](const absl::Status&) { ++done; });
+// Copies that follow each other so closely that the next is expected.
+class StandbyDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  static constexpr uint64_t kWide = Standby::kMostBytes + 1;
+
+  void SetUp() override {
+    DeviceFetcherTest::SetUp();
+    from_ = *DeviceMemory::Allocate(gpu_.get(), kWide);
+    into_ = *DeviceMemory::Allocate(gpu_.get(), kWide);
+    asked_ = *gpu_->MakeStream();
+  }
+  void TearDown() override {
+    for (int turn = 0; turn < 100'000 && done_ < begun_; ++turn) poller_.Turn();
+    EXPECT_EQ(done_, begun_);
+    DeviceFetcherTest::TearDown();
+  }
+  // Whether a kernel that stands by takes it.
+  bool Copy(uint64_t bytes) {
+    ++begun_;
+    const bool stood = engine_->CopySmall(reinterpret_cast<void*>(into_.address()),
+                                          reinterpret_cast<const void*>(from_.address()), bytes,
+                                          nullptr, nullptr, [this](absl::Status) { ++done_; });
     poller_.Turn();
     // The pretended device goes on when it is called: the copy may end, and the kernel begins.
-    for (int i = 0; i < 8; ++i) (void)gpu_->IsIdle(asked.get());
+    for (int i = 0; i < 8; ++i) (void)gpu_->IsIdle(asked_.get());
+    return stood;
   }
-  for (int turn = 0; turn < 100'000 && done < begun; ++turn) poller_.Turn();
-  EXPECT_EQ(done, begun);
-  EXPECT_TRUE(stood);
+  bool StandsBy(uint64_t bytes) {
+    for (int i = 0; i < 20; ++i) {
+      if (Copy(bytes)) return true;
+    }
+    return false;
+  }
+
+  DeviceMemory from_;
+  DeviceMemory into_;
+  GpuStream asked_;
+  int begun_ = 0;
+  int done_ = 0;
+};
+
+TEST_F(StandbyDeviceFetcherTest, BlocksStandByForTheWiderCopiesToo) {
+  EXPECT_TRUE(StandsBy(kWide));
+}
+
+TEST_F(StandbyDeviceFetcherTest, OneBlockAloneStandsByForWhatItTakes) {
+  EXPECT_TRUE(StandsBy(kWide - 1));
+  EXPECT_FALSE(Copy(kWide));
 }
 
 class LimitedDeviceFetcherTest : public DeviceFetcherTest {

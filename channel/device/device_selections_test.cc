@@ -299,6 +299,34 @@ TEST_F(DeviceSelectionsTest, ARowIsWrittenWhenItsFormerLifeIsOver) {
   EXPECT_TRUE(TextOf(sink) == std::string(200'000, 'f'));
 }
 
+TEST_F(DeviceSelectionsTest, AScatterWaitsUntilItsDestinationsFormerLifeIsOver) {
+  constexpr int64_t kBytes = 200'000;
+  const Tensor dense = OnGpu(std::string(kBytes, 'd'));
+  const Tensor sink = OnGpu(std::string(kBytes, '.'));
+  const ByteSpan span = {0, kBytes};
+  const GpuStream reads = *gpus_[0]->MakeStream();
+  Tensor former = *engine_->Allocate(DType::kUint8, {kBytes}, reads.get());
+  const void* const at = former.data();
+  fake_->poke(AddressOf(at), std::string(kBytes, 'f').data(), kBytes);
+  fake_->hold(true);
+  ASSERT_EQ(
+      gpus_[0]->calls().cuMemcpyAsync(AddressOf(sink.data()), AddressOf(at), kBytes, reads.get()),
+      0);
+  former.Reset();
+  const Tensor into = *engine_->Allocate(DType::kUint8, {kBytes}, stream_.get());
+  ASSERT_EQ(into.data(), at);
+  const int launches = fake_->calls("cuLaunchKernel");
+  const auto ended = Scatter(dense, into, Selection::Spans({&span, 1}));
+  for (int i = 0; i < 100; ++i) poller_.Turn();
+  EXPECT_FALSE(ended->ended);
+  EXPECT_EQ(fake_->calls("cuLaunchKernel"), launches);
+  fake_->hold(false);
+  Await(*ended);
+  EXPECT_TRUE(ended->status.ok()) << ended->status;
+  EXPECT_TRUE(TextOf(sink) == std::string(kBytes, 'f'));
+  EXPECT_TRUE(TextOf(into) == std::string(kBytes, 'd'));
+}
+
 TEST_F(DeviceSelectionsTest, WhoStopsWaitsForWhatStreamsHaveYetToCopy) {
   const Tensor pool = OnGpu("aaaabbbb");
   const std::vector<uint32_t> block = {1};

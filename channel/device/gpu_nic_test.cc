@@ -37,14 +37,16 @@ class Loops {
 
   bool late_writes = false;  // They are seen by the GPU once the NIC has read from it.
   bool wrong_reads = false;
+  bool failing_writes = false;
   bool silent = false;  // Nothing ends.
   int flush_reads = 0;  // Counts reads of 8 bytes of device memory.
   std::set<uint32_t> flush_keys;
 
   void Serve(FakeIbv::QueuePair* pair) {
     while (!silent && !pair->sends.empty() && pair->sends.front().work.opcode != IBV_WR_SEND) {
-      Do(pair->sends.front());
-      ibv_->CompleteSends(pair, 1);
+      const bool fails = failing_writes && pair->sends.front().work.opcode == IBV_WR_RDMA_WRITE;
+      if (!fails) Do(pair->sends.front());
+      ibv_->CompleteSends(pair, 1, fails ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS);
     }
   }
 
@@ -199,6 +201,14 @@ TEST_F(GpuNicTest, PeerMemoryIsSecondWithTheDevicePointer) {
   EXPECT_EQ(made[0].access, 0u);
 }
 
+// It waits for all of a user's streams, and they for it.
+TEST_F(GpuNicTest, TheProofLeavesTheDefaultStreamAlone) {
+  const int before = cuda_->calls(kDefaultStream);
+  Wrap();
+  EXPECT_EQ(Reach().way, DirectWay::kDmaBuf) << Reach().ToText();
+  EXPECT_EQ(cuda_->calls(kDefaultStream), before);
+}
+
 // A read is needed for the flush alone.
 TEST_F(GpuNicTest, ANicWithoutReadReachesAGpuThatNeedsNoFlush) {
   device_.attributes.max_qp_init_rd_atom = 0;
@@ -239,6 +249,8 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
       {"wrong bytes", [this] { loops_.wrong_reads = true; },
        "round 0 of the test that the NIC reaches GPU memory: the NIC's test read of the",
        "no peer-memory module is loaded"},
+      {"its writes fail", [this] { loops_.failing_writes = true; },
+       "RDMA WRITE by the NIC to itself", "no peer-memory module is loaded"},
       {"no answer", [this] { loops_.silent = true; }, "did not end",
        "no peer-memory module is loaded"},
       {"its queue fails", [this] { ibv_.Fail("ibv_poll_cq", EIO); }, "ibv_poll_cq",
@@ -269,7 +281,7 @@ TEST_F(GpuNicTest, EachRefusalKeepsItsReason) {
     }
     cuda_->fail("cuMemGetHandleForAddressRange", 0, 0, 0);
     ibv_.OnRegister(nullptr);
-    loops_.wrong_reads = loops_.silent = false;
+    loops_.wrong_reads = loops_.failing_writes = loops_.silent = false;
     device_.attributes.max_qp_init_rd_atom = 8;
     gpu_.reset();
   }

@@ -322,6 +322,7 @@ void Advance(int most) {
 FakeStream* StreamOf(const char* call, tryst::cuda::Stream handle) {
   auto* stream = reinterpret_cast<FakeStream*>(handle);
   if (stream == nullptr && current_device >= 0) {  // The device's default one.
+    ++state().calls[tryst::kDefaultStream];
     FakeStream*& own = state().default_streams[current_device];
     if (own == nullptr) own = *state().streams.insert(new FakeStream()).first;
     return own;

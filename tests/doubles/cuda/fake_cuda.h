@@ -10,6 +10,9 @@
 // the host, so a host access ends the process.
 namespace tryst {
 
+// Counts the calls that name no stream, and so mean the device's default one.
+inline constexpr char kDefaultStream[] = "the default stream";
+
 struct FakeCudaControl {
   // The next `times` calls of `name` return `result`; the first `after` of them work.
   void (*fail)(const char* name, int result, int times, int after);
@@ -17,7 +20,7 @@ struct FakeCudaControl {
   const char* (*complaints)();
   // Calls that waited for a stream so far.
   int (*blocking_calls)();
-  int (*calls)(const char* name);
+  int (*calls)(const char* name);  // Or kDefaultStream.
   // While on, no stream does anything.
   void (*hold)(bool on);
   // Reads and writes device memory without any call of the driver.
