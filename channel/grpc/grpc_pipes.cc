@@ -6,7 +6,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +27,7 @@
 #include "channel/grpc/byte_buffers.h"
 #include "channel/grpc/grpc_pipe.h"
 #include "channel/grpc/grpc_status.h"
+#include "verbs/soft/socket.h"
 
 namespace tryst {
 namespace {
@@ -42,22 +42,19 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 class GrpcPipes::Door {
  public:
   Door() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-  ~Door() {
-    if (event_fd_ >= 0) close(event_fd_);
-  }
-  int event_fd() const { return event_fd_; }
+  int event_fd() const { return event_fd_.get(); }
   // Leaves it, which ends its call, where kMostWaiting are waiting.
   void Add(std::unique_ptr<SoftPipe> pipe) {
     MutexLock lock(&mu_);
     if (waiting_.size() >= kMostWaiting) return;
     waiting_.push_back(std::move(pipe));
-    eventfd_write(event_fd_, 1);
+    eventfd_write(event_fd_.get(), 1);
   }
   std::unique_ptr<SoftPipe> Take() {
     MutexLock lock(&mu_);
     if (waiting_.empty()) {
       eventfd_t ignored;
-      eventfd_read(event_fd_, &ignored);
+      eventfd_read(event_fd_.get(), &ignored);
       return nullptr;
     }
     std::unique_ptr<SoftPipe> first = std::move(waiting_.front());
@@ -66,7 +63,7 @@ class GrpcPipes::Door {
   }
 
  private:
-  const int event_fd_;
+  const Fd event_fd_;
   Mutex mu_;
   std::deque<std::unique_ptr<SoftPipe>> waiting_ ABSL_GUARDED_BY(mu_);
 };

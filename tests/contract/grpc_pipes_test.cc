@@ -233,6 +233,23 @@ TEST_P(GrpcPipesTest, AListenerThatIsGoneRefuses) {
   EXPECT_EQ(net_->pipes(1)->Dial("no address"), nullptr);
 }
 
+TEST_P(GrpcPipesTest, AListenerThatIsGoneHasLeftNoDescriptor) {
+  const auto events = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::count_if(begin(all), end(all), [](const auto& one) {
+      std::error_code gone;  // The directory's own, for one.
+      return std::filesystem::read_symlink(one.path(), gone) == "anon_inode:[eventfd]";
+    });
+  };
+  constexpr int kListeners = 100;
+  const auto before = events();
+  for (int i = 0; i < kListeners; ++i) {
+    const auto listening = net_->pipes(0)->Listen();
+    ASSERT_TRUE(listening.ok()) << listening.status();
+  }
+  EXPECT_LT(events() - before, kListeners) << "gRPC may have opened some meanwhile";
+}
+
 TEST_P(GrpcPipesTest, OneWorkerCannotOpenManyAndOnesThatLeaveMakeRoom) {
   std::vector<std::unique_ptr<SoftPipe>> callers(GrpcPipes::kMostFromOne), callees(callers.size());
   for (size_t i = 0; i < callers.size(); ++i) {
