@@ -1,5 +1,6 @@
 #include "channel/ops/consumers.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,12 +39,16 @@ class Slow final : public TensorSource {
 class Link final : public ServeLink {
  public:
   Link(ServeSession* session, int* ends) : session_(session), ends_(ends) {}
+  ~Link() override {
+    if (on_end) on_end();
+  }
   void Drain() {
     linked_ = false;
     session_->OnLinkGone();
   }
   bool drains = false;
   bool answers = false;
+  std::function<void()> on_end;  // With its session.
 
   bool Exists() const override { return linked_; }
 
@@ -305,6 +310,22 @@ TEST_F(ConsumersTest, NoSessionHasTheNumberZero) {
   consumers.OnHello(From(1, 1), &kind_, Note());
   EXPECT_EQ(last_->number(), 1u);
   consumers.Close(absl::CancelledError("over"));
+}
+
+// Whoever is told gives memory back to the system, which a session has until it is gone.
+TEST_F(ConsumersTest, ABurstIsOverWhenItsSessionIsGone) {
+  ServeSessionOptions options = Options();
+  options.max_keys = Poller::kLargeBurst;
+  Consumers consumers(&poller_, &slow_, options, 1, 0);
+  consumers.OnHello(From(1, 1), &kind_, Note());
+  ASSERT_TRUE(last_->slots()->OnKey(Poller::kLargeBurst - 1, KeyTextOf(*last_)).ok());
+  const uint64_t before = poller_.bursts_over();
+  uint64_t at_end = before + 99;
+  static_cast<Link*>(last_->link())->on_end = [&] { at_end = poller_.bursts_over(); };
+  consumers.Close(absl::CancelledError("over"));
+  consumers.Reap();
+  EXPECT_EQ(at_end, before);
+  EXPECT_EQ(poller_.bursts_over(), before + 1);
 }
 
 // What was taken for it stays where it is.

@@ -1625,6 +1625,41 @@ TEST_F(FetchOpsTest, AProbeIsOverWithTheFirstSignThatThePathWorks) {
   End();
 }
 
+TEST_F(FetchOpsTest, AProbeLeavesAloneALinkThatIsThereOrIsTried) {
+  for (const auto state :
+       {Connector::State::kHello, Connector::State::kJoining, Connector::State::kOpen,
+        Connector::State::kDraining, Connector::State::kBackoff}) {
+    fetches_->connector()->SetState(state);
+    fetches_->Probe();
+    EXPECT_EQ(fetches_->connected, 0) << static_cast<int>(state);
+    EXPECT_FALSE(fetches_->is_probing());
+  }
+  fetches_->connector()->SetState(Connector::State::kIdle);
+  fetches_->Probe();
+  EXPECT_EQ(fetches_->connected, 1);
+  EXPECT_TRUE(fetches_->is_probing());
+}
+
+TEST_F(FetchOpsTest, ALinkIsMadeAnewWhenNothingIsUnderWayAndAtTheLatestInASecond) {
+  fetches_->Open(1);
+  const int& breaks = fetches_->written()->breaks;
+  fetches_->Renew(10);
+  Pass(10 * kMs - 1);
+  EXPECT_EQ(breaks, 0);
+  Pass(1);
+  EXPECT_EQ(breaks, 1);
+  const auto waits = Fetch("a");
+  (void)Said();
+  fetches_->Renew(10);
+  for (int64_t passed_ms = 0; passed_ms < 10 + FetchSession::kRenewMs - 5; passed_ms += 5) {
+    Pass(5 * kMs);
+    ASSERT_EQ(breaks, 1) << "after " << passed_ms << " ms";
+  }
+  Pass(5 * kMs);
+  EXPECT_EQ(breaks, 2);
+  EXPECT_EQ(waits->times, 0) << "it is asked for again";
+}
+
 // One wrong word is forgiven to who has brought something over that connection.
 TEST_F(FetchOpsTest, WhoSaysNonsenseAndHasBroughtNothingHasToBringSomething) {
   options_.give_up_ms = 2000;
@@ -2192,6 +2227,27 @@ TEST_F(FetchRunTest, SmallTensorsThatAreFetchedInOneTurnAreAskedForTogether) {
   }
   EXPECT_EQ(fetches_->Counted().ended_ok, 20u);
   EXPECT_EQ(fetches_->Counted().in_runs, 9u);
+}
+
+// It is named in the room that a key has.
+TEST_F(FetchRunTest, WhereTheNameOfARunWouldBeTooLongThereIsNone) {
+  for (const bool fits : {false, true}) {
+    End();
+    options_.max_key_bytes = kMostInRun * sizeof(uint32_t) - (fits ? 0 : 1);
+    Make();
+    fetches_->Open(8);
+    fetches_->written()->at_once = true;
+    const auto first = FetchMany(five_);
+    EXPECT_EQ(Said().size(), 5u) << "nobody knows yet that they are small";
+    TellFive();
+    const auto many = FetchMany(five_);
+    EXPECT_EQ(Said().size(), fits ? 1u : 5u);
+    fits ? (void)fetches_->SayRun(RunSlot(), Answer({1, 2, 3, 4, 5})) : TellFive();
+    EXPECT_EQ(many->times, 1);
+    std::vector<std::shared_ptr<Ended>> ended;
+    for (const std::string& edge : five_) ended.push_back(Fetch(edge));
+    EXPECT_EQ(Said().size(), fits ? 2u : 5u) << "one that is asked for at once, and the others";
+  }
 }
 
 // Four would be a run.

@@ -194,6 +194,16 @@ class ServeSlotsTest : public ::testing::Test {
   }();
 };
 
+TEST_F(ServeSlotsTest, KeysAreToldAnewOverEachConnection) {
+  ASSERT_TRUE(Request(5).ok());
+  slots_.Disconnect();
+  slots_.Connect(2);
+  EXPECT_TRUE(absl::IsDataLoss(Request(5, /*again=*/true)));
+  ASSERT_TRUE(slots_.OnKey(0, KeyText(0)).ok());
+  EXPECT_TRUE(Request(5, /*again=*/true).ok());
+  EXPECT_TRUE(absl::IsDataLoss(slots_.OnWaits(8, kStep, 1))) << "only one was told";
+}
+
 const ServeState kHeld[] = {
     ServeState::kTaking,  ServeState::kReady,   ServeState::kNeedsDestination,
     ServeState::kStaging, ServeState::kInParts, ServeState::kPulled,
