@@ -13,6 +13,8 @@
 namespace tryst {
 namespace {
 
+constexpr int64_t kWalkAgainNs = 1'000'000;
+
 std::vector<std::pair<std::string, uint64_t>> SortedDevices(const StepRegistry::Options& options) {
   std::vector<std::pair<std::string, uint64_t>> devices(options.incarnations.begin(),
                                                         options.incarnations.end());
@@ -118,10 +120,11 @@ absl::Status StepRegistry::FailureOf(const Step& step) {
 
 void StepRegistry::DropAbandonedSteps() {
   MutexLock lock(&mu_);
-  DropAbandoned();
+  (void)DropAbandoned();
 }
 
-void StepRegistry::DropAbandoned() {
+size_t StepRegistry::DropAbandoned() {
+  const size_t before = steps_.size();
   for (auto it = steps_.begin(); it != steps_.end();) {
     auto here = it++;
     Step& step = here->second;
@@ -137,6 +140,15 @@ void StepRegistry::DropAbandoned() {
     if (!cause.ok()) tombstones_.Add(here->first, MarkDerived(cause), alarms_->clock().NowNs());
     steps_.erase(here);
   }
+  return before - steps_.size();
+}
+
+// A peer that asks on, and is refused, must not make others wait for the lock.
+void StepRegistry::MakeRoom() {
+  const int64_t now_ns = alarms_->clock().NowNs();
+  if (walked_in_vain_ns_.has_value() && now_ns - *walked_in_vain_ns_ < kWalkAgainNs) return;
+  walked_in_vain_ns_.reset();
+  if (DropAbandoned() == 0) walked_in_vain_ns_ = now_ns;
 }
 
 StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
@@ -184,7 +196,7 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
     return unstarted_ >= options_.max_unstarted_steps ||
            (share != unstarted_of_.end() && share->second >= options_.max_unstarted_of_consumer);
   };
-  if (step == nullptr && full()) DropAbandoned();
+  if (step == nullptr && full()) MakeRoom();
   if (step == nullptr && full()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "Peers ask for tensors of ", unstarted_,

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "rendezvous/answerer.h"
 #include "rendezvous/routing_rendezvous.h"
@@ -122,7 +123,9 @@ class StepRegistry final : public TensorSource {
   // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static absl::Status FailureOf(const Step& step);
-  void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns how many there were. It walks all steps.
+  size_t DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -148,6 +151,8 @@ class StepRegistry final : public TensorSource {
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.
+  absl::optional<int64_t> walked_in_vain_ns_
+      ABSL_GUARDED_BY(mu_);  // When DropAbandoned() last found none.
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
   RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // With those of the steps that are over.
   int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // Alarms that may still call.

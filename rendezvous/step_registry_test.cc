@@ -300,6 +300,7 @@ TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
   EXPECT_EQ(Take(6, greedy)->code(), absl::StatusCode::kResourceExhausted);
   gone.StartCancel();
   for (const auto& outcome : waiting) EXPECT_EQ(outcome->code(), absl::StatusCode::kCancelled);
+  alarms.AdvanceBy(absl::Milliseconds(1));  // It was looked for such steps a moment ago.
   const auto after = Take(6, greedy);
   EXPECT_EQ(after->calls, 0);
   registry.reset();
@@ -610,6 +611,26 @@ TEST_F(StepRegistryTest, AStepInWhichNobodyWaitsIsDroppedOnRequest) {
   EXPECT_EQ(registry->counters().tombstones, 0) << "it may still start";
   EXPECT_EQ(waits->calls, 0);
   EXPECT_TRUE(registry->StartStep(1).ok());
+}
+
+// To look takes a walk through all steps, so who is refused does not have it made each time.
+TEST_F(StepRegistryTest, WhetherStepsWereAbandonedIsLookedForOnceInAMillisecond) {
+  options.max_unstarted_of_consumer = 1;
+  Open();
+  Cancellation gone;
+  RecvArgs args;
+  args.cancellation = &gone;
+  (void)Take(1, OutKey("a"), args);
+  EXPECT_TRUE(absl::IsResourceExhausted(Take(2, OutKey("a"))->status)) << "a look in vain";
+  gone.StartCancel();
+  alarms.AdvanceBy(absl::Microseconds(999));
+  EXPECT_TRUE(absl::IsResourceExhausted(Take(2, OutKey("a"))->status)) << "it is not looked again";
+  alarms.AdvanceBy(absl::Microseconds(1));
+  Cancellation also_gone;
+  args.cancellation = &also_gone;
+  EXPECT_EQ(Take(2, OutKey("a"), args)->calls, 0);
+  also_gone.StartCancel();
+  EXPECT_EQ(Take(3, OutKey("a"))->calls, 0) << "the last look had found one";
 }
 
 TEST_F(StepRegistryTest, WhoAsksAgainAsksTheSameStep) {
