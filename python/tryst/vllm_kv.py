@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorRole, KVConnectorTransferResults)
 
 _FIND_S, _FIND_AGAIN_S, _AGAIN_S = 5.0, 0.5, 0.02
+_MOST_PEERS = 64  # A client names them, and each takes a server with its threads and sockets.
 _log = logging.getLogger(__name__)
 
 
@@ -125,8 +126,8 @@ class _Fetch:
 
     def __init__(self, worker, load):
         self._worker, self._load = worker, load
-        self._server, self._peer = worker.find(load.peers[worker.rank])
-        self.group = self._server.group()
+        self.server, self._peer = worker.find(load.peers[worker.rank])
+        self.group = self.server.group()
         self._until, self._again = time.monotonic() + worker.load_s, 0.0
         self._said, self.lost = None, set()
         try:
@@ -139,7 +140,7 @@ class _Fetch:
         cache, ways, blocks, unit = self._worker.caches[i]
         wanted, landing = (tryst.Blocks([way * blocks + block for way in range(ways) for block in ids], unit)
                            for ids in (self._load.theirs, self._load.ours))
-        return self._server.fetch_region(f"{self._load.request}/{i}", frm=self._peer, wanted=wanted, into=cache, select=landing,
+        return self.server.fetch_region(f"{self._load.request}/{i}", frm=self._peer, wanted=wanted, into=cache, select=landing,
                                          timeout=max(0.0, self._until - time.monotonic()), group=self.group,
                                          digests=self._worker.digests)
 
@@ -177,7 +178,7 @@ class _Fetch:
 
     def _say(self):
         # Not of the group: what was cancelled is not wanted any more, either. With digests its owner is asked, and so it hears of it.
-        self._said = self._server.fetch_region(f"{self._load.request}/got", frm=self._peer, wanted=tryst.Spans([(0, 1)]),
+        self._said = self.server.fetch_region(f"{self._load.request}/got", frm=self._peer, wanted=tryst.Spans([(0, 1)]),
                                                into=bytearray(1), timeout=_FIND_S, digests=True)
 
     def said(self):
@@ -205,11 +206,24 @@ class _Worker:
         self.copy, self._there, self._here, self.lost, self._unsent = None, {}, {}, set(), set()
 
     def server_for(self, peer):
-        """A member of the cluster of that "worker@address"."""
+        """A member of the cluster of that "worker@address". Of the most there may be, the one that was wanted longest ago makes room."""
         if peer not in self._peers:
-            task = self.rank * 4096 + len(self._peers)
-            self._peers[peer] = adapters.start(self._job + "_reads", self._host, join=peer, settings=self._settings, task=task)
-        return self._peers[peer]
+            if len(self._peers) >= _MOST_PEERS:
+                self._make_room()
+            task = self.rank * 4096 + min(set(range(_MOST_PEERS)) - {task for task, _ in self._peers.values()})
+            self._peers[peer] = task, adapters.start(self._job + "_reads", self._host, join=peer, settings=self._settings, task=task)
+        self._peers[peer] = self._peers.pop(peer)  # The last is the one wanted last.
+        return self._peers[peer][1]
+
+    def _make_room(self):
+        fetches = [fetch for _, fetch in self._fetches.values() if fetch is not None] + self._saying
+        busy = {id(fetch.server) for fetch in fetches}
+        for peer, (_, server) in self._peers.items():
+            if id(server) not in busy:
+                del self._peers[peer]
+                self._gone.pop(peer, None)
+                return server.stop(1.0)
+        raise tryst.ResourceExhausted(f"blocks of {_MOST_PEERS} peers are fetched already, the most at a time")
 
     def find(self, peer):
         """The server that reaches it, and its name, when it has answered. The engine stands still meanwhile: once for all requests."""
@@ -288,7 +302,7 @@ class _Worker:
                 fetch.group.cancel().wait()  # Nothing lands any more.
         for send in self._sends.values():
             send.close()
-        for server in [*self._peers.values(), self.server]:
+        for server in [*(server for _, server in self._peers.values()), self.server]:
             server.stop(1.0)
 
 

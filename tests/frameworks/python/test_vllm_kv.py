@@ -292,6 +292,39 @@ class Connector(unittest.TestCase):
             self.assertTrue(fetch.is_over())
         self.assertEqual((fetch.lost, server.waits), ({3, 4}, 2))
 
+    def test_clients_that_name_many_peers_start_few_servers(self):
+        class Server:
+            def __init__(self, task):
+                self.task, self.stopped = task, False
+
+            def stop(self, _):
+                self.stopped = True
+
+        started = []
+
+        def start(*_, task, **__):
+            started.append(Server(task))
+            return started[-1]
+
+        worker = self.engine().workers[0]._worker
+        most = vllm_kv._MOST_PEERS
+        with unittest.mock.patch.object(vllm_kv.adapters, "start", start):
+            busy = worker.server_for("busy@nowhere")
+            worker._saying.append(types.SimpleNamespace(server=busy))
+            first = worker.server_for("first@nowhere")
+            for i in range(3 * most):
+                worker._gone[f"p{i}@nowhere"] = time.monotonic()
+                worker.server_for(f"p{i}@nowhere")
+                self.assertIs(worker.server_for("first@nowhere"), first)  # It is wanted again and again.
+            alive = [server for server in started if not server.stopped]
+            self.assertEqual((len(alive), len({server.task for server in alive}), len(worker._peers)), (most, most, most))
+            self.assertIn(busy, alive)
+            self.assertLessEqual(len(worker._gone), most)
+            worker._saying.extend(types.SimpleNamespace(server=server) for server in alive)
+            with self.assertRaisesRegex(tryst.ResourceExhausted, f"{most} peers"):
+                worker.server_for("more@nowhere")
+            worker._saying.clear()
+
     def worker(self, server):
         """One of 20 caches whose peers are all reached by that server."""
         worker = self.engine().workers[0]._worker
