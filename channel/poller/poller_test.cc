@@ -167,8 +167,10 @@ TEST(PollerTest, StopRunsWhatWasPostedAfterTheLastTurn) {
     Poller poller(&clock);
     std::atomic<bool> ran{false};
     std::thread stopper;
+    std::atomic<bool> started{false};
     std::atomic<bool> stops{false};
     clock.at = [&] {
+      while (!started) std::this_thread::yield();
       poller.PostFn([&] { ran = true; });
       stopper = std::thread([&] { poller.Stop(); });
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -176,6 +178,7 @@ TEST(PollerTest, StopRunsWhatWasPostedAfterTheLastTurn) {
     };
     clock.reads_left = read;
     poller.Start();
+    started = true;
     while (!stops) std::this_thread::yield();
     stopper.join();
     EXPECT_TRUE(ran) << "read " << read;
@@ -291,6 +294,50 @@ TEST(PollerTest, ItSpinsAnewAfterASleep) {
   EXPECT_TRUE(Wait([&] { return source.polls > before + 100; }));
   EXPECT_EQ(source.arms, 1) << "no time has passed";
   clock.now_ns += 1'000'000;
+  poller.Stop();
+  poller.RemoveSource(&source);
+}
+
+// Whether it takes further turns without falling asleep.
+bool SpinsOn(const ArmedSource& source) {
+  const int before = source.polls;
+  return Wait([&] { return source.polls > before + 100; });
+}
+
+TEST(PollerTest, ItSpinsAnewAfterWork) {
+  constexpr int64_t kPartOfASpinNs = 30'000;
+  FakeClock clock;
+  Poller poller(&clock);
+  ArmedSource source;
+  poller.AddSource(&source);
+  poller.Start();
+  ASSERT_TRUE(SpinsOn(source));
+  clock.now_ns += kPartOfASpinNs;
+  poller.RunAndWait([] {});
+  ASSERT_TRUE(SpinsOn(source));
+  clock.now_ns += kPartOfASpinNs;
+  EXPECT_TRUE(SpinsOn(source)) << "its last work was less than a spin ago";
+  EXPECT_EQ(source.arms, 0);
+  clock.now_ns += kPartOfASpinNs;
+  EXPECT_TRUE(Wait([&] { return source.arms == 1; }));
+  poller.Stop();
+  poller.RemoveSource(&source);
+}
+
+TEST(PollerTest, ATaskForOneThatIsAwakeDoesNotEndItsNextSleep) {
+  FakeClock clock;
+  Poller poller(&clock);
+  ArmedSource source;
+  poller.AddSource(&source);
+  poller.Start();
+  ASSERT_TRUE(SpinsOn(source));
+  poller.RunAndWait([] {});
+  ASSERT_TRUE(SpinsOn(source));
+  clock.now_ns += 1'000'000;
+  ASSERT_TRUE(Wait([&] { return source.arms == 1; })) << "its spin is over";
+  const int before = source.polls;
+  usleep(20'000);
+  EXPECT_LE(source.polls, before + 1) << "it was woken, and spins as no time passes";
   poller.Stop();
   poller.RemoveSource(&source);
 }
