@@ -134,6 +134,23 @@ TEST(DeltaTest, NeverMuchMoreThanAll) {
   EXPECT_EQ(MaxDeltaBytes(0), 0u);
 }
 
+// Where the bits of the blocks fill their bytes, other bits follow those of the last block.
+TEST(DeltaTest, NoMoreBlocksThanThereAreAreLookedAt) {
+  for (const size_t blocks : {8u, 16u}) {
+    const std::string base(blocks * kDeltaBlockBytes, 'b');
+    std::string now = base;
+    now.replace(0, kDeltaBlockBytes, kDeltaBlockBytes, '\2');
+    std::string coded;
+    EncodeDelta(base.data(), now.data(), now.size(), 1, &coded);
+    ASSERT_EQ(coded, Reference(base, now, 1));
+    std::string decoded = base;
+    const absl::Status status = DecodeDelta(coded, base.data(), now.size(), 1, decoded.data());
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(decoded == now);
+  }
+  EXPECT_TRUE(CheckDelta({}, 0, 1).ok()) << "of nothing there is nothing to read";
+}
+
 TEST(DeltaTest, WhatIsMalformedChangesNothing) {
   const std::string base(kDeltaBlockBytes + 4, 'b');
   // Bits for two blocks; then the second block, which has two elements of 2 bytes.

@@ -338,6 +338,27 @@ TEST_F(LeaderTest, OwnersHearAtOnceThatAllHaveSwitched) {
   EXPECT_TRUE(told);
 }
 
+TEST_F(LeaderTest, WhoAsksAgainInASettledFleetIsAnsweredAlone) {
+  constexpr uint64_t kOther = 51;
+  Write({kMember, kOther});
+  now_ns_ += 1000 * kMs;
+  Lead();
+  const auto serves = [this](uint64_t incarnation) {
+    Question question = Ask(incarnation);
+    question.member = true;
+    question.serving = {1, 11};
+    return question;
+  };
+  Hear(serves(kMember));
+  said_.clear();
+  Hear(serves(kOther));
+  ASSERT_GT(said_.size(), 1u) << "all hear that it is settled";
+  said_.clear();
+  Hear(serves(kOther));
+  ASSERT_EQ(said_.size(), 1u);
+  EXPECT_EQ(said_[0].incarnation, kOther);
+}
+
 TEST_F(LeaderTest, AFleetThatStartsTakesFewEntries) {
   Lead();
   for (uint64_t question = 1; question <= 3; ++question) {
