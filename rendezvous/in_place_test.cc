@@ -138,6 +138,17 @@ TEST(RecvInPlace, OfARemoteTensorIsRefusedBeforeItIsAskedFor) {
   EXPECT_EQ(RecvHere(rendezvous.get(), remote), absl::StatusCode::kInternal);
 }
 
+TEST(RecvInPlace, OfALocalTensorBetweenCpusIsGiven) {
+  ThreadAlarms alarms;
+  const auto rendezvous =
+      RoutingRendezvous::Make(kWorker0, 1, LocalRendezvous::Options(), &alarms, nullptr, nullptr);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("here"), 7).ok());
+  const DeliveringScope delivering;
+  const auto got = rendezvous->Recv(LocalKey("here"), RecvArgs(), absl::InfiniteDuration());
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(*got->tensor.data_as<int64_t>(), 7);
+}
+
 // A receive whose Cancellation goes first ends with it; so it does when a send is about to
 // end it on another thread.
 TEST(CancellationThatEndsFirst, CancelsTheReceive) {

@@ -509,6 +509,26 @@ TEST_F(FetchGroupTest, EachCancelHearsOfTheFenceOnce) {
   EXPECT_EQ(reports[2].cancelled, 1u);
 }
 
+TEST_F(FetchGroupTest, ALaterCancelReportsTheSameWait) {
+  fetcher.ends_cancelled = false;
+  Join(RemoteKey("a"));
+  Cancel();
+  alarms.AdvanceTo(alarms.clock().NowNs() + 5);
+  fetcher.End(0, Received{absl::CancelledError("cancelled")});
+  alarms.AdvanceTo(alarms.clock().NowNs() + 70);
+  Cancel();
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].waited_ns, 5);
+  EXPECT_EQ(reports[1].waited_ns, 5);
+}
+
+TEST_F(FetchGroupTest, APlainReceiveNamesItsPeer) {
+  group->RecvAsync(step.get(), RemoteKey("a"), {}, nullptr);
+  Cancel();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].slowest_peer, kWorker1);
+}
+
 TEST_F(FetchGroupTest, AGroupMayGoBeforeItsReceives) {
   fetcher.ends_cancelled = false;
   const auto a = Join(RemoteKey("a"));
