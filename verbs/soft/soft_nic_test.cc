@@ -76,6 +76,11 @@ TEST(SoftNicTest, OptionsThatCannotWorkAreRefused) {
   options = SoftNicOptions();
   options.limits.max_entries = 1000;
   EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = SoftNicOptions();
+  options.max_pending_handshakes = 0;
+  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.max_pending_handshakes = 1;
+  EXPECT_TRUE(OpenSoftNic(options).ok());
 }
 
 // ---- Several networks ----
