@@ -2,6 +2,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -44,6 +45,15 @@ TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_FALSE(config->insecure);
   EXPECT_EQ(config->job, "file");
+}
+
+TEST(Config, TheEnvironmentIsThatOfTheProcess) {
+  ASSERT_EQ(setenv("TRYST_JOB", "of=process", 1), 0);
+  const std::map<std::string, std::string> environment = ProcessEnvironment();
+  ASSERT_EQ(unsetenv("TRYST_JOB"), 0);
+  ASSERT_EQ(environment.count("TRYST_JOB"), 1u);
+  EXPECT_EQ(environment.at("TRYST_JOB"), "of=process");
+  EXPECT_EQ(ProcessEnvironment().count("TRYST_JOB"), 0u);
 }
 
 TEST(Config, NamesWhatIsWrongAndWhere) {
