@@ -516,6 +516,32 @@ TEST_F(RegionTest, ACancelWaitsForNoAnswerAndALateOneIsDropped) {
   owner_->steps()->RemoveAnswerer(RegionEdge("kept"), kept.get());
 }
 
+TEST_F(RegionTest, WhatHasFailedHoldsItsDestinationNoLonger) {
+  const auto kept = std::make_shared<KeptAsks>();
+  owner_->steps()->AddAnswerer(RegionEdge("kept"), kept);
+  const Tensor memory = Filled(50, 2);
+  bool freed = false;
+  Cancellation over;
+  RecvArgs args;
+  args.cancellation = &over;
+  args.destination = *Tensor::Adopt(memory.mutable_data(), DType::kUint8, memory.shape(),
+                                    MemorySpace(), [&] { freed = true; });
+  bool ended = false;
+  FetchRegion(asker_.get(), 7, KeyOf(*owner_, *asker_, "kept"), Selection::Spans(one_), args,
+              {Selection()}, [&](Received&& received) {
+                EXPECT_TRUE(absl::IsCancelled(received.status)) << received.status;
+                EXPECT_TRUE(freed) << "its caller may give the memory to somebody else";
+                ended = true;
+              });
+  args.destination.Reset();
+  kept->Await(1);
+  EXPECT_FALSE(freed) << "it may still be written";
+  over.StartCancel();
+  EXPECT_TRUE(ended) << "the cancel itself ends it";
+  kept->AnswerAll(50);
+  owner_->steps()->RemoveAnswerer(RegionEdge("kept"), kept.get());
+}
+
 // The first failure ends it as well.
 TEST_F(RegionTest, AFailureWaitsForNoOtherAnswer) {
   class OneIsRefused final : public Answerer {
