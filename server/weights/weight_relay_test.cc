@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -106,6 +107,40 @@ class Namer final : public Answerer {
 
  private:
   const std::optional<Referral> names_;
+};
+
+// Says that it has parts of version 5, and has lost some of them.
+class Forgetful final : public Answerer {
+ public:
+  Forgetful(HeldParts held, std::set<Box> lost) : held_(std::move(held)), lost_(std::move(lost)) {}
+  void Answer(const TensorKey& key, const RecvArgs& args, DoneFn done) override {
+    Received received;
+    const auto ask = ParseEdge("policy", key.edge());
+    if (ask->kind == WeightAsk::Kind::kHeld) {
+      const std::string text = EncodeHeld(held_);
+      received.tensor = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(text.size())});
+      memcpy(received.tensor.mutable_data(), text.data(), text.size());
+    } else if (ask->kind != WeightAsk::Kind::kPart || lost_.count(ask->box) > 0) {
+      ++has_not;
+      received.status = absl::NotFoundError("it is not here");
+    } else {
+      ++has;
+      const int64_t elements = ask->box.elements(), columns = ask->box.extent[1];
+      const int64_t row = ask->box.begin[0], column = ask->box.begin[1];
+      received.tensor =
+          *Tensor::Allocate(DType::kUint8, {elements * static_cast<int64_t>(sizeof(int32_t))});
+      for (int64_t i = 0; i < elements; ++i) {
+        static_cast<int32_t*>(received.tensor.mutable_data())[i] =
+            Element(5, row + i / columns, column + i % columns);
+      }
+    }
+    EndReceive(args.executor, std::move(received), std::move(done));
+  }
+  std::atomic<int> has{0}, has_not{0};
+
+ private:
+  const HeldParts held_;
+  const std::set<Box> lost_;
 };
 
 // Says which members it has heard of, what it has of an owner's boxes, and which version there is.
@@ -679,6 +714,12 @@ class StandInsTest : public WeightRelayTest {
     slow->Keep(WeightAsk::Kind::kHeld, *held);
     slow->Keep(WeightAsk::Kind::kPart, SecondHalf());
   }
+  HeldParts Held(const Engine& holder) {
+    const auto held = Ask(holder.server->worker(), WeightAsk::Kind::kHeld);
+    EXPECT_TRUE(held.ok()) << held.status();
+    return *DecodeHeld({held->data_as<char>(), held->bytes()});
+  }
+  static Box SecondBox() { return BoxesOf(Layout(2), 1)[0]; }
   // `holder` alone has version 5 of the second owner's, which dies, and says nothing of it. Its
   // answers once it does: set them as its answerer.
   std::shared_ptr<Slow> HideTheOnlyCopy(Engine* holder) {
@@ -1172,6 +1213,63 @@ TEST_F(StandInsTest, ManyHoldersAreAskedOneAfterTheOther) {
   EXPECT_TRUE(fetched.ok()) << fetched;
 }
 
+// As many as are asked at first have lost it, and the one behind them has it.
+TEST_F(StandInsTest, WhoHasLostABoxIsNotAskedForItAgain) {
+  constexpr size_t kAskedAtFirst = 8;
+  for (size_t i = 0; i < kAskedAtFirst + 1; ++i) AddEngine();
+  Engine* const late = AddEngine(0);
+  Seal(5);
+  std::vector<Engine*> holders;
+  for (size_t i = 0; i < kAskedAtFirst + 1; ++i) {
+    holders.push_back(engines_[i].get());
+    EXPECT_TRUE(holders.back()->Fetch(5).ok());
+  }
+  AwaitHolders(holders.size());
+  // Who asks begins with the next incarnation after its own.
+  std::sort(holders.begin(), holders.end(), [late](const Engine* a, const Engine* b) {
+    return IncarnationOf(*a) - IncarnationOf(*late) < IncarnationOf(*b) - IncarnationOf(*late);
+  });
+  const HeldParts held = Held(*holders[0]);
+  const auto lost = std::make_shared<Forgetful>(held, std::set<Box>{SecondBox()});
+  for (size_t i = 0; i < kAskedAtFirst; ++i) {
+    holders[i]->server->steps()->SetAnswerer(WeightsPrefix("policy"), lost);
+  }
+  SecondDies();
+  const absl::Status fetched = late->Fetch(5, kRows / 2, kRows / 2);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(lost->has_not, static_cast<int>(kAskedAtFirst));
+  EXPECT_GE(holders.back()->sent_on(), kHalf);
+}
+
+// A box that did not come whole says nothing against those who sent parts of it.
+TEST_F(StandInsTest, WhoHadAPartInVainIsNotBlamedForWhatOthersSendLater) {
+  Engine* const first = AddEngine();
+  Engine* const liar = AddEngine();
+  Seal(5);
+  EXPECT_TRUE(first->Fetch(5).ok());
+  EXPECT_TRUE(liar->Fetch(5).ok());
+  AwaitHolders(2);
+  // Large parts are taken first: the whole box, which is lost; the halves, which are wrong; and
+  // then the quarters.
+  HeldParts held = Held(*first);
+  const auto lies = std::make_shared<Liar>();
+  lies->held.list = held.list;
+  const auto columns = [](int64_t begin, int64_t count) {
+    return HeldPart{0, {{kRows / 2, begin}, {kRows / 2, count}}, std::nullopt};
+  };
+  for (const int64_t half : {0, 1}) lies->held.parts.push_back(columns(half * 32, 32));
+  for (const int64_t quarter : {0, 1, 2, 3}) held.parts.push_back(columns(quarter * 16, 16));
+  const auto forgetful = std::make_shared<Forgetful>(held, std::set<Box>{SecondBox()});
+  first->server->steps()->SetAnswerer(WeightsPrefix("policy"), forgetful);
+  liar->server->steps()->SetAnswerer(WeightsPrefix("policy"), lies);
+  SecondDies();
+  const absl::Status fetched = AddLate(0)->Fetch(5, kRows / 2, kRows / 2);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+  EXPECT_GE(forgetful->has_not, 1);
+  EXPECT_GE(lies->asked, 2);
+  EXPECT_GE(forgetful->has, 4);
+}
+
 TEST_F(StandInsTest, NobodyAnswersForWhatItDoesNotHave) {
   Engine* const first = AddEngine();
   Engine* const none = AddEngine(0);
@@ -1205,6 +1303,21 @@ TEST_F(StandInsTest, NobodyAnswersForWhatItDoesNotHave) {
   EXPECT_EQ(HoldersKnown(), 0u);
   EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kHeld).status()));
   EXPECT_TRUE(absl::IsNotFound(Ask(holder, WeightAsk::Kind::kVersion).status()));
+}
+
+TEST(OwnersTest, WhoReachesNoneSaysSoWhenTheTimeIsOver) {
+  const auto server = StartTestServer("member", 0, nullptr);
+  WeightMemberOptions options;
+  options.set = "policy";
+  options.owners = {"/job:owner/replica:0/task:0", "/job:owner/replica:0/task:1"};
+  options.observes = true;
+  const auto member = *WeightMember::Open(server.get(), options);
+  // The first one is looked for as long as may be; and then the other one, until the time is over.
+  const absl::Duration patience = 2 * StandIns::kReach - absl::Milliseconds(50);
+  const absl::Time begun = absl::Now();
+  const absl::Status found = member->Find(5, patience).status();
+  EXPECT_TRUE(absl::IsUnavailable(found)) << found;
+  EXPECT_GT(absl::Now() - begun, StandIns::kReach);
 }
 
 // More than one answer has room for, and more of one box than are remembered.
