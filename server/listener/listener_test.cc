@@ -12,7 +12,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/failing_call.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +35,21 @@ extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* w
   if (host == nullptr || strcmp(host, "both") != 0) return real(host, port, wanted, found);
   const int error = real("127.0.0.1", port, wanted, found);
   return error != 0 ? error : real("127.0.0.2", port, wanted, &(*found)->ai_next);
+}
+
+// How often there was no descriptor to accept with, and when at first and the third time.
+static std::atomic<int> refusals{0};
+static std::atomic<int64_t> first_refusal_ns{0}, third_refusal_ns{0};
+
+extern "C" int accept4(int listener, sockaddr* peer, socklen_t* length, int flags) {
+  static const auto real = reinterpret_cast<decltype(&accept4)>(dlsym(RTLD_NEXT, "accept4"));
+  const int fd = real(listener, peer, length, flags);
+  if (fd >= 0 || errno != EMFILE) return fd;
+  const int refused = ++refusals;
+  if (refused == 1) first_refusal_ns = tryst::SteadyClock().NowNs();
+  if (refused == 3) third_refusal_ns = tryst::SteadyClock().NowNs();
+  errno = EMFILE;
+  return fd;
 }
 
 namespace tryst {
@@ -269,10 +287,12 @@ TEST_F(ListenerTest, ComesBackAfterDescriptorsRanOut) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   const OwnedFd waits = Dial(listener_->port());
   ASSERT_TRUE(waits.valid());
-  const bool rested = Soon(
-      [&] { return listener_->counts().listener_rests > 0 || listener_->counts().refused > 0; });
+  // Meanwhile a listening socket that waits keeps nobody awake.
+  const bool rested = Soon([] { return third_refusal_ns != 0; });
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
   EXPECT_TRUE(rested);
+  EXPECT_GT(listener_->counts().listener_rests, 0u);
+  EXPECT_GT(third_refusal_ns - first_refusal_ns, 190'000'000) << "two rests";
   const OwnedFd after = Dial(listener_->port());
   EXPECT_TRUE(Soon([&] { return listener_->counts().open >= 2; }));
   EXPECT_FALSE(IsClosed(after.get()));
