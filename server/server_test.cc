@@ -234,6 +234,22 @@ TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
   EXPECT_NE(worker->insight()->Metrics().find("tryst_pollers 2"), std::string::npos);
 }
 
+TEST(Metrics, OnlyWhatIsThereNowIsAGauge) {
+  const auto worker = Start(Config("worker", 0, "grpc"));
+  const std::string page = worker->insight()->Metrics();
+  for (const char* gauge : {"open", "strangers"}) {
+    EXPECT_NE(page.find(absl::StrCat("# TYPE tryst_connections_", gauge, " gauge\n")),
+              std::string::npos)
+        << page;
+  }
+  for (const char* count : {"accepted", "crowded_out", "timed_out", "flooded", "held_back",
+                            "refused", "listener_rests"}) {
+    EXPECT_NE(page.find(absl::StrCat("# TYPE tryst_connections_", count, "_total counter\n")),
+              std::string::npos)
+        << page;
+  }
+}
+
 TEST_P(EveryWay, APollerWithoutAPeerSleeps) {
   if (UsableCpus() < 2) GTEST_SKIP() << "a process with one processor has one poller";
   ServerConfig config = Config("worker", 0, GetParam());
