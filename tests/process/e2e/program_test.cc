@@ -480,6 +480,29 @@ TEST(Processes, ADaemonIsStoppedByNoSignalButTwo) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
 }
 
+TEST(Processes, ADaemonsLinesAreJsonWhereThatIsAskedFor) {
+  for (const bool json : {false, true}) {
+    Process daemon("server/trystd",
+                   With(Self("src"), {json ? "--log_format=json" : "--log_format=text"}));
+    daemon.Address();
+    daemon.Signal(SIGHUP);
+    std::string line;  // What it says of the signal, when that is whole.
+    const absl::Time until = absl::Now() + absl::Seconds(20);
+    while (line.empty() && absl::Now() < until) {
+      absl::SleepFor(absl::Milliseconds(20));
+      std::vector<std::string> lines = absl::StrSplit(daemon.err(), '\n');
+      lines.pop_back();
+      for (const std::string& one : lines) {
+        if (absl::StrContains(one, "SIGHUP")) line = one;
+      }
+    }
+    EXPECT_NE(line, "") << daemon.err();
+    EXPECT_EQ(absl::StartsWith(line, "{\"unix_ms\":"), json) << line;
+    daemon.Signal(SIGTERM);
+    EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
+  }
+}
+
 TEST(Processes, ASendEndsWhenItsTensorWasAccepted) {
   const std::string npy = WriteFloats("accepted.npy", 1 << 20, 1);
   for (const char* flag : {"--nic=auto", "--nic=soft", "--protocol=grpc"}) {
