@@ -123,10 +123,10 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
       MutexLock lock(&mu_);
       if (ended_) return;
       if (status_.ok() && (left_ > 0 || !asked_.empty())) status_ = std::move(why);
+      stops_.store(true, std::memory_order_relaxed);
       any_out = !asked_.empty();
       ++inside_;  // The server lasts as long.
     }
-    stops_.store(true, std::memory_order_relaxed);
     // Each path would wake its poller, which on a busy host takes this thread's processor.
     if (any_out) {
       args_.executor->RunWithoutWaiting([self = shared_from_this()] { self->own_.StartCancel(); });
