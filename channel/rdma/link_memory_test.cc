@@ -57,7 +57,7 @@ class WatchingNic final : public ForwardingNic {
       const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
       const uint64_t begin = address() / page * page;
       std::vector<unsigned char> resident((address() + bytes() - begin + page - 1) / page);
-      // Of memory that is not mapped it says ENOMEM.
+      // It fails where memory is not mapped.
       mapped->push_back(mincore(reinterpret_cast<void*>(begin), address() + bytes() - begin,
                                 resident.data()) == 0);
     }
