@@ -151,8 +151,8 @@ class StepRegistry final : public TensorSource {
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.
-  absl::optional<int64_t> walked_in_vain_ns_
-      ABSL_GUARDED_BY(mu_);  // When DropAbandoned() last found none.
+  // When DropAbandoned() last found none.
+  absl::optional<int64_t> walked_in_vain_ns_ ABSL_GUARDED_BY(mu_);
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
   RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // With those of the steps that are over.
   int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // Alarms that may still call.
