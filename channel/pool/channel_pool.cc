@@ -258,10 +258,10 @@ void ChannelPool::OnHello(const Hello& hello, HelloDone done) {
 
 void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
-  if (hello.incarnation == 0 || hello.worker.empty()) {
+  if (hello.incarnation == 0 || hello.worker.empty() || hello.epoch == 0) {
     return std::move(done)(
         absl::InvalidArgumentError("the request to open a connection (hello) does not name the "
-                                   "worker and incarnation that sent it"));
+                                   "worker and incarnation that sent it, or has no number"));
   }
   const absl::Status spoken = CheckProtocol(hello, options_.self);
   if (absl::IsFailedPrecondition(spoken)) return std::move(done)(spoken);

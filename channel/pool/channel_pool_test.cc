@@ -164,6 +164,7 @@ class ChannelPoolTurnedTest : public testing::Test {
     Hello hello;
     hello.worker = Task(task);
     hello.incarnation = 21;
+    hello.epoch = 1;
     hello.path = "first";
     return hello;
   }
@@ -204,6 +205,8 @@ TEST_F(ChannelPoolTurnedTest, AHelloIsExaminedBeforeItsTransportHearsIt) {
   hello.worker = "";
   EXPECT_TRUE(absl::IsInvalidArgument(Hear(hello)));
   hello = From(1);
+  hello.epoch = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Hear(hello)));
   hello = From(1);
   hello.protocol_oldest = hello.protocol_newest = 5;
   EXPECT_EQ(Hear(hello),

@@ -200,6 +200,7 @@ TEST_F(ChannelPoolsTest, WhatIsBetweenUsAndAPeerIsOnOnePoller) {
     Hello hello;
     hello.worker = Task("ps", task);
     hello.incarnation = 1;
+    hello.epoch = 1;
     hello.path = "echo";
     pools_->OnHello(hello, [](absl::StatusOr<Hello>) {});
   }
