@@ -20,6 +20,8 @@ constexpr absl::Duration kPauseMost = absl::Seconds(30);
 // thousands at once kept a server that has dead members from starting, and from stopping, for half
 // a minute.
 constexpr int kMostAtOnce = 256;
+// Of one list: that of the most members (16,384) has nine, as heartbeat.cc cuts it.
+constexpr int kMostPages = 16;
 
 absl::Duration PauseAfter(int attempt) {
   absl::Duration pause = kPause;
@@ -31,6 +33,14 @@ absl::Duration PauseAfter(int attempt) {
 
 class Announcer::State : public std::enable_shared_from_this<State> {
  public:
+  struct Call {
+    std::string worker;
+    int attempt = 1;
+    std::string after;  // It is asked for the members behind this name.
+    uint64_t knew = 0;  // The peer's incarnation when the first attempt failed.
+    int page = 1;       // Of its list.
+  };
+
   State(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms)
       : self_(std::move(self)),
         members_(members),
@@ -40,7 +50,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         // of a thousand that would be a thousand lists of a thousand names.
         first_after_(members->open() ? "" : kBehindAll) {}
 
-  void Announce(const std::string& worker) { Announce(worker, 1, first_after_, 0); }
+  void Announce(const std::string& worker) { Announce(Call{worker, 1, first_after_}); }
 
   // One call at a time to each worker, however often it is asked for.
   void Greet(const std::string& worker, HeartbeatWord word) {
@@ -57,17 +67,16 @@ class Announcer::State : public std::enable_shared_from_this<State> {
                                MutexLock lock(&self->mu_);
                                self->greeting_.erase(worker);
                              }
-                             self->OnHeard(worker, 1, "", 0, std::move(heard));
+                             self->OnHeard(Call{worker, 1, ""}, std::move(heard));
                            });
   }
 
-  // `knew` is the peer's incarnation when the first attempt failed.
-  void Announce(const std::string& worker, int attempt, const std::string& after, uint64_t knew) {
-    if (worker == self_.worker) return;
+  void Announce(Call call) {
+    if (call.worker == self_.worker) return;
     {
       MutexLock lock(&mu_);
       if (closing_) return;
-      (attempt == 1 ? to_call_ : to_call_again_).push_back({worker, attempt, after, knew});
+      (call.attempt == 1 ? to_call_ : to_call_again_).push_back(std::move(call));
     }
     CallSome();
   }
@@ -86,30 +95,28 @@ class Announcer::State : public std::enable_shared_from_this<State> {
                                  MutexLock lock(&self->mu_);
                                  --self->announcing_;
                                }
-                               self->OnHeard(call.worker, call.attempt, call.after, call.knew,
-                                             std::move(heard));
+                               self->OnHeard(call, std::move(heard));
                                self->CallSome();
                              });
     }
   }
 
-  void OnHeard(const std::string& worker, int attempt, const std::string& after, uint64_t knew,
-               absl::StatusOr<Heard> heard) {
+  void OnHeard(const Call& call, absl::StatusOr<Heard> heard) {
     if (heard.ok()) {
       // The peer at that address has proved its name, as far as our security mode can prove it.
-      if (heard->self.worker == worker) {
-        (void)members_->Announce({worker, "", heard->self.incarnation});
+      if (heard->self.worker == call.worker) {
+        (void)members_->Announce({call.worker, "", heard->self.incarnation});
       }
       for (const Member& member : heard->members) {
         if (members_->Hear(member)) Announce(member.worker);
       }
       // Names come in ascending order. An answer whose names do not ascend is taken as the last, so
-      // that a faulty peer cannot keep us asking.
-      if (heard->rest_after > after && !heard->members.empty()) {
-        Announce(worker, 1, heard->rest_after, knew);
+      // that a faulty peer cannot keep us asking; nor can one whose list has no end.
+      if (heard->rest_after > call.after && !heard->members.empty() && call.page < kMostPages) {
+        Announce(Call{call.worker, 1, heard->rest_after, call.knew, call.page + 1});
       }
     } else if (absl::IsUnavailable(heard.status()) || absl::IsDeadlineExceeded(heard.status())) {
-      TryAgain(worker, attempt, knew);
+      TryAgain(call.worker, call.attempt, call.knew);
     }
     MutexLock lock(&mu_);
     if (--under_way_ == 0) idle_.NotifyAll();
@@ -140,7 +147,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       MutexLock lock(&mu_);
       pauses_.erase(*pause);
     }
-    Announce(worker, attempt + 1, first_after_, knew);
+    Announce(Call{worker, attempt + 1, first_after_, knew});
   }
 
   void Leave(absl::Duration timeout) {
@@ -176,13 +183,6 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   Membership* members() const { return members_; }
 
  private:
-  struct Call {
-    std::string worker;
-    int attempt = 0;
-    std::string after;
-    uint64_t knew = 0;
-  };
-
   // The next call to make. False: none may be made now.
   bool TakeCall(Call* call) {
     MutexLock lock(&mu_);

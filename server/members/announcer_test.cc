@@ -1,5 +1,6 @@
 #include "server/members/announcer.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -106,6 +107,28 @@ TEST_F(AnnouncerTest, WhoRestartsIsGreetedEachTime) {
     HeardFn done = std::move(calls_.out[0].done);
     calls_.out.clear();
     std::move(done)(std::move(heard));
+  }
+  calls_.answers_at_once = true;
+}
+
+// A list of pages is asked for to its end; one that has none is not.
+TEST_F(AnnouncerTest, AFaultyPeerDoesNotKeepItAsking) {
+  const std::string peer = "/job:peer/replica:0/task:0";
+  for (const size_t pages : {size_t{3}, size_t{1000}}) {
+    ASSERT_TRUE(members_.Announce({peer, "127.0.0.1:3", 5}).ok());
+    calls_.made.clear();
+    members_.Greet(peer, HeartbeatWord::kHere);
+    for (size_t page = 1; page <= pages && !calls_.out.empty(); ++page) {
+      Heard heard;
+      heard.self = {peer, "127.0.0.1:3", 5};
+      heard.members.push_back({peer, "127.0.0.1:3", 5});
+      if (page < pages) heard.rest_after = absl::StrCat("~", 1000 + page);
+      HeardFn done = std::move(calls_.out[0].done);
+      calls_.out.clear();
+      std::move(done)(std::move(heard));
+    }
+    EXPECT_TRUE(calls_.out.empty());
+    EXPECT_EQ(calls_.made.size(), std::min<size_t>(pages, 16));
   }
   calls_.answers_at_once = true;
 }
