@@ -97,32 +97,22 @@ void EtcdClient::RevokeLease(int64_t lease) {
   (void)leases_->LeaseRevoke(&context, request, &response);
 }
 
-absl::Status EtcdClient::Put(const std::string& key, const std::string& value, int64_t lease) {
-  etcdserverpb::PutRequest request;
-  request.set_key(key);
-  request.set_value(value);
-  request.set_lease(lease);
-  etcdserverpb::PutResponse response;
-  grpc::ClientContext context;
-  Prepare(&context);
-  return FromEtcd(kv_->Put(&context, request, &response));
-}
-
 absl::StatusOr<bool> EtcdClient::PutUnlessOthers(const std::string& key, const std::string& value,
-                                                 int64_t lease) {
-  // A transaction needs all of its comparisons to hold, so there are two: "the value is ours"
-  // first, then "the key does not exist".
-  for (const bool as_ours : {true, false}) {
+                                                 int64_t lease, int64_t former) {
+  // A transaction needs all of its comparisons to hold, so there is one for each: "the value is
+  // ours" first, then "the key does not exist", then "it is the former one".
+  etcdserverpb::Compare ours, none, replaced;
+  ours.set_target(etcdserverpb::Compare::VALUE);
+  ours.set_value(value);
+  none.set_target(etcdserverpb::Compare::CREATE);
+  none.set_create_revision(0);
+  replaced.set_target(etcdserverpb::Compare::MOD);
+  replaced.set_mod_revision(former);
+  for (const etcdserverpb::Compare& may : {ours, none, replaced}) {
     etcdserverpb::TxnRequest request;
     etcdserverpb::Compare* compare = request.add_compare();
+    *compare = may;
     compare->set_key(key);
-    if (as_ours) {
-      compare->set_target(etcdserverpb::Compare::VALUE);
-      compare->set_value(value);
-    } else {
-      compare->set_target(etcdserverpb::Compare::CREATE);
-      compare->set_create_revision(0);
-    }
     etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
     put->set_key(key);
     put->set_value(value);

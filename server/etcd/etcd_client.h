@@ -40,10 +40,10 @@ class EtcdClient {
   // False: the lease is lost.
   absl::StatusOr<bool> KeepLease(int64_t lease);
   void RevokeLease(int64_t lease);
-  absl::Status Put(const std::string& key, const std::string& value, int64_t lease);
-  // Writes the key, unless it exists with another value; false: it does.
+  // Writes the key, unless it exists with another value than this and in another revision than
+  // `former`, which may be replaced; false: it does.
   absl::StatusOr<bool> PutUnlessOthers(const std::string& key, const std::string& value,
-                                       int64_t lease);
+                                       int64_t lease, int64_t former);
   absl::StatusOr<etcdserverpb::TxnResponse> Transact(const etcdserverpb::TxnRequest& request);
   // Up to `most` entries from `key` up to, but not including, `end`.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const std::string& key, const std::string& end,

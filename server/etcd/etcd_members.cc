@@ -100,24 +100,22 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     MutexLock lock(&mu_);
     ++view_.leases;
   }
-  if (Closing()) return absl::OkStatus();
-  bool ours = true;
-  if (!registered_) {
-    // A new incarnation replaces an older one's key. An older one that comes back does not.
-    absl::Status put = client->Put(key, value, lease_);
-    if (!put.ok()) return put;
-  } else {
-    const absl::StatusOr<bool> put = client->PutUnlessOthers(key, value, lease_);
-    if (!put.ok()) return put.status();
-    ours = *put;
+  // A new incarnation replaces an older one's key. An older one that comes back does not; nor one
+  // whose first call had no answer, so what it may replace is read once.
+  if (!former_.has_value() && !Closing()) {
+    const auto former = client->Range(key, "", 1);
+    if (!former.ok()) return former.status();
+    former_ = former->kvs().empty() ? 0 : former->kvs(0).mod_revision();
   }
-  registered_ = true;
+  if (Closing()) return absl::OkStatus();
+  const absl::StatusOr<bool> ours = client->PutUnlessOthers(key, value, lease_, *former_);
+  if (!ours.ok()) return ours.status();
   bool was_superseded = false;
   {
     MutexLock lock(&mu_);
-    was_superseded = std::exchange(view_.superseded, !ours);
+    was_superseded = std::exchange(view_.superseded, !*ours);
   }
-  if (!ours && !was_superseded) {
+  if (!*ours && !was_superseded) {
     TRYST_LOG(Error) << "a newer process has registered in etcd under the name of this worker, "
                      << options_.self.worker << ", and others call that one: stop one of the two";
   }

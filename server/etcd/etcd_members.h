@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/etcd/etcd_client.h"
@@ -93,7 +94,7 @@ class EtcdMembers {
 
   // Used by the main thread only.
   int64_t lease_ = 0;
-  bool registered_ = false;  // Once for this incarnation.
+  absl::optional<int64_t> former_;  // The revision of an earlier incarnation's key; 0: none was.
 
   // Used by the main thread; during a session by the one that watches.
   MemberMirror mirror_;

@@ -194,6 +194,20 @@ TEST_F(EtcdMembersTest, AnEarlierIncarnationTakesNoNameBack) {
   EXPECT_EQ(etcd_.Get(key_), newer) << "nor does it take it along";
 }
 
+// Its first call was done and had no answer; it stood still, its lease expired, and another process
+// took its name.
+TEST_F(EtcdMembersTest, NorDoesOneThatNeverHeardThatItWasRegistered) {
+  etcd_.Put(key_, MemberValue({kSelf, "node0:2222", 0x99}));  // What it may replace.
+  etcd_.LoseAnswerOfNextWrite([&] {
+    EXPECT_EQ(etcd_.Get(key_), MemberValue(self_));
+    etcd_.LoseLease(etcd_.LeaseOf(key_));
+    etcd_.Put(key_, MemberValue({kSelf, "node2:2222", 0x123}));
+  });
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  EXPECT_TRUE(Await([&] { return worker->Look().superseded; }));
+  EXPECT_EQ(etcd_.Get(key_), MemberValue({kSelf, "node2:2222", 0x123}));
+}
+
 // Another process had taken its name, and has left.
 TEST_F(EtcdMembersTest, WhoseKeyIsGoneRegistersAnewUnderTheSameLease) {
   auto worker = Register(absl::Seconds(60), {etcd_.address()});

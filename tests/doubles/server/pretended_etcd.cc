@@ -45,6 +45,16 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
   }
   grpc::Status Txn(grpc::ServerContext* context, const etcdserverpb::TxnRequest* request,
                    etcdserverpb::TxnResponse* response) override {
+    std::function<void()> meanwhile;
+    const grpc::Status done = DoTxn(context, request, response, &meanwhile);
+    if (!meanwhile) return done;
+    meanwhile();
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the answer was lost");
+  }
+
+ private:
+  grpc::Status DoTxn(grpc::ServerContext* context, const etcdserverpb::TxnRequest* request,
+                     etcdserverpb::TxnResponse* response, std::function<void()>* meanwhile) {
     MutexLock lock(&etcd_->mu_);
     if (!etcd_->Admits(*context)) return NotLoggedIn();
     if (!etcd_->answers_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
@@ -60,6 +70,7 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
       said->mutable_response_put();
       const grpc::Status put = PutHere(op.request_put());
       if (!put.ok()) return put;
+      *meanwhile = std::exchange(etcd_->after_write_, nullptr);
     }
     if (std::exchange(etcd_->lose_answer_, false)) {
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the answer was lost");
@@ -67,7 +78,6 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
     return grpc::Status::OK;
   }
 
- private:
   // A request without an end is for one key.
   void RangeHere(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse* response)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(etcd_->mu_) {
@@ -85,6 +95,9 @@ class PretendedEtcd::Keys final : public etcdserverpb::KV::Service {
     const bool is_there = found != etcd_->keys_.end();
     if (compare.target() == etcdserverpb::Compare::VALUE) {
       return is_there && found->second.value() == compare.value();
+    }
+    if (compare.target() == etcdserverpb::Compare::MOD) {
+      return (is_there ? found->second.mod_revision() : 0) == compare.mod_revision();
     }
     TRYST_CHECK(compare.target() == etcdserverpb::Compare::CREATE);
     return (is_there ? found->second.create_revision() : 0) == compare.create_revision();
@@ -284,6 +297,11 @@ void PretendedEtcd::SetAnswers(bool answers) {
 void PretendedEtcd::LoseNextAnswer() {
   MutexLock lock(&mu_);
   lose_answer_ = true;
+}
+
+void PretendedEtcd::LoseAnswerOfNextWrite(std::function<void()> meanwhile) {
+  MutexLock lock(&mu_);
+  after_write_ = std::move(meanwhile);
 }
 
 void PretendedEtcd::RefuseLeases() {

@@ -2,6 +2,7 @@
 #define TRYST_TESTS_DOUBLES_SERVER_PRETENDED_ETCD_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,8 +38,10 @@ class PretendedEtcd {
   void Erase(const std::string& key);  // Watches are not told.
   void SetAnswers(bool answers);       // False: reads and transactions fail.
   void LoseNextAnswer();               // Does the next transaction, and says that it failed.
-  void RefuseLeases();                 // Answers from now on with no lease.
-  void SetPause(int64_t ms);           // Before each lease that it grants.
+  // Does the next transaction that writes, then `meanwhile`, and says that it failed.
+  void LoseAnswerOfNextWrite(std::function<void()> meanwhile);
+  void RefuseLeases();        // Answers from now on with no lease.
+  void SetPause(int64_t ms);  // Before each lease that it grants.
   uint64_t leases_asked() const;
   void RequireLogin();  // Keys are for the user tryst, whose password is secret.
   void EndWatches();    // Those that are under way.
@@ -73,6 +76,7 @@ class PretendedEtcd {
   uint64_t expired_ ABSL_GUARDED_BY(mu_) = 0;
   bool answers_ ABSL_GUARDED_BY(mu_) = true;
   bool lose_answer_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> after_write_ ABSL_GUARDED_BY(mu_);
   bool refuses_leases_ ABSL_GUARDED_BY(mu_) = false;
   int64_t pause_ms_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t leases_asked_ ABSL_GUARDED_BY(mu_) = 0;
