@@ -20,6 +20,7 @@
 #include "base/thread_owner.h"
 #include "channel/arena/arena.h"
 #include "channel/compat/fetch_wire.h"
+#include "rendezvous/own_steps.h"
 #include "server/config/pollers.h"
 #include "server/process/grpc_log.h"
 #include "server/process/lean_heap.h"
@@ -70,6 +71,12 @@ class NoReflection final : public grpc::ServerBuilderOption {
                    plugins->end());
   }
 };
+
+absl::Status CheckIsJobs(int64_t step_id) {
+  if (!IsOwnStep(step_id)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("step ", step_id, " is the worker's own: a job's are above ", kLastOwnStep));
+}
 
 // The limits of the listener in front of gRPC.
 ConnectionLimits LimitsOf(const ServerParts& parts) {
@@ -448,14 +455,19 @@ TransportServiceParts ServerCore::ServiceParts() {
                               absl::string_view request) {
     return Authenticate(context, method, request);
   };
-  parts.begin_step = [this](int64_t step_id) { return steps_->BeginStep(step_id); };
+  parts.begin_step = [this](int64_t step_id) {
+    const absl::Status is_jobs = CheckIsJobs(step_id);
+    return is_jobs.ok() ? steps_->BeginStep(step_id) : is_jobs;
+  };
   parts.abort_step = [this](int64_t step_id, const absl::Status& why) {
-    steps_->AbortStep(step_id, why);
-    return absl::OkStatus();
+    const absl::Status is_jobs = CheckIsJobs(step_id);
+    if (is_jobs.ok()) steps_->AbortStep(step_id, why);
+    return is_jobs;
   };
   parts.cleanup_step = [this](int64_t step_id) {
-    steps_->CleanupStep(step_id);
-    return absl::OkStatus();
+    const absl::Status is_jobs = CheckIsJobs(step_id);
+    if (is_jobs.ok()) steps_->CleanupStep(step_id);
+    return is_jobs;
   };
   parts.executor = control_executor_.get();
   parts.samples = samples_.get();

@@ -32,6 +32,7 @@
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "rendezvous/cancellation.h"
+#include "rendezvous/own_steps.h"
 #include "server/config/pollers.h"
 #include "server/data_plane/open_nics.h"
 #include "server/server_parts.h"
@@ -567,6 +568,15 @@ TEST(Server, CallsBetweenPeers) {
   EXPECT_EQ(ps->steps()->FindStep(7), nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(
       worker->calls()->AbortStep(ps->worker(), 8, absl::OkStatus(), timeout)));
+
+  ASSERT_TRUE(ps->steps()->StartStep(kWeightsStep).ok());
+  for (const int64_t own : {int64_t{INT64_MIN}, kWeightsStep, kLastOwnStep}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(worker->calls()->BeginStep(ps->worker(), own, timeout)));
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        worker->calls()->AbortStep(ps->worker(), own, absl::DataLossError("no"), timeout)));
+    EXPECT_TRUE(absl::IsInvalidArgument(worker->calls()->CleanupStep(ps->worker(), own, timeout)));
+  }
+  EXPECT_NE(ps->steps()->FindStep(kWeightsStep), nullptr);
 }
 
 TEST(Server, ATraceHasNoMoreThanItIsAskedFor) {

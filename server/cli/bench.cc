@@ -171,7 +171,8 @@ class Bench {
 
  private:
   absl::Status Measure(const Work& work) {
-    const int64_t step_id = kLastSampleStep - absl::Uniform<int64_t>(random_, 0, int64_t{1} << 60);
+    const int64_t step_id =
+        absl::Uniform(absl::IntervalClosed, random_, kFirstSampleStep, kLastSampleStep);
     const int count = 1 + work.pulls + work.delivers;
     const auto incarnation = self_->calls()->SendSamples(
         peer_, step_id, work.bytes, static_cast<uint32_t>(count), line_.timeout);

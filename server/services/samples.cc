@@ -13,10 +13,10 @@ namespace {
 uint8_t ByteAt(uint64_t at) { return static_cast<uint8_t>(at * 131 + (at >> 8)); }
 
 absl::Status CheckLimits(int64_t step_id, uint64_t bytes, uint32_t count) {
-  if (step_id > kLastSampleStep) {
+  if (step_id < kFirstSampleStep || step_id > kLastSampleStep) {
     return absl::InvalidArgumentError(
-        absl::StrCat("step ", step_id, " may belong to a job: tryst bench must use step ",
-                     kLastSampleStep, " and below"));
+        absl::StrCat("step ", step_id, " may belong to others: tryst bench must use one from ",
+                     kFirstSampleStep, " to ", kLastSampleStep));
   }
   if (bytes == 0 || bytes > kMostSampleBytes || count == 0 || count > kMostSamples) {
     return absl::InvalidArgumentError(

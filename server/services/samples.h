@@ -20,8 +20,9 @@ namespace tryst {
 // Tensors without meaning that `tryst bench` has a peer send, to measure the path to it. They lie
 // in steps of their own, which no job uses, and which end with their tensors.
 
-// Steps from this one downwards hold samples.
+// These steps hold samples.
 inline constexpr int64_t kLastSampleStep = -(int64_t{1} << 62);
+inline constexpr int64_t kFirstSampleStep = kLastSampleStep - (int64_t{1} << 60);
 inline constexpr uint64_t kMostSampleBytes = uint64_t{64} << 20;
 inline constexpr uint32_t kMostSamples = 4096;
 inline constexpr size_t kMostSampledPeers = 4;

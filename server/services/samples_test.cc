@@ -64,10 +64,13 @@ TEST_F(SamplesTest, AStepThatIsOverHasNone) {
 
 TEST_F(SamplesTest, LimitsHold) {
   EXPECT_EQ(Send(17, 8, 1), absl::StatusCode::kInvalidArgument);  // Step 17 is a job's.
+  EXPECT_EQ(Send(kFirstSampleStep - 1, 8, 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Send(INT64_MIN, 8, 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Send(kLastSampleStep, 0, 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Send(kLastSampleStep, kMostSampleBytes + 1, 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Send(kLastSampleStep, 8, kMostSamples + 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(steps_->counters().waiting_sends, 0);
+  EXPECT_EQ(Send(kFirstSampleStep, 8, 1), absl::StatusCode::kOk);
 }
 
 TEST_F(SamplesTest, AMinuteLaterTheyAreGoneAndOthersMayCome) {

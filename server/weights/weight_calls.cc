@@ -10,15 +10,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "rendezvous/own_steps.h"
 #include "rendezvous/rendezvous.h"
 #include "server/members/peer_calls.h"
 
 namespace tryst {
 namespace {
 
-// Keys of weights belong to no step of the program's. Answers come whatever the step; the asker's
-// own end needs one that nobody cleans up.
-constexpr int64_t kWeightsStep = INT64_MIN + 45;
 constexpr char kDevice[] = "/device:CPU:0";
 constexpr absl::Duration kCancelCheck = absl::Milliseconds(250);
 constexpr absl::Duration kPause = absl::Milliseconds(50);
@@ -107,6 +105,7 @@ absl::StatusOr<TensorKey> WeightCalls::KeyOf(const Call& call, const Patience& p
 
 void WeightCalls::Start(const Call& call, const Patience& patience, AnswerFn done) {
   StepRegistry* const steps = server_->steps();
+  // Answers come whatever the step; the asker's own end needs one that nobody cleans up.
   auto step = steps != nullptr ? steps->StartStep(kWeightsStep)
                                : absl::FailedPreconditionError("the server has not started");
   if (!step.ok()) return std::move(done)(step.status());
