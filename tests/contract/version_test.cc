@@ -61,6 +61,7 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   Hello hello;
   hello.worker = "/job:worker/replica:0/task:7";
   hello.incarnation = 7;
+  hello.epoch = 1;
   hello.path = "rdma/pair";
   for (const uint32_t only : {kProtocolOfCalls - 1, kProtocolNewest + 1}) {
     hello.protocol_oldest = hello.protocol_newest = only;
