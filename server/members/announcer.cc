@@ -20,7 +20,7 @@ constexpr absl::Duration kPauseMost = absl::Seconds(30);
 // thousands at once kept a server that has dead members from starting, and from stopping, for half
 // a minute.
 constexpr int kMostAtOnce = 256;
-// Of one list: that of the most members (16,384) has nine, as heartbeat.cc cuts it.
+// One list is followed so far. That of the most members (16,384) has nine, as heartbeat.cc cuts it.
 constexpr int kMostPages = 16;
 
 absl::Duration PauseAfter(int attempt) {
@@ -38,7 +38,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
     int attempt = 1;
     std::string after;  // It is asked for the members behind this name.
     uint64_t knew = 0;  // The peer's incarnation when the first attempt failed.
-    int page = 1;       // Of its list.
+    int page = 1;       // It is this one of the peer's list.
   };
 
   State(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms)
