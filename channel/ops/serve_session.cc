@@ -239,7 +239,7 @@ void ServeSession::Close(const absl::Status& why) {
     farewell_.reset();
   }
   if (has_link()) link_->Break(why);
-  slots_.StopWatching();
+  if (watch_ != nullptr) watch_->OnEndGone(this);
   slots_.DropTakes();
   if (link_ != nullptr) slots_.EndAll(link_->EndFormer());
 }

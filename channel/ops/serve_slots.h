@@ -109,7 +109,6 @@ class ServeSlots final : private TakesUser {
   void Disconnect();
   // By which both ends name their operations in traces.
   void set_trace_number(uint64_t number) { trace_number_ = number; }
-  void StopWatching() { options_.watch = nullptr; }
 
   // ---- The consumer's words. kDataLoss: it broke the protocol. ----
   absl::Status MayHearMore() const { return words_.MayHearMore(ops_.size()); }

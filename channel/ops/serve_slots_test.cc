@@ -454,7 +454,9 @@ TEST_F(ServeSlotsTest, WhatAConsumerLeavesGoesBackUnlessItWasSent) {
                                  ServeState::kStaging, ServeState::kInParts, ServeState::kSent}) {
     SCOPED_TRACE(ServeStateName(state));
     shelf_.back.clear();
+    Connect(generation + 1);
     Bring(state, ++generation);
+    slots_.Disconnect();
     slots_.EndAll(ServeEvent::kLeft);
     EXPECT_EQ(op_->state, ServeState::kFree);
     EXPECT_EQ(shelf_.back.size(), state == ServeState::kSent ? 0u : 1u);
@@ -757,9 +759,11 @@ TEST(ServeTableTest, EachStateIsLeftByItsRows) {
   for (size_t s = 0; s < kServeStateCount; ++s) {
     const auto state = static_cast<ServeState>(s);
     const bool held = state != ServeState::kFree;
-    // Whoever leaves ends what is held, and a cancel does. A loan ends before that.
-    EXPECT_EQ(FindServeRow(state, ServeEvent::kLeft) != nullptr,
-              held && state != ServeState::kPulled)
+    // Whoever leaves ends what is held, and a cancel does. What a link was sending, or had lent,
+    // ends with the link, before that.
+    const bool of_link = state == ServeState::kStaging || state == ServeState::kInParts ||
+                         state == ServeState::kPulled;
+    EXPECT_EQ(FindServeRow(state, ServeEvent::kLeft) != nullptr, held && !of_link)
         << ServeStateName(state);
     EXPECT_EQ(FindServeRow(state, ServeEvent::kCancel) != nullptr, held) << ServeStateName(state);
     EXPECT_NE(FindServeRow(state, ServeEvent::kLateCancel), nullptr);

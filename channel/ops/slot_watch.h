@@ -12,8 +12,8 @@ namespace tryst {
 class FetchAsk;
 
 // Hears every event on the slots of both ends of rdma channels, on their poller. Tests compare them
-// with a model (tests/model). Null in production. `end` identifies one end of one channel; no event
-// of a closed end is told.
+// with a model (tests/model). Null in production. `end` identifies one end of one channel. Of one
+// that is closed nothing is told but how a producer's slots end, after OnEndGone().
 class SlotWatch {
  public:
   virtual ~SlotWatch() = default;

@@ -337,6 +337,9 @@ absl::Status ShmReceiver::CopySome(ShmAsk* ask) {
 }
 
 absl::Status ShmReceiver::ReadPeer(ShmAsk* ask, uint8_t* to, uint64_t bytes) {
+  if (link_->options.forbids_read && link_->options.forbids_read()) {
+    return absl::PermissionDeniedError("the test forbids it");
+  }
   Mutex mu;
   absl::Status first;  // Guarded by mu.
   const uint64_t address = ask->from_address + ask->position;

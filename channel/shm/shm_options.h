@@ -35,6 +35,8 @@ struct ShmOptions : SessionOptions {
   // For tests: called when a tensor was read out of the producer's memory, before the loan is
   // looked at.
   std::function<void()> before_check;
+  // Likewise: whether the kernel forbids a read of the producer's memory from now on.
+  std::function<bool()> forbids_read;
 };
 
 }  // namespace tryst

@@ -24,6 +24,7 @@
 #include "tests/doubles/sim_nic/sim_world.h"
 #include "tests/model/slot_replay.h"
 #include "tests/process/pair/pool_counters.h"
+#include "tests/sim/sim_peers.h"
 #include "tests/sim/sim_shm.h"
 
 namespace tryst {
@@ -140,6 +141,9 @@ class Cluster final : public LoadTarget {
     Cluster* const cluster_;
   };
 
+  bool Forgets(const std::string& worker) const {
+    return options_.forgets && worker == WorkerNameOf(forgetful_);
+  }
   uint64_t Draw(uint64_t below) { return random_.Below(below); }
   bool Chance(uint32_t percent) { return Draw(100) < percent; }
   TransportsOptions DrawPoolOptions();
@@ -148,6 +152,7 @@ class Cluster final : public LoadTarget {
   void PlanShmFaults();
   void BreakShmLink();
   void StopBeforeTheCheck(const Worker* reader);
+  bool ForbidsRead();
   bool TurnsDying(Worker* worker);
   uint32_t PlaceOf(size_t worker, uint32_t rail) const {
     return rail * static_cast<uint32_t>(options_.workers) + static_cast<uint32_t>(worker);
@@ -155,6 +160,7 @@ class Cluster final : public LoadTarget {
   void PlanFaults();
   void PlanRenewals();
   void DrawFlips(FaultPlan* plan);
+  void FlipBeforeThePeace(SimRandom random);
   void OnRuleBroken(const absl::Status& why);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void RefuseRegistration(size_t index);
@@ -165,6 +171,8 @@ class Cluster final : public LoadTarget {
   size_t Open() const { return load_->open() + (gathers_ == nullptr ? 0 : gathers_->open()); }
   void Settle();
   void StrikeBeforeTheDrain();
+  void StrikeTheForgetful();
+  void PlanStrays();
   void AuditLandings();
   void CheckNothingKept();
   void CheckArena(const Worker& worker);
@@ -184,11 +192,12 @@ class Cluster final : public LoadTarget {
   uint32_t losable_ = 1;       // The first so many of them may be lost.
   bool has_fallback_ = false;  // The last of them stands for streams of gRPC, and stays.
   bool has_shm_ = false;
+  bool large_ = false;  // Large tensors are copied into shared memory.
   TransportsOptions pool_options_;
   SlotReplay replay_;
   TableWatch watch_{&replay_, [this](const absl::Status& why) { OnRuleBroken(why); }};
-  // The model of slots knows no loan and no stage.
-  TableWatch shm_watch_{nullptr, [this](const absl::Status& why) { OnRuleBroken(why); }};
+  // The model of slots knows no loan, no stage, and no consumer that forgets or breaks a rule.
+  TableWatch bare_watch_{nullptr, [this](const absl::Status& why) { OnRuleBroken(why); }};
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   Worker* stopped_ = nullptr;  // It stands in the middle of a turn.
@@ -199,11 +208,19 @@ class Cluster final : public LoadTarget {
   bool buries_ = false;                  // A dead process's object has a turn.
   SimRandom aim_;
   SimRandom shm_random_;                      // So that seeds of NICs keep their runs.
+  SimRandom peers_random_;                    // Likewise of seeds without such peers.
+  size_t forgetful_ = LoadOptions::kNobody;   // A worker.
+  int64_t forget_ms_ = 0;                     // So long it keeps what it has given up.
+  uint64_t links_seen_ = 0;                   // That it has opened.
+  uint64_t from_zero_ = 0;                    // The life of a worker whose generations begin at 0.
   std::vector<TraceDump> dumps_;              // A killed worker leaves its own here.
   std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
   uint64_t renewals_ = 0;
-  uint64_t shm_breaks_ = 0;  // Links that the simulation has ended.
-  uint64_t shm_stops_ = 0;   // Readers that stood before they looked at a loan.
+  uint64_t shm_breaks_ = 0;   // Links that the simulation has ended.
+  uint64_t peer_breaks_ = 0;  // Links of the forgetful one that it has ended.
+  uint64_t forbidden_ = 0;    // Reads.
+  uint64_t strays_ = 0;       // Words that no honest consumer says.
+  uint64_t shm_stops_ = 0;    // Readers that stood before they looked at a loan.
   uint64_t next_incarnation_ = 1000;
   ChannelClusterReport report_;
 };
@@ -241,10 +258,18 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
+  if (index == cluster->forgetful_) options.retain_ms = cluster->forget_ms_;
+  // Behind those of the pool's consumers and transports.
+  if (incarnation == cluster->from_zero_) {
+    options.seed = SeedOfGenerationZero(1 + paths.size() + (cluster->has_shm_ ? 1 : 0));
+  }
   if (cluster->has_shm_) {
-    arena = Arena::Make(DrawArena(&cluster->shm_random_, incarnation << 32));
+    ArenaOptions shared = DrawArena(&cluster->shm_random_, incarnation << 32);
+    if (cluster->large_) shared.cap_bytes = 64 << 20;
+    arena = Arena::Make(shared);
     options.shm_arena = arena;
     options.shm.before_check = [cluster, this] { cluster->StopBeforeTheCheck(this); };
+    options.shm.forbids_read = [cluster] { return cluster->ForbidsRead(); };
   }
   (void)cluster->Chance(15);  // The pinned seeds were found with this draw.
   pools = MakeChannelPools(turned, traced, &cluster->wire_, &source, std::move(paths),
@@ -319,6 +344,9 @@ void Cluster::Wire::Exchange(const std::string& peer, const Hello& asked, Deadli
                [answer] { answer(absl::UnavailableError("no answer to the hello")); });
   const bool lossy = c->options_.load.faults && !c->quiet_;
   if (lossy && c->Chance(5)) return;  // The request is lost.
+  if (lossy && c->Forgets(asked.worker) && c->peers_random_.Below(2) == 0) {
+    return answer(absl::UnavailableError("nobody listens"));
+  }
   const bool answer_lost = lossy && c->Chance(5);
   const bool doubled = lossy && c->Chance(3);
   const int64_t there_ns = now_ns + 20'000 + static_cast<int64_t>(c->Draw(2 * kMs));
@@ -346,7 +374,8 @@ Cluster::Cluster(const ChannelClusterOptions& options)
       random_(options.seed * 2654435761u + 1),
       replay_(EdgesFor(options), [this](const std::string& what) { Violate(what); }),
       aim_(options.load.aim_seed),
-      shm_random_(options.seed * 0x9e3779b97f4a7c15u + 31) {
+      shm_random_(options.seed * 0x9e3779b97f4a7c15u + 31),
+      peers_random_(options.seed * 0x9e3779b97f4a7c15u + 41) {
   pool_options_ = DrawPoolOptions();
   if (options.slots != 0) pool_options_.link.slots = options.slots;
   if (options.max_keys != 0) pool_options_.max_keys = options.max_keys;
@@ -359,14 +388,23 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   if (options.paths > 1) DrawPaths();
   if (options.links != SimLinks::kNics) DrawSharedMemory();
   load.holds = has_shm_;
-  pool_options_.watch = has_shm_ ? &shm_watch_ : &watch_;
+  load.large = large_;
+  if (options.forgets) {
+    load.forgetful = forgetful_ = peers_random_.Below(static_cast<uint64_t>(options.workers));
+    forget_ms_ = peers_random_.Between(0, 5);
+  }
+  if (peers_random_.Below(8) == 0) from_zero_ = next_incarnation_;
+  pool_options_.watch = has_shm_ || options.forgets || options.strays ? &bare_watch_ : &watch_;
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
   }
   load_ = std::make_unique<ChannelLoad>(&world_, random_.Fork(), this, workers_.size(), load);
+  // Who is answered what it has not asked for ends that fetch.
+  if (options.strays && has_shm_) load_->NoteFlips();
   if (load.gather_seed != 0) {
     gathers_ = std::make_unique<GatherLoad>(&world_, SimRandom(load.gather_seed), this, &alarms_,
                                             workers_.size(), load);
+    if (options.strays && has_shm_) gathers_->NoteFlips();
   }
 }
 
@@ -414,6 +452,8 @@ void Cluster::DrawSharedMemory() {
     losable_ = 0;
   }
   pool_options_.shm = DrawShm(&shm_random_);
+  large_ = options_.load.cancel_storm && options_.seed % 2 == 0;
+  if (large_) pool_options_.shm.stage_bytes = 512 << 20;
   if (options_.slots != 0) pool_options_.shm.sizes.slots = options_.slots;
 }
 
@@ -452,6 +492,9 @@ void Cluster::StopBeforeTheCheck(const Worker* reader) {
   if (quiet_ || !options_.load.faults || stopped_ != nullptr || shm_random_.Below(3) != 0) return;
   ++shm_stops_;
   stopped_ = workers_[reader->index].get();
+  if (options_.strays && shm_random_.Below(2) == 0) {
+    strays_ += SayStrayCancel(*stopped_->pools, &peers_random_);
+  }
   for (uint64_t turns = 1 + shm_random_.Below(4); turns > 0; --turns) {
     for (const auto& worker : workers_) {
       if (worker.get() == stopped_) continue;
@@ -462,6 +505,13 @@ void Cluster::StopBeforeTheCheck(const Worker* reader) {
     }
   }
   stopped_ = nullptr;
+}
+
+// As when a process gets another user, or memory goes that it had from elsewhere.
+bool Cluster::ForbidsRead() {
+  if (quiet_ || !options_.load.faults || peers_random_.Below(32) != 0) return false;
+  ++forbidden_;
+  return true;
 }
 
 void Cluster::PlanFaults() {
@@ -500,6 +550,7 @@ void Cluster::PlanFaults() {
               [this, index, rail, kind] { LosePath(index, rail, kind); });
   }
   PlanRenewals();
+  PlanStrays();
   if (!options_.kills) return;
   for (uint64_t kills = Draw(4); kills > 0; --kills) {
     const size_t index = Draw(workers_.size());
@@ -525,10 +576,24 @@ void Cluster::PlanRenewals() {
 // Both ends are honest, and where no bit is flipped what one says is what the other reads. But a
 // NIC may deliver a message twice or never, and a process that is dead reads nothing any more.
 void Cluster::OnRuleBroken(const absl::Status& why) {
-  if (flips_ || buries_ || why.message() == kBreaksARule) return;
+  if (flips_ || buries_ || options_.strays || why.message() == kBreaksARule) return;
   if (absl::StartsWith(why.message(), "message ")) return;
   if (absl::StrContains(why.message(), "or the NIC lost something")) return;
   Violate(absl::StrCat("an honest peer breaks a rule: ", why.message()));
+}
+
+// Many works are under way when the peace comes, and many of them were to flip a bit.
+void Cluster::FlipBeforeThePeace(SimRandom random) {
+  const int64_t peace_ns = world_.NowNs() + options_.load.load_ns;
+  world_.At(peace_ns - 60'000, [this] {
+    FaultPlan last = world_.faults().plan();
+    last.flip_ppm = 300'000;
+    world_.SetFaultPlan(last);
+  });
+  for (int i = 0; i < 20; ++i) {
+    world_.At(peace_ns - random.Between(0, 50'000),
+              [this, one = random.Fork()]() mutable { load_->StartOne(&one); });
+  }
 }
 
 // Bits flip only where one of our checksums covers them: in messages, and in tensors if digests are
@@ -541,6 +606,7 @@ void Cluster::DrawFlips(FaultPlan* plan) {
   load_->NoteFlips();
   if (gathers_ != nullptr) gathers_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
+  if (random.Below(2) == 0) FlipBeforeThePeace(random.Fork());
   const auto has_checksum = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
     const uint32_t kind = immediate >> 30;
     // The word of 4 bytes behind a write, and the ack page, have no checksum of ours.
@@ -663,6 +729,7 @@ void Cluster::RunUntil(int64_t until_ns) {
     // What a turn has caused may be the next turn's work, so the clock must not run ahead.
     const bool worked = TurnAll();
     if (options_.load.aim_seed != 0) StrikeBeforeTheDrain();
+    if (options_.forgets) StrikeTheForgetful();
     AuditLandings();
     if (worked && (world_.next_ns() - world_.NowNs() >= kMs || !Chance(30))) continue;
     Advance(until_ns);
@@ -688,9 +755,10 @@ ChannelClusterReport Cluster::Run() {
   if (gathers_ != nullptr) report_.gathers = gathers_->counts();
   report_.slot_edges = replay_.taken();
   report_.tables = watch_.counts();
-  report_.tables += shm_watch_.counts();
+  report_.tables += bare_watch_.counts();
   report_.troubles = TroublesOfRun();
-  report_.faults = world_.faults_done() + renewals_ + shm_breaks_ + shm_stops_;
+  report_.faults = world_.faults_done() + renewals_ + shm_breaks_ + shm_stops_ + peer_breaks_ +
+                   forbidden_ + strays_;
   report_.events = world_.events();
   report_.trace_hash = world_.trace().hash();
   for (const std::string& violation : world_.violations()) {
@@ -728,6 +796,8 @@ Troubles Cluster::TroublesOfRun() const {
   note(Trouble::kAborts, load_->counts().aborts > 0);
   note(Trouble::kAim, options_.load.aim_seed != 0);
   note(Trouble::kRenew, renewals_ > 0);
+  note(Trouble::kForget, options_.forgets);
+  note(Trouble::kStray, strays_ > 0);
   return troubles;
 }
 
@@ -752,6 +822,41 @@ void Cluster::StrikeBeforeTheDrain() {
         if (!quiet_) Kill(killed);
       });
     }
+  }
+}
+
+// Its links break soon after they open, and fetches are cancelled between two of them: what it has
+// forgotten then is not named, and may be asked for anew.
+void Cluster::StrikeTheForgetful() {
+  if (quiet_) return;
+  const ChannelPools& pools = *workers_[forgetful_]->pools;
+  uint64_t links = 0;
+  for (const FetchSession* session : FetchingOf(pools)) links += session->Counted().links;
+  if (std::exchange(links_seen_, links) >= links || peers_random_.Below(4) == 0) return;
+  world_.At(world_.NowNs() + peers_random_.Between(0, peers_random_.Below(2) == 0 ? 3'000 : 50'000),
+            [this] {
+              if (quiet_) return;
+              load_->CancelSoon(forgetful_, 5 * kMs);
+              for (FetchSession* session : FetchingOf(*workers_[forgetful_]->pools)) {
+                if (!session->open()) continue;
+                session->link()->Break(absl::UnavailableError("the simulation ends a link"));
+                ++peer_breaks_;
+              }
+            });
+}
+
+// Their answers are of slots that are asked for anew: over a NIC the consumer passes them over, and
+// over shared memory it ends the link.
+void Cluster::PlanStrays() {
+  if (!options_.strays) return;
+  const int64_t end_ns = world_.NowNs() + options_.load.load_ns;
+  const int64_t every_ns = peers_random_.Between(kMs / 20, 4 * kMs);
+  for (int64_t at_ns = world_.NowNs(); at_ns < end_ns; at_ns += every_ns) {
+    world_.At(at_ns + peers_random_.Between(0, every_ns), [this] {
+      if (quiet_) return;
+      const Worker& worker = *workers_[peers_random_.Below(workers_.size())];
+      strays_ += SayStrayCancel(*worker.pools, &peers_random_);
+    });
   }
 }
 
@@ -824,6 +929,11 @@ void Cluster::Settle() {
        ++round) {
     RunUntil(world_.NowNs() + kRestNs);
   }
+  // A fetch of what the forgetful one has lost waits still.
+  if (options_.forgets && load_->open() > 0) {
+    load_->SendWhatIsWaitedFor(/*anyhow=*/true);
+    RunUntil(world_.NowNs() + kRestNs);
+  }
   for (int round = 0; gathers_ != nullptr && round < 3 && gathers_->GatherWhatIsLeft() > 0;
        ++round) {
     RunUntil(world_.NowNs() + kRestNs);
@@ -861,6 +971,8 @@ void Cluster::VerifyWhatIsTraced() {
   report_.traced = verdict.operations;
   report_.pairs = verdict.pairs;
   for (const TraceBreach& breach : verdict.breaches) {
+    // What was sent for a fetch that its consumer has given up and forgotten.
+    if (options_.forgets && absl::EndsWith(breach.what, "it is lost")) continue;
     report_.violations.push_back(
         absl::StrCat("at ", breach.at_ns / 1000, " us, by the traces: ", breach.what));
   }
@@ -1000,6 +1112,12 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights) {
   static constexpr uint32_t kMostKeys[] = {5, 9, 20, 70};
   if (aside.Below(3) == 0) options.max_keys = kMostKeys[aside.Below(4)];
   if (aside.Below(2) == 0) options.load.text_seed = 1 + aside.Below(UINT32_MAX);
+  SimRandom peers(seed * 0x9e3779b97f4a7c15u + 37);
+  const auto draw = [&](Trouble trouble) {
+    return weigh(trouble, peers.Below(100) < weights.of(trouble)) && options.load.faults;
+  };
+  options.forgets = draw(Trouble::kForget);
+  options.strays = draw(Trouble::kStray);
   return options;
 }
 
@@ -1012,13 +1130,16 @@ ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights) {
   options.load.faults = seed % 3 != 0;
   options.load.aborts = options.kills = false;
   options.paths = 1;
+  options.forgets = false;
+  options.strays &= options.load.faults;
+  if (seed % 4 == 1) options.load.deadline_seed = seed;
   return options;
 }
 
 ChannelClusterOptions GathersOfSeed(uint64_t seed, const SimWeights& weights) {
   ChannelClusterOptions options = OptionsOfSeed(seed, weights);
   options.load.gather_seed = 1 + seed * 0x9e3779b97f4a7c15u;
-  options.load.aborts = false;
+  options.load.aborts = options.forgets = false;
   return options;
 }
 

@@ -39,10 +39,13 @@ struct ChannelClusterOptions {
   uint32_t max_keys = 0;  // So many keys have a number at a time; 0: more than there are.
   // Producers take what is here without a callback, as programs do.
   bool takes_here = false;
-  // As seeds were before any of these was drawn: without runs of keys and links that are made anew,
-  // with a callback for each take, a number for each key, and one text for all failures.
+  bool forgets = false;  // One worker only fetches, and soon forgets what it has given up.
+  bool strays = false;   // Consumers cancel what is over.
+  // As seeds were before any of these was drawn: without runs of keys, links that are made anew and
+  // consumers that forget, with a callback for each take, a number for each key, and one text for
+  // all failures.
   ChannelClusterOptions& WithoutRuns() {
-    takes_here = false;
+    takes_here = forgets = strays = false;
     load.run_seed = load.text_seed = 0;
     max_keys = 0;
     weights.Set(Trouble::kRenew, 0);

@@ -60,11 +60,19 @@ ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, 
       executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)),
       aim_(options.aim_seed),
       runs_(options.run_seed),
-      holding_(options.aim_seed + 1) {
+      holding_(options.aim_seed + 1),
+      ends_(options.deadline_seed) {
   if (!options_.cancel_storm) return;
   storm_source_ = NewSource(kStormWords);
   uint64_t* at = static_cast<uint64_t*>(storm_source_.mutable_data());
   for (uint64_t i = 0; i < kStormWords; ++i) at[i] = i;
+}
+
+std::pair<size_t, size_t> ChannelLoad::DrawEnds(SimRandom* random) {
+  const size_t one = random->Below(workers_);
+  const size_t other = (one + 1 + random->Below(workers_ - 1)) % workers_;
+  if (one == options_.forgetful) return {other, one};
+  return {one, other};
 }
 
 int64_t ChannelLoad::SomeTime() {
@@ -75,15 +83,18 @@ void ChannelLoad::Plan() {
   const uint64_t edges = 1 + Draw(6);
   const uint64_t steps = 1 + Draw(3);
   for (int i = 0; i < options_.operations; ++i) {
-    const size_t producer = Draw(workers_);
-    const size_t consumer = (producer + 1 + Draw(workers_ - 1)) % workers_;
+    const auto ends = DrawEnds(&random_);
+    const size_t producer = ends.first;
+    const size_t consumer = ends.second;
     if (options_.cancel_storm) {
       const size_t number = static_cast<size_t>(i);
       world_->At(SomeTime(),
                  [this, producer, consumer, number] { StartTransfer(producer, consumer, number); });
       continue;
     }
-    const size_t number = Draw(edges);
+    size_t number = Draw(edges);
+    // A fetch that others wait behind is not given up, and nothing of it could be forgotten.
+    if (consumer == options_.forgetful && i % 2 == 0) number = 1000 + static_cast<size_t>(i);
     const int64_t step = 1 + static_cast<int64_t>(Draw(steps));
     world_->At(SomeTime(), [this, producer, consumer, number, step] {
       Send(EdgeOf(producer, consumer, number, step));
@@ -110,11 +121,25 @@ void ChannelLoad::Plan() {
   }
 }
 
+void ChannelLoad::StartOne(SimRandom* random) {
+  const auto ends = DrawEnds(random);
+  const size_t number = started_more_++;
+  if (options_.cancel_storm) {
+    const auto operations = static_cast<size_t>(options_.operations);
+    return StartTransfer(ends.first, ends.second, operations + number);
+  }
+  Edge* const edge = EdgeOf(ends.first, ends.second, 100'000 + number, 1);
+  edge->size_class = 6;
+  Send(edge);
+  StartFetch(edge);
+}
+
 // Keys that are sent and fetched in step after step, mostly at one distance and of one size.
 void ChannelLoad::PlanRecurring() {
   for (size_t number = 100 + Draw(4); number > 100; --number) {
-    const size_t producer = Draw(workers_);
-    const size_t consumer = (producer + 1 + Draw(workers_ - 1)) % workers_;
+    const auto ends = DrawEnds(&random_);
+    const size_t producer = ends.first;
+    const size_t consumer = ends.second;
     const int64_t stride = 1 + static_cast<int64_t>(Draw(3));
     const int64_t every_ns = random_.Between(kMs, 4 * kMs);
     const uint64_t usual_class = 1 + Draw(7);
@@ -143,8 +168,9 @@ void ChannelLoad::PlanRecurring() {
 // what it starts draws anew.
 void ChannelLoad::PlanRuns() {
   for (uint64_t sets = 1 + runs_.Below(3); sets > 0; --sets) {
-    const size_t producer = runs_.Below(workers_);
-    const size_t consumer = (producer + 1 + runs_.Below(workers_ - 1)) % workers_;
+    const auto ends = DrawEnds(&runs_);
+    const size_t producer = ends.first;
+    const size_t consumer = ends.second;
     const size_t first = 200 + 100 * sets;
     const size_t count = 4 + runs_.Below(12);
     const bool one_step = runs_.Below(2) == 0;
@@ -362,6 +388,10 @@ void ChannelLoad::StartFetch(Edge* edge) {
   args.recurring = edge->recurring;
   if (Chance(edge->recurring ? 4 : 25)) DrawDestination(fetch, &args);
   if (options_.aim_seed != 0) AimCancel(fetch, &args);
+  if (edge->consumer == options_.forgetful && args.cancellation == nullptr && ends_.Below(2) == 0) {
+    ScheduleCancel(fetch, 20 * kMs, &ends_);
+    args.cancellation = fetch->cancellation.get();
+  }
   Ask(fetch, args);
 }
 
@@ -468,7 +498,9 @@ void ChannelLoad::AskMany(const std::vector<Fetch*>& fetches, const RecvArgs& ar
 void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number) {
   Edge* edge = EdgeOf(producer, consumer, number, 1);
   // 1 KiB to 256 KiB, and one of 128 up to 16 MiB, evenly over the powers of two.
-  const uint64_t power = Draw(128) == 0 ? 15 + Draw(6) : 7 + Draw(8);
+  uint64_t power = Draw(128) == 0 ? 15 + Draw(6) : 7 + Draw(8);
+  const bool is_large = options_.large && holding_.Below(4) == 0;
+  if (is_large) power = 16 + holding_.Below(3);
   const uint64_t elements =
       std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kStormWords);
   ++counts_.sends;
@@ -480,7 +512,7 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
 
   Fetch* fetch = NewFetch(edge);
   RecvArgs args;
-  if (Chance(80)) {
+  if (Chance(80) && !is_large) {
     fetch->has_destination = true;
     fetch->destination = buffers_.Take(elements);
     args.destination = fetch->destination;
@@ -491,6 +523,10 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
         WireNs(world_->options().link, elements * static_cast<uint64_t>(sizeof(uint64_t)));
     ScheduleCancel(fetch, 8'000 + wire_ns, &random_);
     args.cancellation = fetch->cancellation.get();
+    if (options_.deadline_seed != 0) {
+      fetch->deadline_ns = world_->NowNs() + ends_.Between(0, 3 * (8'000 + wire_ns));
+      args.deadline = Deadline::AtNs(fetch->deadline_ns);
+    }
   }
   Ask(fetch, args);
 }
@@ -683,7 +719,7 @@ void ChannelLoad::CheckEnds() {
   }
   for (const auto& entry : edges_) {
     const Edge& edge = entry.second;
-    if (!Lives(edge) || edge.arrived == edge.sent.size()) continue;
+    if (!Lives(edge) || MayLose(edge) || edge.arrived == edge.sent.size()) continue;
     target_->Violate(absl::StrCat("of ", edge.sent.size(), " sends of ", edge.key.text(),
                                   " in step ", edge.step, ", ", edge.arrived, " arrived; ",
                                   target_->ExplainTo(edge.consumer, edge.producer)));
@@ -710,7 +746,7 @@ void ChannelLoad::CheckOrder() {
     if (!fetch.status.ok()) continue;
     const uint64_t want = fetch.turn < edge.sent.size() ? edge.sent[fetch.turn] : 0;
     const bool is_dead = fetch.serial == 0;
-    if (edge.ended_early == 0 && Lives(edge) &&
+    if (edge.ended_early == 0 && Lives(edge) && !MayLose(edge) &&
         (is_dead ? KindOf(want) != Kind::kDead : fetch.serial != want)) {
       Violate(fetch, absl::StrCat(" was number ", fetch.turn, " and got serial ", fetch.serial,
                                   " in place of ", want));

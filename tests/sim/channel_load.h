@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/allocator.h"
@@ -61,10 +62,15 @@ struct LoadOptions {
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
+  // Not 0: what this draws gives transfers of a storm a deadline beside their cancel.
+  uint64_t deadline_seed = 0;
   int64_t link_bytes_per_second = 0;  // Every wire's; 0: what the kind of load has.
   // Who gets a tensor often has it for a while, and it must not change meanwhile. Of tensors to
   // send, many lie in memory that is shared.
   bool holds = false;
+  bool large = false;  // In a storm: more of the tensors are large, and without a destination.
+  static constexpr size_t kNobody = std::numeric_limits<size_t>::max();
+  size_t forgetful = kNobody;  // This worker only fetches, and what it gives up may be lost.
 };
 
 // The workers that a load is put on.
@@ -89,6 +95,8 @@ class ChannelLoad {
               const LoadOptions& options);
 
   void Plan();  // Schedules it all in the world.
+  // Sends one tensor more, which is no small one, and fetches it.
+  void StartOne(SimRandom* random);
   size_t open() const { return open_; }
   // A worker died or stopped: from now on kAborted and kUnavailable are ends like others.
   void NoteKill() { killed_ = true; }
@@ -167,6 +175,10 @@ class ChannelLoad {
   Fetch* NewFetch(Edge* edge);
   void Ask(Fetch* fetch, const RecvArgs& args);
   bool Lives(const Edge& edge) const;
+  // Its consumer may have forgotten what it had been sent: for a fetch that ended early, for a run
+  // that ended with its link, or ahead of a fetch.
+  bool MayLose(const Edge& edge) const { return edge.consumer == options_.forgetful; }
+  std::pair<size_t, size_t> DrawEnds(SimRandom* random);  // A producer and a consumer.
   RecvArgs DrawArgs(Fetch* fetch);
   void ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* random);
   void DrawDestination(Fetch* fetch, RecvArgs* args);
@@ -180,7 +192,7 @@ class ChannelLoad {
   void CheckOrder();
   // load_history.cc
   static std::string KeyOf(const Edge& edge);
-  static MadeReceive MadeBy(const Fetch& fetch, int64_t may_be_late_ns);
+  MadeReceive MadeBy(const Fetch& fetch, int64_t may_be_late_ns) const;
   History WholeHistory(int64_t may_be_late_ns) const;
   void JudgeWhole(int64_t may_be_late_ns);
   Kind KindOf(uint64_t serial) const;
@@ -209,12 +221,14 @@ class ChannelLoad {
   std::set<std::tuple<size_t, uint64_t, int64_t>> aborted_;
   Tensor storm_source_;  // What every tensor of a storm is a window of.
   uint64_t next_serial_ = 1;
+  size_t started_more_ = 0;
   std::deque<Fetch> fetches_;
   // By producer, its incarnation, consumer, number, step.
   std::map<std::tuple<size_t, uint64_t, size_t, size_t, int64_t>, Edge> edges_;
   size_t open_ = 0;
   std::map<size_t, Tensor> held_;  // By the fetch that brought it.
   SimRandom holding_;
+  SimRandom ends_;  // What ends early beside what random_ has drawn.
   bool killed_ = false;
   bool flips_ = false;
   LoadCounts counts_;

@@ -246,7 +246,7 @@ int Main(int argc, char** argv) {
     options.slots = static_cast<uint32_t>(settings.slots);
     return RunChannelCluster(options);
   };
-  SimCoverage coverage;
+  SimCoverage coverage(settings.links != SimLinks::kNics);
   ChannelClusterReport sum;
   uint64_t bad = 0;
   uint64_t done = 0;

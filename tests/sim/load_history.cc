@@ -29,9 +29,9 @@ std::string ChannelLoad::KeyOf(const Edge& edge) {
 
 // One fetch as the judge has it. Where a fetch of its key ended early, those behind it have no
 // order that a stamp could say: CheckOrder() looks at them.
-MadeReceive ChannelLoad::MadeBy(const Fetch& fetch, int64_t may_be_late_ns) {
+MadeReceive ChannelLoad::MadeBy(const Fetch& fetch, int64_t may_be_late_ns) const {
   MadeReceive made;
-  const bool ordered = fetch.edge->ended_early == 0;
+  const bool ordered = fetch.edge->ended_early == 0 && !MayLose(*fetch.edge);
   made.before = ordered ? 2 * fetch.turn + 1 : 0;
   made.after = ordered ? 2 * fetch.turn + 2 : UINT64_MAX / 4;
   made.calls = fetch.ends;
@@ -60,8 +60,9 @@ History ChannelLoad::WholeHistory(int64_t may_be_late_ns) const {
     history.keys.push_back(KeyOf(edge));
     for (size_t i = 0; i < edge.sent.size(); ++i) {
       const bool dead = !options_.cancel_storm && KindOf(edge.sent[i]) == Kind::kDead;
-      // A tensor may be lost with the end that was restarted.
-      const bool may_be_lost = !Lives(edge) && received.count({&edge, edge.sent[i]}) == 0;
+      // A tensor may be lost with the end that was restarted, or with what its consumer forgot.
+      const bool may_be_lost =
+          (!Lives(edge) || MayLose(edge)) && received.count({&edge, edge.sent[i]}) == 0;
       if (dead || may_be_lost) continue;
       history.sent.push_back({key, static_cast<int64_t>(edge.sent[i]), 2 * i, 2 * i + 1});
     }

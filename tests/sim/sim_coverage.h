@@ -65,7 +65,8 @@ using Troubles = std::bitset<kTroubleCount>;
 // (base/reached.h), and pairs of troubles in one seed.
 class SimCoverage {
  public:
-  SimCoverage();  // Guards that were reached before do not count.
+  // Guards that were reached before do not count.
+  explicit SimCoverage(bool has_shm = false);
   void Add(const TableCounts& tables, const Troubles& troubles);
 
   // All of it, the least reached first.

@@ -15,9 +15,10 @@ namespace tryst {
 
 const char* TroubleName(Trouble trouble) {
   constexpr const char* kNames[] = {
-      "break",  "fail",  "delay",     "lose",    "lose_for_ever", "duplicate",  "flip",
-      "refuse", "port",  "address",   "silence", "slow_link",     "lossy_link", "overrun",
-      "jump",   "kills", "two_paths", "aborts",  "aim",           "renew",
+      "break",      "fail",    "delay",  "lose",    "lose_for_ever", "duplicate",
+      "flip",       "refuse",  "port",   "address", "silence",       "slow_link",
+      "lossy_link", "overrun", "jump",   "kills",   "two_paths",     "aborts",
+      "aim",        "renew",   "forget", "stray",
   };
   static_assert(std::size(kNames) == kTroubleCount, "one is missing");
   return kNames[static_cast<size_t>(trouble)];

@@ -31,10 +31,12 @@ enum class Trouble : uint8_t {
   kKills,
   kPaths,
   kAborts,
-  kAim,    // Cancels and refusals at moments that chance hardly hits.
-  kRenew,  // Workers make their links anew, as when their certificates change.
+  kAim,     // Cancels and refusals at moments that chance hardly hits.
+  kRenew,   // Workers make their links anew, as when their certificates change.
+  kForget,  // A consumer keeps what it has given up for less long than its producers do.
+  kStray,   // Consumers cancel what is over, which none of ours does.
 };
-inline constexpr size_t kTroubleCount = static_cast<size_t>(Trouble::kRenew) + 1;
+inline constexpr size_t kTroubleCount = static_cast<size_t>(Trouble::kStray) + 1;
 const char* TroubleName(Trouble trouble);
 
 // In how many of a hundred seeds each trouble is. A seed and its weights make a run, to the last
@@ -42,7 +44,7 @@ const char* TroubleName(Trouble trouble);
 class SimWeights {
  public:
   static constexpr std::array<uint32_t, kTroubleCount> kUsual = {
-      50, 40, 50, 20, 10, 20, 30, 10, 15, 15, 20, 20, 20, 5, 10, 50, 33, 25, 33, 20};
+      50, 40, 50, 20, 10, 20, 30, 10, 15, 15, 20, 20, 20, 5, 10, 50, 33, 25, 33, 20, 15, 5};
 
   uint32_t of(Trouble trouble) const { return percent_[static_cast<size_t>(trouble)]; }
   void Set(Trouble trouble, uint32_t percent);
