@@ -11,6 +11,7 @@
 #include "base/turned_clock.h"
 #include "channel/ops/farewell.h"
 #include "channel/ops/session_options.h"
+#include "channel/ops/slot_watch.h"
 #include "channel/poller/poller.h"
 #include "gtest/gtest.h"
 
@@ -79,6 +80,22 @@ class Link final : public ServeLink {
   ServeSession* const session_;
   int* const ends_;
   bool linked_ = false;
+};
+
+// What the end of a session tells of its slots.
+class Ends final : public SlotWatch {
+ public:
+  void OnFetchEvent(const void*, const FetchAsk&, FetchState, FetchEvent) override {}
+  void OnSlotFreed(const void*, uint16_t) override {}
+  void OnServeEvent(const void*, uint16_t slot, ServeState from, ServeEvent event) override {
+    if (is_gone)
+      said.push_back(absl::StrCat(slot, " ", ServeStateName(from), ": ", ServeEventName(event)));
+  }
+  void OnServeEpoch(const void*) override {}
+  void OnServeFarewell(const void*) override {}
+  void OnEndGone(const void*) override { is_gone = true; }
+  bool is_gone = false;
+  std::vector<std::string> said;
 };
 
 class ConsumersTest : public ::testing::Test {
@@ -396,6 +413,32 @@ TEST_F(ConsumersTest, ASessionThatIsClosedAnswersWhoWaitsForIt) {
   last_->Close(why);
   ASSERT_EQ(answers_.size(), 4u);
   EXPECT_EQ(answers_.back(), why);
+}
+
+TEST_F(ConsumersTest, AWatchHearsHowTheSlotsOfAClosedSessionEnd) {
+  Ends ends;
+  ServeSessionOptions options = Options();
+  options.watch = &ends;
+  Slow slow;
+  {
+    Consumers consumers(&poller_, &slow, options, 3, 0);
+    consumers.OnHello(From(1, 1), &kind_, Note());
+    Request(last_);
+    ServeRequest other;
+    other.slot = 1;
+    other.generation = 1;
+    ASSERT_TRUE(last_->slots()->OnRequest(other).ok());
+    slow.Meet(0);
+    poller_.Turn();
+    EXPECT_FALSE(ends.is_gone);
+    consumers.Close(absl::CancelledError("it is closed"));
+    slow.Meet(1);
+    poller_.Turn();
+  }
+  const std::string left = ServeEventName(ServeEvent::kLeft);
+  EXPECT_EQ(ends.said, (std::vector<std::string>{
+                           absl::StrCat("1 ", ServeStateName(ServeState::kTaking), ": ", left),
+                           absl::StrCat("0 ", ServeStateName(ServeState::kReady), ": ", left)}));
 }
 
 // Else a worker that stops begins to serve it, and its stop has no end.

@@ -103,6 +103,13 @@ SimOptions WorldOptions(const LoadOptions& load) {
   return options;
 }
 
+// Without faults no peer is strange.
+ChannelClusterOptions WithWhatFaultsAllow(ChannelClusterOptions options) {
+  options.forgets &= options.load.faults;
+  options.strays &= options.load.faults;
+  return options;
+}
+
 class Cluster final : public LoadTarget {
  public:
   explicit Cluster(const ChannelClusterOptions& options);
@@ -369,7 +376,7 @@ void Cluster::Wire::Exchange(const std::string& peer, const Hello& asked, Deadli
 }
 
 Cluster::Cluster(const ChannelClusterOptions& options)
-    : options_(options),
+    : options_(WithWhatFaultsAllow(options)),
       world_(options.seed, WorldOptions(options.load)),
       random_(options.seed * 2654435761u + 1),
       replay_(EdgesFor(options), [this](const std::string& what) { Violate(what); }),
@@ -389,22 +396,22 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   if (options.links != SimLinks::kNics) DrawSharedMemory();
   load.holds = has_shm_;
   load.large = large_;
-  if (options.forgets) {
+  if (options_.forgets) {
     load.forgetful = forgetful_ = peers_random_.Below(static_cast<uint64_t>(options.workers));
     forget_ms_ = peers_random_.Between(0, 5);
   }
   if (peers_random_.Below(8) == 0) from_zero_ = next_incarnation_;
-  pool_options_.watch = has_shm_ || options.forgets || options.strays ? &bare_watch_ : &watch_;
+  pool_options_.watch = has_shm_ || options_.forgets || options_.strays ? &bare_watch_ : &watch_;
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
   }
   load_ = std::make_unique<ChannelLoad>(&world_, random_.Fork(), this, workers_.size(), load);
   // Who is answered what it has not asked for ends that fetch.
-  if (options.strays && has_shm_) load_->NoteFlips();
+  if (options_.strays && has_shm_) load_->NoteFlips();
   if (load.gather_seed != 0) {
     gathers_ = std::make_unique<GatherLoad>(&world_, SimRandom(load.gather_seed), this, &alarms_,
                                             workers_.size(), load);
-    if (options.strays && has_shm_) gathers_->NoteFlips();
+    if (options_.strays && has_shm_) gathers_->NoteFlips();
   }
 }
 
@@ -1114,7 +1121,7 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights) {
   if (aside.Below(2) == 0) options.load.text_seed = 1 + aside.Below(UINT32_MAX);
   SimRandom peers(seed * 0x9e3779b97f4a7c15u + 37);
   const auto draw = [&](Trouble trouble) {
-    return weigh(trouble, peers.Below(100) < weights.of(trouble)) && options.load.faults;
+    return weigh(trouble, peers.Below(100) < weights.of(trouble));
   };
   options.forgets = draw(Trouble::kForget);
   options.strays = draw(Trouble::kStray);
@@ -1131,7 +1138,6 @@ ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights) {
   options.load.aborts = options.kills = false;
   options.paths = 1;
   options.forgets = false;
-  options.strays &= options.load.faults;
   if (seed % 4 == 1) options.load.deadline_seed = seed;
   return options;
 }

@@ -500,7 +500,7 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
   // 1 KiB to 256 KiB, and one of 128 up to 16 MiB, evenly over the powers of two.
   uint64_t power = Draw(128) == 0 ? 15 + Draw(6) : 7 + Draw(8);
   const bool is_large = options_.large && holding_.Below(4) == 0;
-  if (is_large) power = 16 + holding_.Below(3);
+  if (is_large) power = 16 + holding_.Below(2);
   const uint64_t elements =
       std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kStormWords);
   ++counts_.sends;
