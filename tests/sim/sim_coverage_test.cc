@@ -3,7 +3,10 @@
 
 #include "tests/sim/sim_coverage.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -101,6 +104,37 @@ TEST(SimCoverageTest, CountsRowsGuardsAndPairs) {
   EXPECT_TRUE(absl::StrContains(text, "sim: ")) << text;
   EXPECT_FALSE(absl::StrContains(text, "hostile: ")) << text;
   EXPECT_FALSE(absl::StrContains(text, "guards: 0 of")) << text;
+}
+
+// Rows that no other seed reaches.
+TEST(SimCoverageTest, WhoForgetsAndWhoCancelsWhatIsOverReachTheirRows) {
+  SimWeights weights;
+  weights.Set(Trouble::kForget, 100);
+  weights.Set(Trouble::kStray, 100);
+  constexpr std::pair<ServeState, ServeEvent> kRows[] = {
+      {ServeState::kTaking, ServeEvent::kNotAccepted},
+      {ServeState::kReady, ServeEvent::kRequestAnew},
+      {ServeState::kTaking, ServeEvent::kLateCancel},
+      {ServeState::kReady, ServeEvent::kLateCancel},
+      {ServeState::kInParts, ServeEvent::kLateCancel},
+      {ServeState::kPulled, ServeEvent::kLateCancel},
+      {ServeState::kPulled, ServeEvent::kNotRead},
+  };
+  TableCounts all;
+  const auto reached = [&all](const std::pair<ServeState, ServeEvent>& row) {
+    return all.serve[static_cast<size_t>(row.first)][static_cast<size_t>(row.second)] > 0;
+  };
+  for (uint64_t seed = 1; seed <= 80 && !std::all_of(std::begin(kRows), std::end(kRows), reached);
+       ++seed) {
+    ChannelClusterOptions options = OptionsOfSeed(seed, weights);
+    options.links = SimLinks::kShm;
+    const ChannelClusterReport report = RunChannelCluster(options);
+    ASSERT_TRUE(report.violations.empty()) << "seed " << seed << ": " << report.violations[0];
+    all += report.tables;
+  }
+  for (const auto& row : kRows) {
+    EXPECT_TRUE(reached(row)) << ServeStateName(row.first) << ": " << ServeEventName(row.second);
+  }
 }
 
 // A row that one seed in a hundred reaches, always with lost works and never with delayed ones.
