@@ -45,7 +45,7 @@ PyObject* End(PyObject*, PyObject*) {
 PyObject* CommandLine(PyObject*, PyObject* words) {
   std::vector<char*> argv;
   for (Py_ssize_t i = 0; i < PyList_Size(words); ++i) {
-    argv.push_back(const_cast<char*>(PyUnicode_AsUTF8AndSize(PyList_GetItem(words, i), nullptr)));
+    argv.push_back(const_cast<char*>(TextOf(PyList_GetItem(words, i))));
     if (argv.back() == nullptr) return nullptr;
   }
   int code;
@@ -93,6 +93,14 @@ void SetErrorMaker(PyObject* maker) {
 
 PyObject* MakeString(const char* text) {
   return PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+}
+
+const char* TextOf(PyObject* text) {
+  Py_ssize_t size;
+  const char* const made = PyUnicode_AsUTF8AndSize(text, &size);
+  if (made == nullptr || std::strlen(made) == static_cast<size_t>(size)) return made;
+  PyErr_Format(PyExc_ValueError, "%R has a NUL in it: give a name or a setting without one", text);
+  return nullptr;
 }
 
 bool Raised(tryst_status* status) {

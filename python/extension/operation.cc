@@ -264,7 +264,7 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
   const GivesBack gives_back;
   tryst_options options = {};
   const int64_t step = PyLong_AsLongLong(args[0]);
-  tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
+  tryst_recv_item item = {TextOf(args[1]), nullptr};
   const int64_t timeout_ms = TimeoutMs(args[2]);
   options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
   if (PyErr_Occurred()) return nullptr;

@@ -150,8 +150,6 @@ tryst_status* SendFollowing(tryst_plan* plan, int64_t step, const tryst_tensor* 
   return tryst_plan_send(plan, step, tensors, &options);
 }
 
-const char* TextOf(PyObject* text) { return PyUnicode_AsUTF8AndSize(text, nullptr); }
-
 // A plan of those names of `plan` whose tensors go by `stream`, or of all where that is null. Null
 // with an exception.
 tryst_plan* MakePlan(const PlanObject& plan, const Tensors* tensors, int stream) {

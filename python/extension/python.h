@@ -45,6 +45,9 @@ class WithoutGil {
 // A string of a text of the library's. Such a text may be cut inside a character, so what is no
 // UTF-8 is replaced.
 PyObject* MakeString(const char* text);
+// The UTF-8 of a str, for as long as that lives. Null with an exception, also where a NUL would cut
+// it.
+const char* TextOf(PyObject* text);
 // Raises the error in `status`, and frees it; false when it is null.
 bool Raised(tryst_status* status);
 // Sets what makes exceptions: it is called with (code, message, is_derived). Kept.

@@ -257,7 +257,7 @@ PyObject* OpenRegion(PyObject* server, tryst_server* handle, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sOO!", &name, &memory, &PyList_Type, &list)) return nullptr;
   std::vector<const char*> readers;
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    readers.push_back(PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), nullptr));
+    readers.push_back(TextOf(PyList_GetItem(list, i)));
     if (readers.back() == nullptr) return nullptr;
   }
   Sources sources;

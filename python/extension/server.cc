@@ -30,7 +30,7 @@ PyObject* New(PyTypeObject*, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &list)) return nullptr;
   std::vector<const char*> settings;
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    settings.push_back(PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), nullptr));
+    settings.push_back(TextOf(PyList_GetItem(list, i)));
     if (settings.back() == nullptr) return nullptr;
   }
   tryst_server* server;
@@ -154,12 +154,12 @@ PyObject* Allocate(PyObject* self, PyObject* args) {
 
 template <char* (*kAsk)(tryst_server*, const char*)>
 PyObject* AskAbout(PyObject* self, PyObject* peer) {
-  const Ref text(PyUnicode_AsUTF8String(peer));
-  if (!text) return nullptr;
+  const char* const text = TextOf(peer);
+  if (text == nullptr) return nullptr;
   char* answer;
   {
     const WithoutGil without;
-    answer = kAsk(Get(self), PyBytes_AsString(text.get()));
+    answer = kAsk(Get(self), text);
   }
   return Text(answer);
 }
@@ -175,8 +175,8 @@ PyObject* Ask(PyObject* self, PyObject*) {
 }
 
 PyObject* Setting(PyObject* self, PyObject* name) {
-  const Ref text(PyUnicode_AsUTF8String(name));
-  return text ? Text(tryst_server_setting(Get(self), PyBytes_AsString(text.get()))) : nullptr;
+  const char* const text = TextOf(name);
+  return text == nullptr ? nullptr : Text(tryst_server_setting(Get(self), text));
 }
 
 PyObject* Worker(PyObject* self, void*) {

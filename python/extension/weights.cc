@@ -66,7 +66,7 @@ bool ReadNumbers(PyObject* tuple, std::vector<int64_t>* numbers) {
 
 bool ReadTexts(PyObject* list, std::vector<const char*>* texts) {
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    texts->push_back(PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), nullptr));
+    texts->push_back(TextOf(PyList_GetItem(list, i)));
     if (texts->back() == nullptr) return false;
   }
   return true;

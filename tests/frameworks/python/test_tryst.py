@@ -162,6 +162,22 @@ class Values(TwoServers):
         with self.assertRaisesRegex(ValueError, "contiguous"):
             self.out.send("bad", memoryview(bytes(8))[::2], to=self.worker.worker)
 
+    def test_a_name_that_a_nul_would_cut_is_refused(self):
+        there, here = self.worker.worker, self.ps.worker
+        self.worker.wait_for(here)
+        for refused in (lambda: self.out.send("a\0b", b"1", to=there), lambda: self.out.send("a", b"1", to=there + "\0x"),
+                        lambda: self.out.send_many({"a": b"1", "a\0b": b"2"}, to=there),
+                        lambda: self.out.send("a\0b", b"1", to=there, select=tryst.Blocks([0], 1)),
+                        lambda: self.back.recv("a\0b", frm=here, timeout=1), lambda: self.back.recv_many(["a\0b"], frm=here, timeout=1),
+                        lambda: self.ps.plan(["a\0b"], to=there), lambda: self.worker.plan({"a\0b": bytearray(1)}, frm=here).recv(self.back, 1),
+                        lambda: self.ps.region("r", b"1", readers=[there + "\0x"]), lambda: self.ps.setting("job\0x"),
+                        lambda: self.ps.explain(there + "\0x"), lambda: tryst.Server(job="a\0b", **SETTINGS),
+                        lambda: self.ps.weights("w", "observer", [here + "\0x"]), lambda: _tryst.command_line(["tryst", "--help\0x"])):
+            with self.assertRaisesRegex(ValueError, "NUL|null character"):
+                refused()
+        self.out.send("a", b"3", to=there)
+        self.assertEqual(bytes(self.back.recv("a", frm=here, timeout=60)), b"3")  # And nothing else has gone under that name.
+
     def test_strings_are_not_received_into_others(self):
         self.out.send("it", ["a" * 100, "b" * 100], to=self.worker.worker)
         with self.assertRaisesRegex(tryst.InvalidArgument, "strings"):
