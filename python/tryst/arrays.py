@@ -45,6 +45,8 @@ def _uncommon(source):
 
 
 def _strings(texts, shape):
+    if not all(isinstance(text, (str, bytes)) for text in texts):
+        raise TypeError("a list, or an array of objects, can be sent only if all of its elements are str or bytes")
     return Tensor._of_strings([text.encode() if isinstance(text, str) else bytes(text) for text in texts],
                               shape)
 
@@ -52,8 +54,6 @@ def _strings(texts, shape):
 def _of_numpy(numpy, array):
     if array.dtype.kind in "USO":
         flat = array.reshape(-1).tolist() if array.ndim else [array.item()]
-        if not all(isinstance(text, (str, bytes)) for text in flat):
-            raise TypeError("an array of objects can be sent only if all of them are str or bytes")
         return _strings(flat, array.shape)
     if not array.flags.c_contiguous or not array.dtype.isnative:
         raise ValueError("the array's elements do not lie row by row, in this machine's byte order: send "

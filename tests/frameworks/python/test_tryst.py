@@ -156,7 +156,8 @@ class Values(TwoServers):
     def test_what_cannot_be_sent_says_so(self):
         for source, error in ((numpy.ones((4, 4))[:, ::2], "ascontiguousarray"), (object(), "no tensor"),
                               (numpy.ones(3, ">f4"), "ascontiguousarray"), (numpy.array([{}]), "str or bytes"),
-                              (memoryview(bytes(8))[::2], "strides"), (3.5, "no tensor")):
+                              (memoryview(bytes(8))[::2], "strides"), (3.5, "no tensor"), (["a", 5], "str or bytes"),
+                              ((b"a", None), "str or bytes"), (["a", bytearray(1)], "str or bytes")):
             with self.assertRaisesRegex(Exception, error):
                 self.out.send("bad", source, to=self.worker.worker)
         with self.assertRaisesRegex(ValueError, "contiguous"):
