@@ -74,10 +74,10 @@ def _numpy(self):
     if self.dtype == "string":
         return numpy.array(self._strings(), dtype=object).reshape(self.shape)
     if self.dtype not in _CARRIERS:
-        return numpy.asarray(self)
+        return numpy.asarray(memoryview(self))  # numpy.asarray(self) would forget the BufferError.
     import ml_dtypes
 
-    return numpy.asarray(self._view(_CARRIERS[self.dtype])).view(getattr(ml_dtypes, self.dtype))
+    return numpy.asarray(memoryview(self._view(_CARRIERS[self.dtype]))).view(getattr(ml_dtypes, self.dtype))
 
 
 def _decoded(self):

@@ -251,6 +251,7 @@ class Cuda(unittest.TestCase):
             step.send("own", array, to=server.worker)
             got = step.recv("own", frm=server.worker, timeout=60)
             self.assertEqual((got.__dlpack_device__(), got.shape), ((CUDA, 0), (9,)))
+            self.assertRaises(BufferError, got.numpy)
 
 
 if __name__ == "__main__":

@@ -1050,6 +1050,12 @@ class Devices(TwoServers):
             tryst.tensor(kind())
         self.assertEqual(old.tensors, 0)
 
+    def test_what_lies_on_a_gpu_is_no_array_of_numpy(self):
+        table = Table()
+        tensor = tryst.tensor(type("Array", (), {"__dlpack_c_exchange_api__": table.capsule})())
+        with self.assertRaisesRegex(BufferError, "GPU's memory"):
+            tensor.numpy()
+
     def test_the_stream_of_torch(self):
         import types
 
