@@ -1,4 +1,5 @@
 // Receives under way, and the queues that give finished ones.
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -46,11 +47,10 @@ void DeallocOperation(PyObject* self) {
 // Waits without the interpreter's lock, but checks for signals: Ctrl-C ends the wait and cancels
 // the operation. Below 0 ms it waits without limit. Returns 1 when the operation has ended, -1 with
 // an exception.
-int WaitFor(tryst_op* op, double left_ms) {
+int WaitFor(tryst_op* op, int64_t left_ms) {
   const bool forever = left_ms < 0;
   while (!tryst_op_wait(op, 0)) {
-    const int64_t slice =
-        forever || left_ms > kSignalCheckMs ? kSignalCheckMs : static_cast<int64_t>(left_ms);
+    const int64_t slice = forever || left_ms > kSignalCheckMs ? kSignalCheckMs : left_ms;
     int ended;
     {
       const WithoutGil without;
@@ -62,19 +62,15 @@ int WaitFor(tryst_op* op, double left_ms) {
       return -1;
     }
     if (forever) continue;
-    left_ms -= static_cast<double>(slice);
-    if (left_ms < 1) return 0;
+    left_ms -= slice;
+    if (left_ms <= 0) return 0;
   }
   return 1;
 }
 
 PyObject* Wait(PyObject* self, PyObject* timeout) {
-  double left_ms = -1;
-  if (timeout != Py_None) {
-    left_ms = PyFloat_AsDouble(timeout) * 1000;
-    if (PyErr_Occurred()) return nullptr;
-    if (!(left_ms > 0)) left_ms = 0;  // The time is over; what is below 0 would be without limit.
-  }
+  const int64_t left_ms = TimeoutMs(timeout);
+  if (PyErr_Occurred()) return nullptr;
   const int ended = WaitFor(AsOperation(self)->op, left_ms);
   return ended < 0 ? nullptr : PyBool_FromLong(ended);
 }
@@ -238,10 +234,16 @@ void Follow(const Stream* stream, tryst_options* options) {
   options->stream = stream->address;
 }
 
-int64_t TimeoutMs(PyObject* timeout) {
-  if (timeout == Py_None) return -1;
-  const double seconds = PyFloat_AsDouble(timeout);
+int64_t MsOf(double seconds) {
+  if (std::isnan(seconds)) {
+    PyErr_SetString(PyExc_ValueError, "a time to wait is nan: give seconds");
+    return 0;
+  }
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
+}
+
+int64_t TimeoutMs(PyObject* timeout) {
+  return timeout == Py_None ? -1 : MsOf(PyFloat_AsDouble(timeout));
 }
 
 namespace {

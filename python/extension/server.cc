@@ -65,12 +65,12 @@ PyObject* Start(PyObject* self, PyObject*) {
 }
 
 PyObject* Stop(PyObject* self, PyObject* seconds) {
-  const double deadline = PyFloat_AsDouble(seconds);
+  const int64_t deadline_ms = MsOf(PyFloat_AsDouble(seconds));
   if (PyErr_Occurred()) return nullptr;
   tryst_status* status;
   {
     const WithoutGil without;
-    status = tryst_server_stop(Get(self), static_cast<int64_t>(deadline * 1000));
+    status = tryst_server_stop(Get(self), deadline_ms);
   }
   GiveBackDeferred();
   if (Raised(status)) return nullptr;
@@ -82,12 +82,13 @@ PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
   const char* peer;
   double seconds;
   if (!PyArg_ParseTuple(args, "sd", &peer, &seconds)) return nullptr;
+  const int64_t timeout_ms = MsOf(seconds);
+  if (PyErr_Occurred()) return nullptr;
   uint64_t incarnation;
   tryst_status* status;
   {
     const WithoutGil without;
-    status = tryst_server_peer_incarnation(Get(self), peer, static_cast<int64_t>(seconds * 1000),
-                                           &incarnation);
+    status = tryst_server_peer_incarnation(Get(self), peer, timeout_ms, &incarnation);
   }
   if (Raised(status)) return nullptr;
   return PyLong_FromUnsignedLongLong(incarnation);

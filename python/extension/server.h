@@ -37,6 +37,8 @@ PyObject* StartOperation(
     PyObject* server, Py_ssize_t count, PyObject* queue,
     absl::FunctionRef<tryst_status*(tryst_queue* queue, void* tag, tryst_op** op)> start);
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
+// What is below 0 is 0; -1, without a limit, is of more than 1e9. Sets an exception of nan.
+int64_t MsOf(double seconds);
 // `timeout` is None or seconds; anything else sets an exception.
 int64_t TimeoutMs(PyObject* timeout);
 // Null: none.

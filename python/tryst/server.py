@@ -89,7 +89,7 @@ class Server:
         return self
 
     def stop(self, deadline=10.0):
-        """Ends what is under way: by itself until the deadline, in seconds, and then regardless."""
+        """Ends what is under way: by itself until the deadline, in seconds, and then regardless; at once where it is below 0."""
         _running.discard(self)
         self._server.stop(deadline)
 
@@ -192,10 +192,10 @@ class Server:
         The library is asked for a short time and then for longer ones: between them Ctrl-C is heard. `failed` is told
         why the peer has not answered yet.
         """
-        until = float("inf") if timeout is None else time.monotonic() + timeout
+        until = _until(timeout)
         once = _FIRST_ASK_S
         while wanted is None or wanted():
-            left = until - time.monotonic()
+            left = float("inf") if until is None else until - time.monotonic()
             last = left < 2 * once
             try:
                 return self._server.peer_incarnation(peer, max(left, 0.0) if last else once)
@@ -481,7 +481,7 @@ class Step:
         server = self._server
         prefix = server._sources.get(frm)
         if prefix is None:  # The peer is to be found first, within the same time.
-            until = None if timeout is None else time.monotonic() + timeout
+            until = _until(timeout)
             prefix = server._source(frm, timeout)
             timeout = _left(until)
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
@@ -588,6 +588,12 @@ class Plan:
         return Receive(self._server, self._peer, timeout, begin)
 
 
+def _until(timeout):
+    if timeout != timeout:
+        raise ValueError("a time to wait is nan: give seconds, or None for no limit")
+    return None if timeout is None else time.monotonic() + timeout
+
+
 def _left(until):
     return None if until is None else max(0.0, until - time.monotonic())
 
@@ -604,7 +610,7 @@ class Receive:
 
     def __init__(self, server, peer, timeout, begin):
         self._server, self._peer = server, peer
-        self._until = None if timeout is None else time.monotonic() + timeout
+        self._until = _until(timeout)
         self._begin = begin  # Called with the peer's incarnation, a queue or None, and the time that is left.
         self._operation = None
         self._waiting = []  # A future of each task that awaits it.
@@ -670,7 +676,7 @@ class Receive:
 
     def wait(self, timeout=None):
         """Waits for all of them, at most so many seconds: whether they have ended. Ctrl-C ends the wait."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _until(timeout)
         if self._operation is None and not self._taken and not self._found(timeout):
             return False
         operation = self._operation

@@ -294,6 +294,21 @@ class Waiting(TwoServers):
             self.assertFalse(receive.wait(timeout))
             timer.cancel()
 
+    def test_a_time_that_is_no_number_is_refused(self):
+        nan, peer, server = float("nan"), self.ps.worker, unreached()
+        self.worker.wait_for(peer)
+        receive = self.back.recv_many(["never"], frm=peer)
+        timer = threading.Timer(10, lambda: os.kill(os.getpid(), signal.SIGINT))  # Else the test would wait for ever.
+        timer.start()
+        for wait in (lambda: self.back.recv("never", frm=peer, timeout=nan), lambda: self.back.recv_many(["never"], frm=peer, timeout=nan),
+                     lambda: receive.wait(nan), lambda: server.wait_for(peer, timeout=nan), lambda: server.step(1).recv("x", frm=peer, timeout=nan),
+                     lambda: tryst.Group().cancel().wait(nan), lambda: self.worker.stop(nan)):
+            with self.assertRaisesRegex(ValueError, "nan"):
+                wait()
+        timer.cancel()
+        server.stop()
+        self.carry(b"1")  # Nobody has stopped.
+
     def test_views(self):
         self.carry(numpy.ones(3))
         self.assertTrue(self.worker.paths()["paths"])
@@ -1125,6 +1140,26 @@ class Processes(unittest.TestCase):
                    "r = s.step(1).recv_many(['never'], frm=s.worker)\n")
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
         self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_a_stop_whose_deadline_is_below_0_waits_for_no_transfer(self):
+        server = tryst.Server(job="self", **SETTINGS).start()
+        program = ("import sys, time, tryst\n"
+                   "s = tryst.Server(job='other', join=sys.argv[1], listen='127.0.0.1:0', insecure=True, open_cluster=True).start()\n"
+                   "frm = '/job:self/task:0'\n"
+                   "r = s.step(1).recv_many(['large'], frm=frm)\n"
+                   "s.step(1).recv('first', frm=frm)\n"  # What was asked for before it is known there, too.
+                   "print('asked', flush=True)\n"
+                   "r.result()\n")
+        with subprocess.Popen([sys.executable, "-c", program, f"{server.worker}@{server.address}"], stdout=subprocess.PIPE) as other:
+            server.step(1).send("first", b"1", to="/job:other/task:0")
+            self.assertEqual(other.stdout.readline(), b"asked\n")
+            other.send_signal(signal.SIGSTOP)
+            server.step(1).send("large", bytearray(100 << 20), to="/job:other/task:0")
+            try:
+                with self.assertRaisesRegex(tryst.DeadlineExceeded, "cut off"):  # With more time it hears that the peer is gone, and says nothing.
+                    server.stop(-1)
+            finally:
+                other.kill()
 
     def test_import_is_light(self):
         program = ("import time, sys; t = time.perf_counter(); import tryst; t = time.perf_counter() - t\n"
