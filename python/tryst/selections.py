@@ -3,8 +3,9 @@
 import array
 import contextlib
 
-from tryst import _tryst
+from tryst import _tryst, errors
 
+_SLICE_S = 0.2
 _INDICES, _RUNS, _SPANS, _BOXES = 1, 2, 3, 4
 REGIONS_STEP = -(2**63) + 46  # Fetches from regions that belong to no step of the program's.
 
@@ -148,6 +149,24 @@ def in_thread(loop, function, *args):
     return future
 
 
+def over(loop, wait):
+    """A future that is done when wait(seconds) says that it is over.
+
+    The interpreter joins the thread that asks before it stops the servers, so that thread leaves when no other one is left that could run the loop.
+    """
+    import threading
+
+    caller = threading.current_thread()
+    others = [threading.main_thread()] if caller.daemon else [threading.main_thread(), caller]
+
+    def ask():
+        while not wait(_SLICE_S):
+            if loop.is_closed() or not any(thread.is_alive() for thread in others):
+                raise errors.Cancelled("the program ends, or has closed the event loop that waited")
+
+    return in_thread(loop, ask)
+
+
 class Group:
     """Fetches that are cancelled together. In a `with` they are at its end, and it waits until nothing lands any more."""
 
@@ -205,7 +224,7 @@ class Fence:
         if not self._handle.fenced(0):
             import asyncio
 
-            yield from in_thread(asyncio.get_running_loop(), self._handle.fenced, None)
+            yield from over(asyncio.get_running_loop(), self._handle.fenced)
 
 
 class Region:

@@ -721,7 +721,7 @@ class Receive:
                 if loop is self._loop:
                     yield from self._woken(loop)
                 else:  # It is in no queue of this loop's.
-                    yield from selections.in_thread(loop, operation.wait, None)
+                    yield from selections.over(loop, operation.wait)
         except errors.Error:
             raise
         except BaseException:

@@ -1141,6 +1141,40 @@ class Processes(unittest.TestCase):
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
         self.assertEqual(ended.returncode, 0, ended.stderr)
 
+    def test_an_end_while_a_task_awaits_a_receive_of_no_loop(self):
+        program = ("import asyncio, threading, tryst\n"
+                   "s = tryst.Server(job='self', listen='127.0.0.1:0', insecure=True, open_cluster=True).start()\n"
+                   "r = s.step(1).recv_many(['never'], frm=s.worker)\n"
+                   "async def wait(): return await r\n"
+                   "def run():\n"
+                   "    loop = asyncio.new_event_loop()\n"
+                   "    loop.create_task(wait())\n"
+                   "    loop.run_until_complete(asyncio.sleep(0))\n"
+                   "    waits.set()\n"
+                   "    ends(loop)\n"
+                   "waits = threading.Event()\n")
+        for end in ("ends = lambda loop: None\nrun()\n", "ends = lambda loop: loop.run_forever()\nthreading.Thread(target=run, daemon=True).start()\n"):
+            ended = subprocess.run([sys.executable, "-c", program + end + "waits.wait()\nprint('ends')\n"], capture_output=True, timeout=20)
+            self.assertEqual((ended.returncode, ended.stdout), (0, b"ends\n"), ended.stderr)
+
+    def test_a_loop_outlives_the_main_thread(self):
+        program = ("import asyncio, threading, tryst\n"
+                   "s = tryst.Server(job='self', listen='127.0.0.1:0', insecure=True, open_cluster=True).start()\n"
+                   "r = s.step(1).recv_many(['late'], frm=s.worker)\n"
+                   "async def wait():\n"
+                   "    waits = asyncio.ensure_future(r)\n"
+                   "    await asyncio.sleep(0)\n"
+                   "    waits_now.set()\n"
+                   "    while threading.main_thread().is_alive(): await asyncio.sleep(0.01)\n"
+                   "    await asyncio.wait([waits], timeout=0.5)\n"  # More than a slice of the wait.
+                   "    s.step(1).send('late', b'1', to=s.worker)\n"
+                   "    print((await waits)[0].nbytes)\n"
+                   "waits_now = threading.Event()\n"
+                   "threading.Thread(target=lambda: asyncio.run(wait())).start()\n"
+                   "waits_now.wait()\n")
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
+        self.assertEqual((ended.returncode, ended.stdout), (0, b"1\n"), ended.stderr)
+
     def test_a_stop_whose_deadline_is_below_0_waits_for_no_transfer(self):
         server = tryst.Server(job="self", **SETTINGS).start()
         program = ("import sys, time, tryst\n"
