@@ -2,11 +2,13 @@
 
     --kv-transfer-config '{"kv_connector": "TrystConnector", "kv_connector_module_path": "tryst.vllm_kv", "kv_role": "kv_both"}'
 
-A worker that has prefilled opens its caches as regions of the request; the worker of the same rank that decodes fetches its blocks, and says
-that it has them. Then the regions are closed, and the blocks are free: whoever comes later is refused, and reads no other request's. Settings of
-the servers (docs/CONFIG.md) are in kv_connector_extra_config, with "host", by which peers reach this machine, "keep_s" (120), for how long blocks
-are kept for a decoder that says nothing, "load_s" (60), in which they are fetched, and "digests".
+A worker that has prefilled opens its caches and the list of the request's blocks as regions of the request; the worker of the same rank that
+decodes fetches the list, since no client is to name blocks, then the blocks, and says that it has them. Then the regions are closed, and the
+blocks are free: whoever comes later is refused, and reads no other request's. Settings of the servers (docs/CONFIG.md) are in
+kv_connector_extra_config, with "host", by which peers reach this machine, "keep_s" (120), for how long blocks are kept for a decoder that says
+nothing, "load_s" (60), in which they are fetched, and "digests".
 """
+import array
 import dataclasses
 import hashlib
 import logging
@@ -19,17 +21,17 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V
                                                                KVConnectorRole, KVConnectorTransferResults)
 
 _FIND_S, _FIND_AGAIN_S, _AGAIN_S = 5.0, 0.5, 0.02
+_LIST = "blocks"
 _MOST_PEERS = 64  # A client names them, and each takes a server with its threads and sockets.
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
 class Load:
-    """What a worker fetches: `theirs` of the peer's request into `ours`; no blocks: only that they are not wanted."""
+    """What a worker fetches: the last blocks of the peer's request, as many as there are in `ours`, into these; none: only that they are not wanted."""
 
     request: str
     peers: list
-    theirs: list
     ours: list
 
 
@@ -52,10 +54,8 @@ def _named(request):
 
 def _readable(params):
     """Whether they are as _Scheduler.finished() has made them: a client hands them on."""
-    blocks, workers = (params.get(name) for name in ("remote_block_ids", "remote_workers"))
-    return (isinstance(params.get("remote_request_id"), str) and isinstance(workers, (list, tuple)) and set(map(type, workers)) <= {str}
-            and isinstance(blocks, (list, tuple)) and set(map(type, blocks)) <= {int}
-            and (not blocks or 0 <= min(blocks) and max(blocks) < 2**32))
+    workers = params.get("remote_workers")
+    return isinstance(params.get("remote_request_id"), str) and isinstance(workers, (list, tuple)) and set(map(type, workers)) <= {str}
 
 
 class _Scheduler:
@@ -80,9 +80,7 @@ class _Scheduler:
 
     def _load(self, request, params, ours):
         params["do_remote_prefill"] = False  # Once.
-        theirs = params["remote_block_ids"]
-        theirs = theirs[max(0, len(theirs) - len(ours)):]  # The first are here already.
-        self.work.loads[request.request_id] = Load(params["remote_request_id"], params["remote_workers"], theirs, ours)
+        self.work.loads[request.request_id] = Load(params["remote_request_id"], params["remote_workers"], ours)
 
     def finished(self, request, block_ids):
         params = request.kv_transfer_params or {}
@@ -92,20 +90,23 @@ class _Scheduler:
             return False, None
         self.work.sends[request.request_id] = list(block_ids)
         return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": _named(request.request_id),
-                      "remote_block_ids": list(block_ids), "remote_workers": self.peers}
+                      "remote_workers": self.peers}
 
 
 class _Send:
-    def __init__(self, server, request, caches, keep_s):
+    def __init__(self, server, request, blocks, caches, count, keep_s):
         name, self._regions, self._until = _named(request), [], time.monotonic() + keep_s
         try:
             for i, cache in enumerate(caches):
                 self._regions.append(server.region(f"{name}/{i}", cache))
             self._said = server.region(f"{name}/got", bytearray(1))
+            self._regions.append(self._said)
+            # How many blocks there are, and which are the request's, the last one first: who has the first ones already fetches less of it.
+            # Whoever finds this region finds the others, too.
+            self._regions.append(server.region(f"{name}/{_LIST}", array.array("I", [count, *reversed(blocks)])))
         except BaseException:
             self.close()
             raise
-        self._regions.append(self._said)
 
     def is_over(self, request):
         if self._said.bytes_sent == 0:
@@ -130,19 +131,26 @@ class _Fetch:
         self.group = self.server.group()
         self._until, self._again = time.monotonic() + worker.load_s, 0.0
         self._said, self.lost = None, set()
-        try:
-            self._gathers = {i: self._start(i) for i in range(len(worker.caches) if load.ours else 0)}
-        except BaseException:
-            self.group.cancel().wait()  # The first ones must not land in blocks that are free.
-            raise
+        self._theirs = array.array("I", bytes(4 * (1 + len(load.ours))))
+        self._gathers = {_LIST: self._start(_LIST)} if load.ours else {}
 
     def _start(self, i):
-        cache, ways, blocks, unit = self._worker.caches[i]
-        wanted, landing = (tryst.Blocks([way * blocks + block for way in range(ways) for block in ids], unit)
-                           for ids in (self._load.theirs, self._load.ours))
-        return self.server.fetch_region(f"{self._load.request}/{i}", frm=self._peer, wanted=wanted, into=cache, select=landing,
+        if i == _LIST:
+            wanted, into, landing = tryst.Spans([(0, 4 * len(self._theirs))]), self._theirs, None
+        else:
+            into, ways, count, unit = self._worker.caches[i]
+            wanted, landing = (tryst.Blocks([way * blocks + block for way in range(ways) for block in ids], unit)
+                               for blocks, ids in ((self._theirs[0], self._theirs[:0:-1]), (count, self._load.ours)))
+        return self.server.fetch_region(f"{self._load.request}/{i}", frm=self._peer, wanted=wanted, into=into, select=landing,
                                          timeout=max(0.0, self._until - time.monotonic()), group=self.group,
                                          digests=self._worker.digests)
+
+    def _begin(self):
+        """The list has come."""
+        if max(self._theirs[1:]) >= self._theirs[0]:
+            raise tryst.InvalidArgument(f"{self._peer} has {self._theirs[0]} blocks, and names one behind them")
+        for i in range(len(self._worker.caches)):
+            self._gathers[i] = self._start(i)
 
     def is_over(self):
         """Whether all has come, or never will; `lost` then has the numbers of blocks."""
@@ -169,9 +177,11 @@ class _Fetch:
                     raise
                 self._gathers[i], self._again = self._start(i), time.monotonic() + _AGAIN_S
                 return False
-        except tryst.Error as error:
+            if i == _LIST:
+                self._begin()
+        except (tryst.Error, ValueError) as error:  # A ValueError: the list's numbers are none of blocks.
             ours = self._load.ours
-            failed = range(len(ours)) if gather.failed is None else gather.failed
+            failed = range(len(ours)) if i == _LIST or gather.failed is None else gather.failed
             self.lost.update(ours[span % len(ours)] for span in failed)
             _log.warning("%d blocks of %s have not come: %s", len(self.lost), self._load.request, error)
         return True
@@ -201,7 +211,7 @@ class _Worker:
         self._host, self._settings = settings.pop("host", None) or adapters.own_address(), settings
         self._job = "vllm_" + "".join(c if c.isalnum() else "_" for c in config.engine_id)
         self.server = adapters.start(self._job, self._host, settings=settings, task=rank)
-        self.caches, self._sends, self._fetches, self._saying, self._peers = [], {}, {}, [], {}
+        self.caches, self.blocks, self._sends, self._fetches, self._saying, self._peers = [], 0, {}, {}, [], {}
         self._gone = {}  # Until when a peer that has not answered is not waited for again.
         self.copy, self._there, self._here, self.lost, self._unsent = None, {}, {}, set(), set()
 
@@ -243,7 +253,7 @@ class _Worker:
         self._here = {name: cache if cache.device.type == "cpu" else cache.cpu() for name, cache in caches.items()}
         if self.copy is None and any(self._here[name] is not cache for name, cache in caches.items()):
             raise ValueError('the caches are not in memory of the host: set "kv_buffer_device": "cpu" in the KV transfer config')
-        self.caches = []
+        self.caches, self.blocks = [], blocks
         for name, cache in self._here.items():
             if not cache.is_contiguous() or blocks not in cache.shape:
                 raise ValueError(f"the cache of {name}, of the shape {tuple(cache.shape)}, does not consist of {blocks} blocks without gaps")
@@ -259,7 +269,7 @@ class _Worker:
         for request, blocks in work.sends.items():
             try:
                 self._move(blocks, "d2h")
-                self._sends[request] = _Send(self.server, request, [cache for cache, *_ in self.caches], self.keep_s)
+                self._sends[request] = _Send(self.server, request, blocks, [cache for cache, *_ in self.caches], self.blocks, self.keep_s)
             except Exception as error:  # What one client has written ends no other's request.
                 _log.warning("the blocks of %s cannot be fetched: %s", request, error)
                 self._unsent.add(request)

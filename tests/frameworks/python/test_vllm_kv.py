@@ -3,6 +3,7 @@
 
 ADAPTERS=vllm: over vLLM's own base class, factory and configuration; ADAPTERS=real: over all of it.
 """
+import array
 import itertools
 import multiprocessing
 import os
@@ -48,19 +49,19 @@ class Elsewhere(stubs.Tensor):
 class Engine:
     """A scheduler and the worker of each rank, and their calls in one step of the engine."""
 
-    def __init__(self, ranks=1, kind=stubs.Tensor, name=None, **extra):
+    def __init__(self, ranks=1, kind=stubs.Tensor, name=None, blocks=BLOCKS, **extra):
         transfer = KVTransferConfig(kv_connector="TrystConnector", kv_connector_module_path="tryst.vllm_kv", kv_role="kv_both",
                                     kv_buffer_device="cpu", engine_id=name or f"e{os.getpid()}-{next(names)}",
                                     kv_connector_extra_config={"host": "127.0.0.1", "insecure": True, **extra})
         config = types.SimpleNamespace(kv_transfer_config=transfer,
                                        scheduler_config=types.SimpleNamespace(disable_hybrid_kv_cache_manager=True))
-        cache = types.SimpleNamespace(num_blocks=BLOCKS)
+        cache = types.SimpleNamespace(num_blocks=blocks)
         self.scheduler = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, cache)
         self.workers, self.caches = [], []
         for rank in range(ranks):
             vllm.distributed.get_tensor_model_parallel_rank = lambda rank=rank: rank
             worker = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache)
-            caches = {f"layer{i}": numpy.full(SHAPE, CANARY, "f").view(kind) for i in range(3)}
+            caches = {f"layer{i}": numpy.full((SHAPE[0], blocks, *SHAPE[2:]), CANARY, "f").view(kind) for i in range(3)}
             if kind is Elsewhere:
                 worker.set_host_xfer_buffer_ops(self.copy)
             worker.register_kv_caches(caches)
@@ -77,7 +78,7 @@ class Engine:
     def fill(self, seed):
         for rank, caches in enumerate(self.caches):
             for i, cache in enumerate(caches.values()):
-                cache[:] = numpy.random.default_rng([seed, rank, i]).standard_normal(SHAPE, "f")
+                cache[:] = numpy.random.default_rng([seed, rank, i]).standard_normal(cache.shape, "f")
 
     def step(self, finished=()):
         """(sent, received, failed, lost blocks) of all ranks."""
@@ -156,7 +157,7 @@ class Connector(unittest.TestCase):
         for there, here in zip(prefill.caches, decode.caches):
             for name, cache in here.items():
                 self.assertTrue((cache[:, ours] == there[name][:, theirs]).all())
-                rest = [i for i in range(BLOCKS) if i not in ours]
+                rest = [i for i in range(cache.shape[1]) if i not in ours]
                 self.assertTrue((cache[:, rest] == CANARY).all(), "blocks of others were written")
 
     def test_blocks_come_to_the_worker_of_the_same_rank(self):
@@ -265,11 +266,15 @@ class Connector(unittest.TestCase):
         class Gather:
             failed = None
 
+            def __init__(self, name):
+                self.name = name
+
             def wait(self, _):
                 return True
 
             def result(self):
-                raise tryst.Unavailable("nobody answers")
+                if not self.name.endswith("/blocks"):
+                    raise tryst.Unavailable("nobody answers")
 
         class Server:
             waits = 0
@@ -282,12 +287,15 @@ class Connector(unittest.TestCase):
             def group(self):
                 return None
 
-            def fetch_region(self, *_, **__):
-                return Gather()
+            def fetch_region(self, name, into, **_):
+                if name.endswith("/blocks"):
+                    into[:] = array.array("I", [8, 2, 1])
+                return Gather(name)
 
         server = Server()
         worker = self.worker(server)
-        fetch = vllm_kv._Fetch(worker, vllm_kv.Load("r", ["peer@nowhere"], [1, 2], [3, 4]))
+        fetch = vllm_kv._Fetch(worker, vllm_kv.Load("r", ["peer@nowhere"], [3, 4]))
+        self.assertFalse(fetch.is_over())  # The list of blocks has come.
         with self.assertLogs("tryst.vllm_kv", "WARNING"):
             self.assertTrue(fetch.is_over())
         self.assertEqual((fetch.lost, server.waits), ({3, 4}, 2))
@@ -348,7 +356,7 @@ class Connector(unittest.TestCase):
 
         server = Server()
         worker = self.worker(server)
-        loads = {f"r{i}": vllm_kv.Load(f"r{i}", ["peer@nowhere"], [1, 2], [2 * i, 2 * i + 1]) for i in range(20)}
+        loads = {f"r{i}": vllm_kv.Load(f"r{i}", ["peer@nowhere"], [2 * i, 2 * i + 1]) for i in range(20)}
         with self.assertLogs("tryst.vllm_kv", "WARNING"):
             worker.start(vllm_kv.Work(loads=loads))
         self.assertEqual(worker.results(()).failed_recving, loads.keys())
@@ -385,9 +393,8 @@ class Connector(unittest.TestCase):
         good = prefilled(prefill, "r", [5, 9])
         prefill.step()
         bad = [{key: value for key, value in good.items() if key != left}
-               for left in ("remote_block_ids", "remote_request_id", "remote_workers")]
-        bad += [{**good, "remote_block_ids": [-1, 5]}, {**good, "remote_block_ids": [2**32, 5]}, {**good, "remote_block_ids": "59"},
-                {**good, "remote_request_id": 7}, {**good, "remote_workers": [None, None]}]
+               for left in ("remote_request_id", "remote_workers")]
+        bad += [{**good, "remote_request_id": 7}, {**good, "remote_workers": [None, None]}]
         for i, params in enumerate(bad):
             asked = request(f"bad{i}", 32, dict(params))
             with self.assertLogs("tryst.vllm_kv", "WARNING"):  # It is not loaded, so that the engine computes it.
@@ -397,10 +404,9 @@ class Connector(unittest.TestCase):
                 decoder.scheduler.request_finished(request(f"bad{i}", 32, dict(params)), [])
         self.assertEqual(decoder.scheduler._scheduler.work.loads, {})
         one = {**good, "remote_workers": good["remote_workers"][:1]}
-        far = {**good, "remote_block_ids": [5, 10**6]}
         odd = {**good, "remote_request_id": "a|b;\ud800"}
         nowhere = {**good, "remote_workers": ["x", "y"]}
-        for i, (params, ranks) in enumerate(((one, 1), (far, 2), (odd, 2), (nowhere, 2))):
+        for i, (params, ranks) in enumerate(((one, 1), (odd, 2), (nowhere, 2))):
             name = f"fails{i}"
             decode(decoder, name, 32, dict(params), [1, 2])
             with self.assertLogs("tryst.vllm_kv", "WARNING"):
@@ -409,6 +415,56 @@ class Connector(unittest.TestCase):
                 if results.finished_recving:
                     self.assertEqual((results.failed_recving, lost), ({name}, {1, 2}))
         self.works(prefill, decoder, "next")
+
+    def test_a_client_gets_no_other_requests_blocks(self):
+        prefill, decoder = self.engine(), self.engine()
+        prefill.fill(10)
+        mine, others = prefilled(prefill, "mine", [5, 9]), prefilled(prefill, "other", [7, 8])
+        prefill.step()
+        params = {**mine, "remote_block_ids": [7, 8]}
+        self.assertEqual(others.keys(), mine.keys())
+        decode(decoder, "d", 32, params, [1, 2])
+        said = decoder.until("finished_recving")[0]
+        self.assertEqual(said[-1][0].failed_recving, set())
+        self.check(prefill, decoder, [5, 9], [1, 2])
+        decode(decoder, "more", 48, mine, [3, 4, 6])  # Than its request has.
+        with self.assertLogs("tryst.vllm_kv", "WARNING"):
+            said = decoder.until("finished_recving")[0]
+        self.assertEqual(said[-1][0].failed_recving, {"more"})
+        self.check(prefill, decoder, [5, 9], [1, 2])
+
+    def test_the_engines_may_have_different_numbers_of_blocks(self):
+        for theirs, ours in ((2 * BLOCKS, BLOCKS), (BLOCKS, 2 * BLOCKS)):
+            prefill, decoder = self.engine(blocks=theirs), self.engine(blocks=ours)
+            prefill.fill(11)
+            params = prefilled(prefill, "r", [5, theirs - 1])
+            prefill.step()
+            decode(decoder, "d", 32, params, [ours - 1, 2])
+            decoder.until("finished_recving")
+            self.check(prefill, decoder, [5, theirs - 1], [ours - 1, 2])
+
+    def test_a_list_that_is_none_fails_its_request_alone(self):
+        class Server:
+            def wait_for(self, *_):
+                pass
+
+            def group(self):
+                return tryst.Group()
+
+            def fetch_region(self, name, into, **_):
+                into[:] = told
+                return types.SimpleNamespace(wait=lambda _: True, result=lambda: None, failed=[])
+
+        worker = self.worker(Server())
+        worker.caches = [(cache, 2, blocks, unit) for cache, _, blocks, unit in worker.caches]
+        for numbers in [8, 1, 8], [0, 0, 0], [2**32 - 1, 1, 2]:
+            told = array.array("I", numbers)
+            worker.start(vllm_kv.Work(loads={"r": vllm_kv.Load("r", ["peer@nowhere"], [3, 4])}))
+            with self.assertLogs("tryst.vllm_kv", "WARNING"):
+                results = worker.results(())
+            self.assertEqual((results.failed_recving, worker.lost), ({"r"}, {3, 4}))
+            worker.lost = set()
+            worker._saying.clear()
 
     def test_a_send_that_fails_gives_its_blocks_back(self):
         prefill, decoder = self.engine(), self.engine()
