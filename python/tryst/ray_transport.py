@@ -11,8 +11,8 @@
 
 What such a method returns stays where it is, and goes from actor to actor when its reference is an argument. Ray's store
 holds no byte of it. Each actor has a server of its own; they meet by the server of the process that owns the references, as a
-rule the driver, whose address Ray keeps. When an actor dies, those that wait for its tensors get an error and live on:
-transfers can be aborted.
+rule the driver, whose address Ray keeps for its job. A detached actor has a server for each job that uses it. When an actor
+dies, those that wait for its tensors get an error and live on: transfers can be aborted.
 """
 import contextlib
 import itertools
@@ -28,10 +28,11 @@ from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata,
 import tryst
 from tryst import adapters
 
-_SEED = b"tryst_seed"
+_SEED = "tryst_seed"
 _SPACE = b"tryst"
 # Ray's own default. Ray's message of a failure may arrive before the receive has begun.
 _GIVE_UP_S = 60.0
+_MOST_JOBS = 16  # Whose servers a process has at a time.
 _transfers = itertools.count(1)
 
 
@@ -39,7 +40,7 @@ def register(data_type, name="tryst", devices=("cpu", "cuda"), **settings):
     """Makes `name` a tensor transport of Ray's for `data_type`: torch.Tensor, or numpy.ndarray.
 
     `settings` are of every actor's server. If they do not say otherwise, it listens at the node's address, for who knows a
-    token that is made for each cluster of Ray's, and so encrypts what leaves the host (docs/SECURITY.md).
+    token that is made for each job of Ray's, and so encrypts what leaves the host (docs/SECURITY.md).
     """
     transport = type("Transport", (Transport,), {"settings": settings, "name": name.upper()})
     register_tensor_transport(name, list(devices), transport, data_type)
@@ -116,7 +117,7 @@ class Transport(TensorTransportManager):
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._server = self._seed = None
+        self._servers, self._seed = {}, None  # By seed, the one that was wanted last last.
         self._sent = {}  # Object -> the steps in which it was sent.
         self._receiving = {}  # Object -> the steps that wait for it.
 
@@ -187,13 +188,18 @@ class Transport(TensorTransportManager):
         for step in steps:
             step.abort("Ray has given the transfer up")
 
-    # ---- The server of this process ----
+    # ---- The servers of this process ----
 
     def _started(self, seed):
         with self._lock:
-            if self._server is None:
-                self._server = self._start(seed)
-            return self._server
+            server = self._servers.pop(seed, None) or self._start(seed)
+            self._servers[seed] = server
+            others = [one for one in self._servers if one not in (seed, self._seed)]  # The job may meet by that of self._seed.
+            left = self._servers.pop(others[0]) if len(self._servers) > _MOST_JOBS else None
+        if left is not None:
+            with contextlib.suppress(tryst.Error):
+                left.stop(1.0)
+        return server
 
     def _start(self, seed):
         token, _, join = seed.partition(" ")
@@ -202,17 +208,18 @@ class Transport(TensorTransportManager):
                               ray.util.get_node_ip_address(), token, join, self.settings)
 
     def _agreed_seed(self):
-        """A token, and whom to join: the first process that owns references."""
-        seed = internal_kv._internal_kv_get(_SEED, namespace=_SPACE)
+        """A token, and whom to join: the first process of this job that owns references. What other jobs had may be gone."""
+        name = f"{_SEED}_{ray.get_runtime_context().get_job_id()}".encode()
+        seed = internal_kv._internal_kv_get(name, namespace=_SPACE)
         if seed is None:
             token = secrets.token_hex(32)
             server = self._start(token)
             seed = f"{token} {server.worker}@{server.address}".encode()
-            if internal_kv._internal_kv_put(_SEED, seed, overwrite=False, namespace=_SPACE):
-                server.stop()  # Another thread has started one meanwhile.
-                seed = internal_kv._internal_kv_get(_SEED, namespace=_SPACE)
+            if internal_kv._internal_kv_put(name, seed, overwrite=False, namespace=_SPACE):
+                server.stop()  # Another process has started one meanwhile.
+                seed = internal_kv._internal_kv_get(name, namespace=_SPACE)
             else:
-                self._server = server
+                self._servers[seed.decode()] = server
         return seed.decode()
 
     @staticmethod

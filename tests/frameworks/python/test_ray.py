@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Ray's transport: nested tensors go from actor to actor, and one that waits for a dead actor gets an error and lives on.
-Fetches that are begun and waited for later: two at once, one whose source dies, one that is dropped."""
+Fetches that are begun and waited for later: two at once, one whose source dies, one that is dropped. The second driver of a cluster, when the
+first one has ended, with actors of its own and with one of the first one's."""
 import gc
 import os
+import subprocess
+import sys
 import time
 
 import ray
@@ -61,10 +64,43 @@ class Actor:
         return sorted(self.manager._receiving)
 
 
-ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-source, sink = Actor.remote(), Actor.remote()
-looked = ray.get(sink.look.remote(source.make.remote(100)), timeout=120)
-assert looked[1:] == (99.0, (4, 3)), looked
+def carry(source, sink):
+    looked = ray.get(sink.look.remote(source.make.remote(100)), timeout=120)
+    assert looked[1:] == (99.0, (4, 3)), looked
+    return looked
+
+
+def serve_many_jobs():
+    """A detached actor has the servers of the jobs that wanted it last, and of its own."""
+    class Server:
+        def __init__(self, seed):
+            self.seed = seed
+
+        def stop(self, _):
+            stopped.append(self.seed)
+
+    stopped, transport = [], ray_transport.Transport()
+    transport._seed, transport._start = "own", Server
+    own = transport._started("own")
+    for i in range(100):
+        transport._started(str(i))
+        assert transport._started("0").seed == "0"
+    left = ray_transport._MOST_JOBS - 2  # Beside its own and that of "0".
+    assert stopped == [str(i) for i in range(1, 100 - left)], stopped
+    assert transport._started("own") is own and len(transport._servers) == ray_transport._MOST_JOBS
+
+
+if sys.argv[1:2] == ["--first"]:
+    ray.init(address=sys.argv[2], namespace="drivers", log_to_driver=False, logging_level="error")
+    carry(Actor.remote(), Actor.options(name="kept", lifetime="detached").remote())
+    sys.exit()
+
+serve_many_jobs()
+cluster = ray.init(num_cpus=4, namespace="drivers", include_dashboard=False, log_to_driver=False, logging_level="error")
+subprocess.run([sys.executable, __file__, "--first", cluster.address_info["gcs_address"]], check=True, timeout=180)
+source, sink, kept = Actor.remote(), Actor.remote(), ray.get_actor("kept")
+looked = carry(source, sink)
+carry(source, kept)  # Ray lets no method of a handle by name have a transport, so this one receives alone.
 
 # Two fetches under way at once, the one that began first last; a third that is dropped.
 manager = get_tensor_transport_manager("TRYST")
