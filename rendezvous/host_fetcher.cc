@@ -1,5 +1,6 @@
 #include "rendezvous/host_fetcher.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -47,60 +48,85 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
                            key.text())),
                        args.executor, std::move(done));
   }
-  Tensor kept = kept_.TakeFirst({step_id, key});
-  if (kept.valid()) {
-    absl::StatusOr<Tensor> into = Into(key, args, kept);
-    if (into.ok()) {
-      return Copy({step_id, key}, args, std::move(kept), *std::move(into), std::move(done));
-    }
-    kept_.Keep({step_id, key}, std::move(kept));  // This fetch fails when it gets it again.
+  auto op = std::make_unique<Op>(Op{{step_id, key}, args, std::move(done)});
+  {
+    MutexLock lock(&mu_);
+    Step& step = steps_[step_id];
+    ++step.fetches;
+    op->aborts = step.aborts;
   }
+  Tensor kept = kept_.TakeFirst(op->place);
+  if (kept.valid()) return Give(std::move(op), std::move(kept));
+  absl::Status room = kept_.Admit(op->place);
+  if (!room.ok()) return End(std::move(op), {std::move(room)});
   RecvArgs on_host = args;
   on_host.destination = Tensor();
   on_host.device_context = nullptr;
   on_host.on_device = false;
   on_host.executor = nullptr;
   on_host.by_reference = true;  // The device reads it, once.
-  fetcher_->Fetch(step_id, key, on_host,
-                  [this, step_id, key, args, done = std::move(done)](Received&& received) mutable {
-                    OnFetched(step_id, key, args, std::move(received), std::move(done));
-                  });
+  fetcher_->Fetch(step_id, key, on_host, [this, op = std::move(op)](Received&& received) mutable {
+    OnFetched(std::move(op), std::move(received));
+  });
 }
 
-void HostFetcher::OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args,
-                            Received&& received, FetchedFn done) {
+void HostFetcher::OnFetched(std::unique_ptr<Op> op, Received&& received) {
   if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
-    return EndReceive(args.executor, std::move(received), std::move(done));
+    return End(std::move(op), std::move(received));
   }
-  Tensor first = kept_.FirstBefore({step_id, key}, std::move(received.tensor));
-  absl::StatusOr<Tensor> into = Into(key, args, first);
-  if (into.ok()) {
-    return Copy({step_id, key}, args, std::move(first), *std::move(into), std::move(done));
-  }
-  kept_.Keep({step_id, key}, std::move(first));
-  FailReceive(into.status(), args.executor, std::move(done));
+  Tensor first = kept_.FirstBefore(op->place, std::move(received.tensor));
+  Give(std::move(op), std::move(first));
 }
 
-void HostFetcher::Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into,
-                       FetchedFn done) {
+void HostFetcher::Give(std::unique_ptr<Op> op, Tensor tensor) {
+  absl::StatusOr<Tensor> into = Into(op->place.second, op->args, tensor);
+  if (into.ok()) return Copy(std::move(op), std::move(tensor), *std::move(into));
+  Keep(*op, std::move(tensor));
+  End(std::move(op), {into.status()});
+}
+
+void HostFetcher::Copy(std::unique_ptr<Op> op, Tensor from, Tensor into) {
   copying_.fetch_add(1, std::memory_order_relaxed);
   // Held here, too: the end of the copy may be told on another thread before this call returns.
-  const std::shared_ptr<DeviceContext> context = args.device_context;
+  const std::shared_ptr<DeviceContext> context = op->args.device_context;
   context->StartCopy(from, into,
-                     [this, place, context, from, into, executor = args.executor,
-                      done = std::move(done)](absl::Status copied) mutable {
+                     [this, context, from, into, op = std::move(op)](absl::Status copied) mutable {
                        if (!copied.ok()) {
-                         kept_.Keep(place, std::move(from));
+                         Keep(*op, std::move(from));
                          into = Tensor();
                        }
                        from = Tensor();
-                       EndReceive(executor, {std::move(copied), std::move(into)}, std::move(done));
+                       End(std::move(op), {std::move(copied), std::move(into)});
                        copying_.fetch_sub(1, std::memory_order_release);
                      });
 }
 
+// For the next fetch, unless the step has ended since `op` began: nobody would let go of it then.
+void HostFetcher::Keep(const Op& op, Tensor tensor) {
+  Tensor own = Apart(std::move(tensor));
+  MutexLock lock(&mu_);
+  if (steps_[op.place.first].aborts == op.aborts) kept_.Keep(op.place, std::move(own));
+}
+
+void HostFetcher::End(std::unique_ptr<Op> op, Received&& received) {
+  {
+    MutexLock lock(&mu_);
+    const auto step = steps_.find(op->place.first);
+    if (--step->second.fetches == 0) steps_.erase(step);
+  }
+  Executor* const executor = op->args.executor;
+  FetchedFn done = std::move(op->done);
+  op = nullptr;
+  EndReceive(executor, std::move(received), std::move(done));
+}
+
 void HostFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
   fetcher_->AbortStep(step_id, status);
+  {
+    MutexLock lock(&mu_);
+    const auto step = steps_.find(step_id);
+    if (step != steps_.end()) ++step->second.aborts;
+  }
   kept_.DropStep(step_id);
 }
 

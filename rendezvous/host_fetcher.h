@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
+#include "base/mutex.h"
 #include "rendezvous/kept_tensors.h"
 #include "rendezvous/tensor_fetcher.h"
 
@@ -13,14 +15,16 @@ namespace tryst {
 
 // Fetches into memory of a program's own device, by a fetcher that fills host memory: the device
 // context of the receive copies what has come. A tensor that cannot be copied, for lack of memory
-// on the device or into a destination of another shape, is kept for the next fetch of its key. A
-// fetch that is cancelled or late while its tensor is copied still gets it. Everything else passes
-// through unchanged.
+// on the device or into a destination of another shape, is kept for the next fetch of its key, in
+// memory of its own, until its step ends. A fetch that is cancelled or late while its tensor is
+// copied still gets it. Everything else passes through unchanged.
 class HostFetcher final : public TensorFetcher {
  public:
   explicit HostFetcher(TensorFetcher* fetcher) : fetcher_(fetcher) {}  // `fetcher` outlives it.
 
-  // kInvalidArgument, perhaps inside this call: a destination on a device needs a device context.
+  // Inside this call fails what asks no peer: kInvalidArgument, a destination on a device without a
+  // device context; what the tensor that is kept for it cannot be copied for; kResourceExhausted,
+  // where too many are kept (KeptTensors).
   void Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
              FetchedFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const RecvArgs& args,
@@ -39,13 +43,30 @@ class HostFetcher final : public TensorFetcher {
  private:
   using Place = KeptTensors::Place;
 
-  void OnFetched(int64_t step_id, const TensorKey& key, const RecvArgs& args, Received&& received,
-                 FetchedFn done);
-  void Copy(const Place& place, const RecvArgs& args, Tensor from, Tensor into, FetchedFn done);
+  // A fetch that wants a device's memory, from its call to its end.
+  struct Op {
+    Place place;
+    RecvArgs args;
+    FetchedFn done;
+    uint64_t aborts = 0;  // Of its step, by when it began.
+  };
+  // A step with such fetches.
+  struct Step {
+    size_t fetches = 0;
+    uint64_t aborts = 0;  // Since the first of them began.
+  };
+
+  void OnFetched(std::unique_ptr<Op> op, Received&& received);
+  void Give(std::unique_ptr<Op> op, Tensor tensor);
+  void Copy(std::unique_ptr<Op> op, Tensor from, Tensor into);
+  void Keep(const Op& op, Tensor tensor);
+  void End(std::unique_ptr<Op> op, Received&& received);
 
   TensorFetcher* const fetcher_;
   std::atomic<size_t> copying_{0};
   KeptTensors kept_;  // What no copy could bring to its receive.
+  Mutex mu_;
+  absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
 };
 
 // FetchMany() by a Fetch() of each.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -80,14 +81,19 @@ class HostFetcherTest : public ::testing::Test {
  protected:
   HostFetcherTest() { args_.device_context = device_; }
 
-  static TensorKey Key(const std::string& device) {
+  static TensorKey Key(const std::string& device, const std::string& edge = "edge") {
     return TensorKeyPrefix::Make("/job:ps/replica:0/task:0/device:CPU:0", 1,
-                                 "/job:worker/replica:0/task:0/device:" + device, "edge")
+                                 "/job:worker/replica:0/task:0/device:" + device, edge)
         ->At(0, 0);
   }
-  void Fetch(const RecvArgs& args, int64_t step = 1) {
-    fetcher_.Fetch(step, Key("GPU:0"), args,
+  void Fetch(const RecvArgs& args, int64_t step = 1, const std::string& edge = "edge") {
+    fetcher_.Fetch(step, Key("GPU:0", edge), args,
                    [this](Received&& received) { got_.push_back(std::move(received)); });
+  }
+  // Brings a tensor in memory of whoever brings it, which sets `*freed` when nobody refers to it.
+  void BringTheirs(int32_t* theirs, bool* freed) {
+    by_hand_.End({absl::OkStatus(), *Tensor::Adopt(theirs, DType::kInt32, {1}, MemorySpace(),
+                                                   [freed] { *freed = true; })});
   }
 
   ByHand by_hand_;
@@ -160,23 +166,75 @@ TEST_F(HostFetcherTest, WhatCannotBeCopiedIsForTheNextFetchOfItsKey) {
   EXPECT_TRUE(absl::IsInvalidArgument(got_[0].status)) << got_[0].status;
 
   device_->full = true;
-  Fetch(args_);  // The device has no memory for what is kept, so another is fetched,
-  by_hand_.Bring(2);
-  ASSERT_EQ(got_.size(), 2u);
+  Fetch(args_);
+  ASSERT_EQ(got_.size(), 2u) << "it waits for another one";
   EXPECT_TRUE(absl::IsResourceExhausted(got_[1].status)) << got_[1].status;
 
   device_->full = false;
-  const size_t fetched = by_hand_.args_.size();
-  for (int32_t value : {1, 2}) {
+  Fetch(args_);
+  device_->EndCopy(absl::InternalError("the copy failed"));
+  EXPECT_TRUE(absl::IsInternal(got_.back().status)) << got_.back().status;
+  Fetch(args_);
+  device_->EndCopy();
+  ASSERT_TRUE(got_.back().status.ok()) << got_.back().status;
+  EXPECT_EQ(device_->memory, 1);
+  EXPECT_EQ(by_hand_.args_.size(), 1u);  // Nothing more was fetched.
+}
+
+TEST_F(HostFetcherTest, WhatIsKeptHoldsNothingOfWhereItCame) {
+  for (const bool full : {true, false}) {
+    int32_t theirs = 5;
+    bool freed = false;
+    device_->full = full;
     Fetch(args_);
-    device_->EndCopy(absl::InternalError("the copy failed"));
-    EXPECT_TRUE(absl::IsInternal(got_.back().status)) << got_.back().status;
+    BringTheirs(&theirs, &freed);
+    if (!full) device_->EndCopy(absl::InternalError("the copy failed"));
+    EXPECT_FALSE(got_.back().status.ok());
+    EXPECT_TRUE(freed) << full;
+    theirs = 0;
+    device_->full = false;
     Fetch(args_);
     device_->EndCopy();
-    ASSERT_TRUE(got_.back().status.ok()) << got_.back().status;
-    EXPECT_EQ(device_->memory, value);
+    EXPECT_EQ(device_->memory, 5);
   }
-  EXPECT_EQ(by_hand_.args_.size(), fetched);  // Nothing more was fetched.
+}
+
+TEST_F(HostFetcherTest, NothingIsKeptOfAStepThatEndedDuringTheCopy) {
+  Fetch(args_);
+  by_hand_.Bring(1);
+  fetcher_.AbortStep(1, absl::AbortedError("the step is over"));
+  device_->EndCopy(absl::InternalError("the copy failed"));
+  ASSERT_EQ(got_.size(), 1u);
+  Fetch(args_);
+  EXPECT_EQ(by_hand_.fetches_.size(), 1u) << "it got what nobody lets go of any more";
+  by_hand_.Bring(2);
+  device_->EndCopy(absl::InternalError("the copy failed"));
+  Fetch(args_);
+  device_->EndCopy();
+  EXPECT_EQ(device_->memory, 2) << "of one that began later it is";
+}
+
+TEST_F(HostFetcherTest, NoneOfManyIsLostAndFurtherOnesWait) {
+  constexpr size_t kMany = 2000;
+  std::vector<TensorKey> keys;
+  for (size_t i = 0; i < kMany; ++i) keys.push_back(Key("GPU:0", absl::StrCat(i)));
+  device_->full = true;
+  fetcher_.FetchMany(1, keys, args_, [](const absl::Status&, absl::Span<Received>) {});
+  for (size_t i = 0; i < kMany; ++i) by_hand_.Bring(static_cast<int32_t>(i));
+
+  device_->full = false;
+  Fetch(args_, 1, "another");
+  EXPECT_TRUE(by_hand_.fetches_.empty()) << "what came for it might have to be kept, too";
+  ASSERT_EQ(got_.size(), 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(got_[0].status)) << got_[0].status;
+  for (size_t i = 0; i < kMany; ++i) {
+    Fetch(args_, 1, absl::StrCat(i));
+    ASSERT_EQ(device_->copies(), 1u) << i;
+    device_->EndCopy();
+    ASSERT_EQ(device_->memory, static_cast<int32_t>(i));
+  }
+  Fetch(args_, 1, "another");
+  EXPECT_EQ(by_hand_.fetches_.size(), 1u);
 }
 
 TEST_F(HostFetcherTest, WhatIsKeptComesBeforeWhatWasFetchedBehindIt) {

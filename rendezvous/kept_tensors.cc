@@ -1,7 +1,10 @@
 #include "rendezvous/kept_tensors.h"
 
+#include <cstring>
 #include <iterator>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace tryst {
 namespace {
@@ -10,14 +13,26 @@ constexpr size_t kMostKept = 1024;  // Keys for which tensors are kept.
 
 }  // namespace
 
-void KeptTensors::Keep(const Place& place, Tensor tensor) {
-  std::deque<Tensor> dropped;  // Released without the lock.
+Tensor Apart(Tensor tensor) {
+  if (tensor.dtype() == DType::kString || !tensor.on_host()) return tensor;
+  const auto own = Tensor::Allocate(tensor.dtype(), tensor.shape());
+  if (!own.ok()) return tensor;
+  if (tensor.bytes() > 0) memcpy(own->mutable_data(), tensor.data(), tensor.bytes());
+  return *own;
+}
+
+absl::Status KeptTensors::Admit(const Place& place) {
   MutexLock lock(&mu_);
-  // Only of steps that have ended meanwhile may there be so many.
-  if (kept_.size() >= kMostKept) {
-    dropped = std::move(kept_.begin()->second);
-    kept_.erase(kept_.begin());
-  }
+  if (kept_.size() < kMostKept || kept_.contains(place)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "tensors of ", kept_.size(),
+      " keys have come that their receives could not use, for lack of memory or for "
+      "another destination: receive those again, or end their steps, and then receive ",
+      place.second.text()));
+}
+
+void KeptTensors::Keep(const Place& place, Tensor tensor) {
+  MutexLock lock(&mu_);
   kept_[place].push_front(std::move(tensor));
 }
 

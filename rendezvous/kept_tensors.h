@@ -6,18 +6,30 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "base/mutex.h"
 #include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
 
+// A tensor of its own with the same bytes. What is kept for a caller who wants something else may
+// be kept for long, and must hold neither a landing, for which others wait, nor a peer's memory.
+// Strings, and what lies on a device, stay as they are.
+Tensor Apart(Tensor tensor);
+
 // Tensors that have come from peers and that their receives could not use. The next receive of the
-// key gets them, in the order in which they were sent. Of at most 1,024 keys. Thread-safe.
+// key gets them, in the order in which they were sent. Thread-safe.
+//
+// What has come is never let go of for another. Once tensors of 1,024 keys are kept, no receive of
+// a further key is begun (Admit()), but one that was under way by then may still keep its tensor.
 class KeptTensors {
  public:
   using Place = std::pair<int64_t, TensorKey>;  // A key of a step.
 
+  // Whether a receive may ask for a tensor that it may have to keep. kResourceExhausted: so many
+  // keys have some already, and this one has none.
+  absl::Status Admit(const Place& place);
   void Keep(const Place& place, Tensor tensor);  // Before what is kept there.
   // The first that is kept there; an invalid one if none is.
   Tensor TakeFirst(const Place& place);

@@ -13,13 +13,17 @@ KeptTensors::Place PlaceOf(int number) {
               ->At(0, 0)};
 }
 
-TEST(KeptTensorsTest, SoManyKeysAreKept) {
+TEST(KeptTensorsTest, AllThatComesIsKeptAndNothingMoreIsAskedFor) {
   constexpr int kMost = 1024;
   KeptTensors kept;
-  for (int i = 0; i < 2 * kMost; ++i) kept.Keep(PlaceOf(i), *Tensor::Allocate(DType::kFloat, {1}));
-  int left = 0;
-  for (int i = 0; i < 2 * kMost; ++i) left += kept.TakeFirst(PlaceOf(i)).valid();
-  EXPECT_EQ(left, kMost);
+  for (int i = 0; i < 2 * kMost; ++i) {
+    EXPECT_EQ(kept.Admit(PlaceOf(i)).ok(), i < kMost);
+    kept.Keep(PlaceOf(i), *Tensor::Allocate(DType::kFloat, {1}));
+  }
+  EXPECT_TRUE(kept.Admit(PlaceOf(0)).ok()) << "its receive may take what is there";
+  EXPECT_TRUE(absl::IsResourceExhausted(kept.Admit(PlaceOf(2 * kMost))));
+  for (int i = 0; i < 2 * kMost; ++i) EXPECT_TRUE(kept.TakeFirst(PlaceOf(i)).valid()) << i;
+  EXPECT_TRUE(kept.Admit(PlaceOf(0)).ok());
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -11,16 +10,6 @@
 // (docs/decisions/0078-selections-above-the-paths.md).
 namespace tryst {
 namespace {
-
-// A tensor of its own with the same bytes. What is kept for a caller who wants something else may
-// be kept for long, and must hold neither a landing, for which others wait, nor a peer's memory.
-Tensor Apart(Tensor tensor) {
-  if (tensor.dtype() == DType::kString || !tensor.on_host()) return tensor;
-  const auto own = Tensor::Allocate(tensor.dtype(), tensor.shape());
-  if (!own.ok()) return tensor;
-  if (tensor.bytes() > 0) memcpy(own->mutable_data(), tensor.data(), tensor.bytes());
-  return *own;
-}
 
 bool HasTensor(const Received& received) { return received.status.ok() && !received.is_dead; }
 
@@ -128,6 +117,8 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
                         SelectedReceive::Fill(std::move(receive), std::move(received));
                       });
   }
+  absl::Status room = Kept()->Admit(place);
+  if (!room.ok()) return FailReceive(std::move(room), args.executor, std::move(receive.done));
   RecvAsync(key, own, [place, receive = std::move(receive)](Received&& received) mutable {
     if (HasTensor(received)) {
       received.tensor = receive.step->Kept()->FirstBefore(place, std::move(received.tensor));

@@ -1,7 +1,6 @@
 #include "channel/device/device_fetch.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -45,6 +44,8 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
   Tensor kept = owner_->kept_.TakeFirst({step, key});
   was_kept_ = kept.valid();
   if (was_kept_) return OnManifest(absl::OkStatus(), std::move(kept), false);
+  const absl::Status room = owner_->kept_.Admit({step, key});
+  if (!room.ok()) return Fail(room);
   FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
             Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
@@ -116,14 +117,9 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   BringTransfer();
 }
 
-// The channel has accepted the tensor, so the producer does not have it any more. It is kept in
-// memory of its own, as the answer may lie in a slot of the producer's or in a landing.
+// The channel has accepted the tensor, so the producer does not have it any more.
 void DeviceFetcher::Op::FailAndKeep(const Tensor& answer, const absl::Status& why) {
-  if (!aborted_ && !reported_) {
-    auto copy = Tensor::Allocate(answer.dtype(), answer.shape());
-    if (copy.ok()) memcpy(copy->mutable_data(), answer.data(), answer.bytes());
-    owner_->kept_.Keep({step, key}, copy.ok() ? *std::move(copy) : answer);
-  }
+  if (!aborted_ && !reported_) owner_->kept_.Keep({step, key}, Apart(answer));
   Fail(why);
 }
 
