@@ -10,9 +10,9 @@ nothing, "load_s" (60), in which they are fetched, and "digests".
 """
 import array
 import dataclasses
-import hashlib
 import logging
 import math
+import secrets
 import time
 
 import tryst
@@ -37,7 +37,7 @@ class Load:
 
 @dataclasses.dataclass
 class Work(KVConnectorMetadata):
-    sends: dict = dataclasses.field(default_factory=dict)  # Blocks by request.
+    sends: dict = dataclasses.field(default_factory=dict)  # By request: what its regions are called, and its blocks.
     loads: dict = dataclasses.field(default_factory=dict)
 
 
@@ -45,11 +45,6 @@ class Work(KVConnectorMetadata):
 class Address(KVConnectorHandshakeMetadata):
     worker: str
     address: str
-
-
-def _named(request):
-    """What its regions are called: a client may have written any id, and a region's name is short and of few characters."""
-    return hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
 
 
 def _readable(params):
@@ -88,14 +83,14 @@ class _Scheduler:
             self._load(request, params, [])
         if not params.get("do_remote_decode") or not block_ids or request.status.name != "FINISHED_LENGTH_CAPPED":
             return False, None
-        self.work.sends[request.request_id] = list(block_ids)
-        return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": _named(request.request_id),
-                      "remote_workers": self.peers}
+        name = secrets.token_hex(16)  # A client that knows the id of another's request must not find its regions.
+        self.work.sends[request.request_id] = name, list(block_ids)
+        return True, {"do_remote_prefill": True, "do_remote_decode": False, "remote_request_id": name, "remote_workers": self.peers}
 
 
 class _Send:
-    def __init__(self, server, request, blocks, caches, count, keep_s):
-        name, self._regions, self._until = _named(request), [], time.monotonic() + keep_s
+    def __init__(self, server, name, blocks, caches, count, keep_s):
+        self._regions, self._until = [], time.monotonic() + keep_s
         try:
             for i, cache in enumerate(caches):
                 self._regions.append(server.region(f"{name}/{i}", cache))
@@ -266,10 +261,10 @@ class _Worker:
             self.copy(*ends, ids, ids, way)
 
     def start(self, work):
-        for request, blocks in work.sends.items():
+        for request, (name, blocks) in work.sends.items():
             try:
                 self._move(blocks, "d2h")
-                self._sends[request] = _Send(self.server, request, blocks, [cache for cache, *_ in self.caches], self.blocks, self.keep_s)
+                self._sends[request] = _Send(self.server, name, blocks, [cache for cache, *_ in self.caches], self.blocks, self.keep_s)
             except Exception as error:  # What one client has written ends no other's request.
                 _log.warning("the blocks of %s cannot be fetched: %s", request, error)
                 self._unsent.add(request)

@@ -433,6 +433,10 @@ class Connector(unittest.TestCase):
         self.assertEqual(said[-1][0].failed_recving, {"more"})
         self.check(prefill, decoder, [5, 9], [1, 2])
 
+    def test_who_knows_a_requests_id_does_not_know_its_regions(self):
+        first, second = (prefilled(self.engine(), "r", [5])["remote_request_id"] for _ in range(2))
+        self.assertNotEqual(first, second)
+
     def test_the_engines_may_have_different_numbers_of_blocks(self):
         for theirs, ours in ((2 * BLOCKS, BLOCKS), (BLOCKS, 2 * BLOCKS)):
             prefill, decoder = self.engine(blocks=theirs), self.engine(blocks=ours)
@@ -470,7 +474,7 @@ class Connector(unittest.TestCase):
         prefill, decoder = self.engine(), self.engine()
         prefill.fill(9)
         worker = prefill.workers[0]._worker
-        name, region = vllm_kv._named("r"), worker.server.region
+        name, region = prefilled(prefill, "r", [5, 9])["remote_request_id"], worker.server.region
         calls = []
 
         def refuses(called, memory):
@@ -480,7 +484,6 @@ class Connector(unittest.TestCase):
             return region(called, memory)
 
         worker.server.region = refuses
-        prefilled(prefill, "r", [5, 9])
         with self.assertLogs("tryst.vllm_kv", "WARNING"):
             self.assertEqual(prefill.step()[0][0].finished_sending, {"r"})
         self.assertEqual(len(calls), 3)
