@@ -55,7 +55,7 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
     ++step.fetches;
     op->aborts = step.aborts;
   }
-  Tensor kept = kept_.TakeFirst(op->place);
+  KeptTensor kept = kept_.TakeFirst(op->place);
   if (kept.valid()) return Give(std::move(op), std::move(kept));
   absl::Status room = kept_.Admit(op->place);
   if (!room.ok()) return End(std::move(op), {std::move(room)});
@@ -71,17 +71,18 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
 }
 
 void HostFetcher::OnFetched(std::unique_ptr<Op> op, Received&& received) {
-  if (!received.status.ok() || received.is_dead || received.tensor.dtype() == DType::kString) {
-    return End(std::move(op), std::move(received));
-  }
-  Tensor first = kept_.FirstBefore(op->place, std::move(received.tensor));
+  if (!received.status.ok()) return End(std::move(op), std::move(received));
+  KeptTensor first = kept_.FirstBefore(op->place, {std::move(received.tensor), received.is_dead});
   Give(std::move(op), std::move(first));
 }
 
-void HostFetcher::Give(std::unique_ptr<Op> op, Tensor tensor) {
-  absl::StatusOr<Tensor> into = Into(op->place.second, op->args, tensor);
-  if (into.ok()) return Copy(std::move(op), std::move(tensor), *std::move(into));
-  Keep(*op, std::move(tensor));
+void HostFetcher::Give(std::unique_ptr<Op> op, KeptTensor first) {
+  if (first.is_dead || first.tensor.dtype() == DType::kString) {
+    return End(std::move(op), {absl::OkStatus(), std::move(first.tensor), first.is_dead});
+  }
+  absl::StatusOr<Tensor> into = Into(op->place.second, op->args, first.tensor);
+  if (into.ok()) return Copy(std::move(op), std::move(first.tensor), *std::move(into));
+  Keep(*op, std::move(first.tensor));
   End(std::move(op), {into.status()});
 }
 
@@ -105,7 +106,7 @@ void HostFetcher::Copy(std::unique_ptr<Op> op, Tensor from, Tensor into) {
 void HostFetcher::Keep(const Op& op, Tensor tensor) {
   Tensor own = Apart(std::move(tensor));
   MutexLock lock(&mu_);
-  if (steps_[op.place.first].aborts == op.aborts) kept_.Keep(op.place, std::move(own));
+  if (steps_[op.place.first].aborts == op.aborts) kept_.Keep(op.place, {std::move(own)});
 }
 
 void HostFetcher::End(std::unique_ptr<Op> op, Received&& received) {

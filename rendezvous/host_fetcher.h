@@ -57,7 +57,7 @@ class HostFetcher final : public TensorFetcher {
   };
 
   void OnFetched(std::unique_ptr<Op> op, Received&& received);
-  void Give(std::unique_ptr<Op> op, Tensor tensor);
+  void Give(std::unique_ptr<Op> op, KeptTensor first);
   void Copy(std::unique_ptr<Op> op, Tensor from, Tensor into);
   void Keep(const Op& op, Tensor tensor);
   void End(std::unique_ptr<Op> op, Received&& received);

@@ -250,6 +250,33 @@ TEST_F(HostFetcherTest, WhatIsKeptComesBeforeWhatWasFetchedBehindIt) {
   EXPECT_EQ(device_->memory, 2);
 }
 
+// What is not copied waits behind it, too.
+TEST_F(HostFetcherTest, NothingThatWasSentLaterOvertakesWhatIsKept) {
+  for (const bool dead : {true, false}) {
+    const Received second = {absl::OkStatus(), dead ? Tensor() : *Tensor::FromStrings({"2"}, {1}),
+                             dead};
+    got_.clear();
+    Fetch(args_);
+    Fetch(args_);
+    by_hand_.Bring(1);
+    device_->EndCopy(absl::InternalError("the copy failed"));
+    by_hand_.End(Received(second));
+    ASSERT_EQ(device_->copies(), 1u) << "it has overtaken what was sent before";
+    device_->EndCopy();
+    ASSERT_EQ(got_.size(), 2u);
+    EXPECT_FALSE(got_[1].is_dead);
+    EXPECT_EQ(device_->memory, 1);
+    device_->memory = 0;
+    Fetch(args_);
+    ASSERT_EQ(got_.size(), 3u);
+    EXPECT_TRUE(got_[2].status.ok()) << got_[2].status;
+    EXPECT_EQ(got_[2].is_dead, dead);
+    if (!dead) {
+      EXPECT_EQ(got_[2].tensor.strings()[0], "2");
+    }
+  }
+}
+
 TEST_F(HostFetcherTest, WhatIsKeptGoesWithItsStep) {
   for (int64_t step : {1, 2}) {
     Fetch(args_, step);

@@ -31,33 +31,33 @@ absl::Status KeptTensors::Admit(const Place& place) {
       place.second.text()));
 }
 
-void KeptTensors::Keep(const Place& place, Tensor tensor) {
+void KeptTensors::Keep(const Place& place, KeptTensor kept) {
   MutexLock lock(&mu_);
-  kept_[place].push_front(std::move(tensor));
+  kept_[place].push_front(std::move(kept));
 }
 
-Tensor KeptTensors::TakeFirst(const Place& place) {
+KeptTensor KeptTensors::TakeFirst(const Place& place) {
   MutexLock lock(&mu_);
   const auto found = kept_.find(place);
-  if (found == kept_.end()) return Tensor();
-  Tensor first = std::move(found->second.front());
+  if (found == kept_.end()) return KeptTensor();
+  KeptTensor first = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) kept_.erase(found);
   return first;
 }
 
-Tensor KeptTensors::FirstBefore(const Place& place, Tensor tensor) {
+KeptTensor KeptTensors::FirstBefore(const Place& place, KeptTensor came) {
   MutexLock lock(&mu_);
   const auto found = kept_.find(place);
-  if (found == kept_.end()) return tensor;
-  found->second.push_back(std::move(tensor));
-  Tensor first = std::move(found->second.front());
+  if (found == kept_.end()) return came;
+  found->second.push_back(std::move(came));
+  KeptTensor first = std::move(found->second.front());
   found->second.pop_front();
   return first;
 }
 
 void KeptTensors::DropStep(int64_t step_id) {
-  std::vector<std::deque<Tensor>> dropped;  // Released without the lock.
+  std::vector<std::deque<KeptTensor>> dropped;  // Released without the lock.
   MutexLock lock(&mu_);
   for (auto at = kept_.begin(); at != kept_.end();) {
     const auto next = std::next(at);

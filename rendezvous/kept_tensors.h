@@ -18,6 +18,14 @@ namespace tryst {
 // Strings, and what lies on a device, stay as they are.
 Tensor Apart(Tensor tensor);
 
+// What has come from a peer under a key.
+struct KeptTensor {
+  Tensor tensor;
+  bool is_dead = false;
+
+  bool valid() const { return is_dead || tensor.valid(); }
+};
+
 // Tensors that have come from peers and that their receives could not use. The next receive of the
 // key gets them, in the order in which they were sent. Thread-safe.
 //
@@ -30,16 +38,16 @@ class KeptTensors {
   // Whether a receive may ask for a tensor that it may have to keep. kResourceExhausted: so many
   // keys have some already, and this one has none.
   absl::Status Admit(const Place& place);
-  void Keep(const Place& place, Tensor tensor);  // Before what is kept there.
+  void Keep(const Place& place, KeptTensor kept);  // Before what is kept there.
   // The first that is kept there; an invalid one if none is.
-  Tensor TakeFirst(const Place& place);
-  // The first that is kept there, behind which `tensor` lines up; `tensor` if none is.
-  Tensor FirstBefore(const Place& place, Tensor tensor);
+  KeptTensor TakeFirst(const Place& place);
+  // The first that is kept there, behind which `came` lines up; `came` if none is.
+  KeptTensor FirstBefore(const Place& place, KeptTensor came);
   void DropStep(int64_t step_id);
 
  private:
   Mutex mu_;
-  absl::flat_hash_map<Place, std::deque<Tensor>> kept_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<Place, std::deque<KeptTensor>> kept_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

@@ -18,7 +18,7 @@ TEST(KeptTensorsTest, AllThatComesIsKeptAndNothingMoreIsAskedFor) {
   KeptTensors kept;
   for (int i = 0; i < 2 * kMost; ++i) {
     EXPECT_EQ(kept.Admit(PlaceOf(i)).ok(), i < kMost);
-    kept.Keep(PlaceOf(i), *Tensor::Allocate(DType::kFloat, {1}));
+    kept.Keep(PlaceOf(i), {*Tensor::Allocate(DType::kFloat, {1})});
   }
   EXPECT_TRUE(kept.Admit(PlaceOf(0)).ok()) << "its receive may take what is there";
   EXPECT_TRUE(absl::IsResourceExhausted(kept.Admit(PlaceOf(2 * kMost))));

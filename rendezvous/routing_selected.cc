@@ -26,7 +26,7 @@ struct RoutingRendezvous::SelectedReceive {
   // To whoever receives next.
   void GiveBack(Received&& received) const {
     if (step->ProducedHere(key)) return step->table_->GiveBack(key, std::move(received));
-    step->Kept()->Keep({step->step_id_, key}, Apart(std::move(received.tensor)));
+    step->Kept()->Keep({step->step_id_, key}, {Apart(std::move(received.tensor))});
   }
   void Report(Received&& received) { EndReceive(executor, std::move(received), std::move(done)); }
   static void OnCome(SelectedReceive self, Received&& received) {
@@ -105,14 +105,17 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
   const KeptTensors::Place place(step_id_, key);
   const bool over =
       table_->aborted() || (args.cancellation != nullptr && args.cancellation->cancelled());
-  Tensor kept = over ? Tensor() : Kept()->TakeFirst(place);
+  KeptTensor kept = over ? KeptTensor() : Kept()->TakeFirst(place);
+  if (kept.is_dead) {
+    return EndReceive(args.executor, {absl::OkStatus(), Tensor(), true}, std::move(receive.done));
+  }
   if (kept.valid()) {
-    absl::Status fits = receive.destination.Check(kept);
+    absl::Status fits = receive.destination.Check(kept.tensor);
     if (!fits.ok()) {
       Kept()->Keep(place, std::move(kept));
       return FailReceive(std::move(fits), args.executor, std::move(receive.done));
     }
-    return EndReceive(own.executor, {absl::OkStatus(), std::move(kept)},
+    return EndReceive(own.executor, {absl::OkStatus(), std::move(kept.tensor)},
                       [receive = std::move(receive)](Received&& received) mutable {
                         SelectedReceive::Fill(std::move(receive), std::move(received));
                       });
@@ -120,8 +123,11 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
   absl::Status room = Kept()->Admit(place);
   if (!room.ok()) return FailReceive(std::move(room), args.executor, std::move(receive.done));
   RecvAsync(key, own, [place, receive = std::move(receive)](Received&& received) mutable {
-    if (HasTensor(received)) {
-      received.tensor = receive.step->Kept()->FirstBefore(place, std::move(received.tensor));
+    if (received.status.ok()) {
+      KeptTensor first =
+          receive.step->Kept()->FirstBefore(place, {std::move(received.tensor), received.is_dead});
+      received.tensor = std::move(first.tensor);
+      received.is_dead = first.is_dead;
     }
     SelectedReceive::OnCome(std::move(receive), std::move(received));
   });

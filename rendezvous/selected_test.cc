@@ -378,6 +378,22 @@ TEST_F(SelectedTest, TensorsThatDoNotFitKeepTheirOrder) {
   EXPECT_EQ(TextOf(pool), "11112222....2222");
 }
 
+TEST_F(SelectedTest, ADeadTensorDoesNotOvertakeWhatIsKept) {
+  const std::vector<uint32_t> one = {0};
+  const Selection four = Selection::Indices(one, 4);
+  const auto a = Land(RemoteKey("a"), {}, blocks);
+  const auto b = Land(RemoteKey("a"), {}, four);
+  fetcher.End(0, Bytes("1111"));
+  fetcher.End(1, {absl::OkStatus(), Tensor(), /*is_dead=*/true});
+  EXPECT_FALSE(a->ok());
+  ASSERT_TRUE(b->ok()) << b->status;
+  EXPECT_FALSE(b->is_dead) << "it was sent behind the other one";
+  EXPECT_EQ(TextOf(pool), "1111............");
+  const auto third = Land(RemoteKey("a"), {}, four);
+  EXPECT_TRUE(third->ok() && third->is_dead) << third->status;
+  EXPECT_EQ(fetcher.ones.size(), 2u);
+}
+
 TEST_F(SelectedTest, ALocalTensorThatDoesNotFitGoesBackToItsTurn) {
   ASSERT_TRUE(step->Send(LocalKey("a"), {}, Bytes("1111"), false).ok());
   ASSERT_TRUE(step->Send(LocalKey("a"), {}, Bytes("22222222"), false).ok());

@@ -41,7 +41,7 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
     return BringTransfer();
   }
   asked_ns_ = owner_->poller_->clock().NowNs();
-  Tensor kept = owner_->kept_.TakeFirst({step, key});
+  Tensor kept = owner_->kept_.TakeFirst({step, key}).tensor;
   was_kept_ = kept.valid();
   if (was_kept_) return OnManifest(absl::OkStatus(), std::move(kept), false);
   const absl::Status room = owner_->kept_.Admit({step, key});
@@ -119,7 +119,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
 
 // The channel has accepted the tensor, so the producer does not have it any more.
 void DeviceFetcher::Op::FailAndKeep(const Tensor& answer, const absl::Status& why) {
-  if (!aborted_ && !reported_) owner_->kept_.Keep({step, key}, Apart(answer));
+  if (!aborted_ && !reported_) owner_->kept_.Keep({step, key}, {Apart(answer)});
   Fail(why);
 }
 
