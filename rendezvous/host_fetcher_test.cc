@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "rendezvous/packed_tensor.h"
 
 namespace tryst {
 namespace {
@@ -50,7 +51,9 @@ class ByHand final : public TensorFetcher {
 
 class Device final : public DeviceContext {
  public:
-  absl::StatusOr<Tensor> Allocate(DType, const TensorShape&, const AllocatorAttributes&) override {
+  absl::StatusOr<Tensor> Allocate(DType, const TensorShape& shape,
+                                  const AllocatorAttributes&) override {
+    asked = shape;
     if (full) return absl::ResourceExhaustedError("the device is full");
     return OnDevice(&memory);
   }
@@ -68,6 +71,7 @@ class Device final : public DeviceContext {
 
   bool full = false;
   int32_t memory = 0;
+  TensorShape asked;
 
  private:
   struct Copying {
@@ -291,6 +295,24 @@ TEST_F(HostFetcherTest, WhatIsKeptGoesWithItsStep) {
   EXPECT_EQ(by_hand_.fetches_.size(), 1u);
   device_->EndCopy();
   EXPECT_EQ(device_->memory, 2);
+}
+
+TEST_F(HostFetcherTest, MoreThanEightDimensionsAreUnpackedOnTheHost) {
+  const TensorShape nine_dims = *TensorShape::Make(std::vector<int64_t>(9, 1));
+  Tensor packed = *Pack(*Int(7).Reshape(nine_dims));
+  Fetch(args_);
+  by_hand_.End({absl::OkStatus(), packed});
+  ASSERT_EQ(device_->copies(), 1u);
+  EXPECT_EQ(device_->asked, nine_dims);
+  device_->EndCopy();
+  ASSERT_TRUE(got_[0].status.ok()) << got_[0].status;
+  EXPECT_EQ(device_->memory, 7);
+
+  memset(packed.mutable_data(), 0xff, packed.bytes());
+  Fetch(args_);
+  by_hand_.End({absl::OkStatus(), packed});
+  ASSERT_EQ(got_.size(), 2u);
+  EXPECT_TRUE(absl::IsDataLoss(got_[1].status)) << got_[1].status;
 }
 
 TEST_F(HostFetcherTest, ADestinationThereNeedsADeviceContext) {

@@ -43,6 +43,12 @@ absl::StatusOr<Tensor> Unpack(const Tensor& packed) {
   const absl::Status wrong = absl::DataLossError(
       "the peer broke the protocol: a tensor of more than 8 dimensions is malformed");
   if (packed.dtype() != DType::kPacked || packed.bytes() < kDimsAt) return wrong;
+  if (!packed.on_host()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor of more than ", static_cast<int>(TensorShape::kMaxRank),
+        " dimensions has come into a device's memory, where it cannot be unpacked: receive it into "
+        "host memory"));
+  }
   const uint8_t* in = static_cast<const uint8_t*>(packed.data());
   const DType dtype = static_cast<DType>(in[0]);
   const size_t rank = in[1];

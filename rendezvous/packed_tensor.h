@@ -13,7 +13,7 @@ namespace tryst {
 absl::StatusOr<Tensor> Pack(const Tensor& tensor);
 
 // Returns the tensor that was packed; it shares the memory of `packed`. kDataLoss: `packed` is no
-// packed tensor.
+// packed tensor. kInvalidArgument: it lies in memory of a device.
 absl::StatusOr<Tensor> Unpack(const Tensor& packed);
 
 }  // namespace tryst

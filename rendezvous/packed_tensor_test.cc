@@ -1,5 +1,7 @@
 #include "rendezvous/packed_tensor.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <vector>
 
@@ -66,6 +68,18 @@ TEST(PackedTensor, StringsAndDevicesStay) {
   char memory[8] = {};
   EXPECT_EQ(Pack(*Tensor::Adopt(memory, DType::kInt64, {1}, device, nullptr)).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(PackedTensor, WhatHasComeIntoADevicesMemoryIsNotRead) {
+  constexpr size_t kBytes = 4096;
+  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  MemorySpace device;
+  device.kind = MemorySpace::Kind::kDevice;
+  const auto out =
+      Unpack(*Tensor::Adopt(unreadable, DType::kPacked, {int64_t{kBytes}}, device, nullptr));
+  EXPECT_TRUE(absl::IsInvalidArgument(out.status())) << out.status();
+  munmap(unreadable, kBytes);
 }
 
 }  // namespace

@@ -27,17 +27,18 @@ void UnpackInPlace(Received* received) {
   }
 }
 
+// REQUIRES: into.on_host().
 absl::Status CopyInto(const TensorKey& key, const Tensor& tensor, const Tensor& into) {
   if (tensor.dtype() != into.dtype() || tensor.shape() != into.shape()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "The destination of ", key.text(), " is ", DTypeName(into.dtype()), into.shape().ToString(),
         " and the tensor is ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
   }
-  if (tensor.dtype() == DType::kString || !into.on_host() || !tensor.on_host()) {
+  if (tensor.dtype() == DType::kString || !tensor.on_host()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("The destination of ", key.text(), " has more than ",
-                     static_cast<int>(TensorShape::kMaxRank),
-                     " dimensions, which works only for numbers in host memory"));
+        absl::StrCat("The tensor of ", key.text(),
+                     " is none of numbers in host memory, and only those can be copied into its "
+                     "destination: receive it without one"));
   }
   if (tensor.bytes() > 0) memcpy(into.mutable_data(), tensor.data(), tensor.bytes());
   return absl::OkStatus();
@@ -216,8 +217,17 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn
 
 // A packed tensor cannot land in the caller's memory, so it is copied there.
 void RoutingRendezvous::FetchInto(const TensorKey& key, const RecvArgs& args, DoneFn done) {
+  if (!args.destination.on_host()) {
+    return FailReceive(
+        absl::InvalidArgumentError(absl::StrCat(
+            "The destination of ", key.text(), " has more than ",
+            static_cast<int>(TensorShape::kMaxRank),
+            " dimensions, which works only in host memory: receive it there, or in another shape")),
+        args.executor, std::move(done));
+  }
   RecvArgs anywhere = args;
   anywhere.destination = Tensor();
+  anywhere.device_context = nullptr;  // It would be brought into memory of the device.
   Fetch(key, anywhere,
         [into = args.destination, key, done = std::move(done)](Received&& received) mutable {
           if (received.status.ok() && !received.is_dead) {

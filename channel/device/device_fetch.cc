@@ -100,6 +100,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
         " broke the protocol: it says that a tensor lies in this process, which did not make it: ",
         key.text())));
   }
+  if (manifest.dtype == DType::kPacked) return Fail(PackedOnDevice(key));
   status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
   if (!status.ok()) return Fail(status);
   if (manifest.inside && manifest.bytes > engine->slot_bytes()) {

@@ -456,6 +456,25 @@ TEST_F(DeviceFetcherTest, WithoutMemoryForATensorItStaysTheProducers) {
   EXPECT_TRUE(Asked("a|device|7|back"));
 }
 
+// A tensor of more than eight dimensions, which only the host can unpack.
+TEST_F(DeviceFetcherTest, WhatIsPackedStaysTheProducers) {
+  DeviceManifest packed = InAnotherProcess();
+  packed.has_ipc = false;
+  packed.dtype = DType::kPacked;
+  RecvArgs args;
+  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
+    ++ended_;
+    status_ = std::move(received.status);
+  });
+  poller_.Turn();
+  ASSERT_EQ(channel_.waiting.size(), 1u);
+  AnswerWith("", packed);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(status_)) << status_;
+  EXPECT_TRUE(Asked("a|device|7|back"));
+}
+
 // The producer does not have what came inside of its answer any more.
 class InsideDeviceFetcherTest : public DeviceFetcherTest {
  protected:

@@ -182,11 +182,17 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
       return std::move(answer->done)(std::move(taken));
     }
     const DeviceAsk& wanted = answer->ask;
-    if (wanted.has_shape && (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
-      const absl::Status wrong = absl::InvalidArgumentError(
+    absl::Status wrong;
+    if (tensor.dtype() == DType::kPacked) {
+      wrong = PackedOnDevice(answer->plain);
+    } else if (wanted.has_shape &&
+               (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
+      wrong = absl::InvalidArgumentError(
           absl::StrCat("the receive's destination is ", DTypeName(wanted.dtype),
                        wanted.shape.ToString(), " and the tensor that was sent is ",
                        DTypeName(tensor.dtype()), tensor.shape().ToString()));
+    }
+    if (!wrong.ok()) {
       source_->GiveBack(answer->step_id, answer->plain, std::move(taken));
       return End(std::move(answer->done), wrong);
     }

@@ -173,6 +173,13 @@ absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, 
                 absl::StrCat(absl::Hex(transfer), "|chunks|", first, "|", mailbox, "|", token));
 }
 
+absl::Status PackedOnDevice(const TensorKey& tensor) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      tensor.text(), " has more than ", static_cast<int>(TensorShape::kMaxRank),
+      " dimensions, and comes from another worker into host memory alone: receive it there, or "
+      "send it in another shape"));
+}
+
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask) {
   return asking.WithEdge(ask.edge);
 }

@@ -66,6 +66,9 @@ absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer
 absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);
 absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, uint64_t first,
                                     absl::string_view mailbox, absl::string_view token);
+// kInvalidArgument: the tensor has more dimensions than a wire describes, and is packed
+// (rendezvous/packed_tensor.h); only a host unpacks it.
+absl::Status PackedOnDevice(const TensorKey& tensor);
 // The key of the tensor itself, from a key that asks for its manifest.
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask);
 

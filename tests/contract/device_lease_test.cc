@@ -205,6 +205,16 @@ TEST_F(LeaseTest, WhatDoesNotFitStaysWhereItIs) {
   EXPECT_EQ(Part(Lend(), 0), 3);
 }
 
+// Only a receive on the host can unpack it.
+TEST_F(LeaseTest, WhatIsPackedStaysWhereItIs) {
+  const Tensor packed = *Tensor::Allocate(DType::kPacked, {64});
+  ASSERT_TRUE(step_.step()->Send(Key(), SendArgs(), packed, false).ok());
+  const absl::Status refused = Take(*ManifestKey(Key(), 0, Tensor())).status;
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  const Answer on_host = Take(Key());
+  EXPECT_TRUE(on_host.tensor.SharesBytesWith(packed)) << on_host.status;
+}
+
 // The GPUs are those of the pretend driver.
 class DeviceLeaseTest : public LeaseTest {
  protected:
