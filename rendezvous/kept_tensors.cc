@@ -34,6 +34,12 @@ absl::Status KeptTensors::Admit(const Place& place) {
 void KeptTensors::Keep(const Place& place, KeptTensor kept) {
   MutexLock lock(&mu_);
   kept_[place].push_front(std::move(kept));
+  Count();
+}
+
+bool KeptTensors::Keeps(const Place& place) {
+  MutexLock lock(&mu_);
+  return kept_.contains(place);
 }
 
 KeptTensor KeptTensors::TakeFirst(const Place& place) {
@@ -43,6 +49,7 @@ KeptTensor KeptTensors::TakeFirst(const Place& place) {
   KeptTensor first = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) kept_.erase(found);
+  Count();
   return first;
 }
 
@@ -67,6 +74,7 @@ void KeptTensors::DropStep(int64_t step_id) {
     }
     at = next;
   }
+  Count();
 }
 
 }  // namespace tryst

@@ -1,6 +1,8 @@
 #ifndef TRYST_RENDEZVOUS_KEPT_TENSORS_H_
 #define TRYST_RENDEZVOUS_KEPT_TENSORS_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -39,15 +41,23 @@ class KeptTensors {
   // keys have some already, and this one has none.
   absl::Status Admit(const Place& place);
   void Keep(const Place& place, KeptTensor kept);  // Before what is kept there.
+  bool Keeps(const Place& place);
   // The first that is kept there; an invalid one if none is.
   KeptTensor TakeFirst(const Place& place);
   // The first that is kept there, behind which `came` lines up; `came` if none is.
   KeptTensor FirstBefore(const Place& place, KeptTensor came);
   void DropStep(int64_t step_id);
+  // Whether nothing at all is kept, as of what has ended before. Without the lock.
+  bool empty() const { return keys_.load(std::memory_order_acquire) == 0; }
 
  private:
+  void Count() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    keys_.store(kept_.size(), std::memory_order_release);
+  }
+
   Mutex mu_;
   absl::flat_hash_map<Place, std::deque<KeptTensor>> kept_ ABSL_GUARDED_BY(mu_);
+  std::atomic<size_t> keys_{0};
 };
 
 }  // namespace tryst

@@ -279,7 +279,7 @@ class Rendezvous {
   // afterwards nothing is written.
   // Also kInvalidArgument: the selection does not fit or has bytes twice, or has more or fewer
   // bytes than the tensor, or one end alone has digests; the tensor then is there for the next
-  // RecvSelectedAsync() of its key.
+  // receive of its key.
   virtual void RecvSelectedAsync(const TensorKey& key, const RecvArgs& args,
                                  const SelectedLanding& landing, DoneFn done);
   // The poller that brings this key's tensor, for a caller of RecvAsync that waits by a Waiter of

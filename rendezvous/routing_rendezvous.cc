@@ -4,11 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/all_run.h"
 #include "rendezvous/answerer.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
+#include "rendezvous/host_fetcher.h"
 #include "rendezvous/kept_tensors.h"
 #include "rendezvous/match_core.h"
 #include "rendezvous/packed_tensor.h"
@@ -44,6 +46,22 @@ absl::Status CopyInto(const TensorKey& key, const Tensor& tensor, const Tensor& 
   return absl::OkStatus();
 }
 
+// Makes a tensor that is kept the one that a receive wants. On an error it is as it was.
+absl::Status PutWhereWanted(const TensorKey& key, const RecvArgs& args, Tensor* tensor) {
+  const bool into_device = HostFetcher::WantsDevice(key, args) && tensor->dtype() != DType::kString;
+  if (into_device == tensor->on_host() || (into_device && args.destination.valid())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The next tensor of ", key.text(),
+        " has come for a receive that it did not fit, and lies in ",
+        tensor->on_host() ? "the host's memory: receive it there"
+                          : "a device's memory: receive it there, without a destination"));
+  }
+  if (!args.destination.valid()) return absl::OkStatus();
+  absl::Status copied = CopyInto(key, *tensor, args.destination);
+  if (copied.ok()) *tensor = args.destination;
+  return copied;
+}
+
 }  // namespace
 
 std::shared_ptr<RoutingRendezvous> RoutingRendezvous::Make(
@@ -65,7 +83,10 @@ RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
       gathers_into_(options.gathers_into),
       table_(new MatchCore(options, alarms, std::move(process))) {}
 
-RoutingRendezvous::~RoutingRendezvous() { table_->Leave(); }
+RoutingRendezvous::~RoutingRendezvous() {
+  delete kept_.load(std::memory_order_acquire);
+  table_->Leave();
+}
 
 bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
   return key.src_device().empty() || key.IsFrom(worker_);
@@ -143,6 +164,7 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const RecvArgs& args, Do
   // The way of nearly all that is fetched: another one made it, and it is for us.
   if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.IsTo(worker_) &&
       !args.destination.read_only() && args.destination.shape().rank() <= TensorShape::kMaxRank) {
+    if (ABSL_PREDICT_FALSE(KeepsAny()) && RecvKept(key, args, &done)) return;
     return Fetch(key, args, std::move(done));
   }
   absl::Status status = CheckReceive(key);
@@ -215,7 +237,8 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const RecvArgs& args, DoneFn
   EndStarting();
 }
 
-// A packed tensor cannot land in the caller's memory, so it is copied there.
+// A packed tensor cannot land in the caller's memory, so it is copied there. One that does not fit
+// is kept for the next receive of its key, as the peer has let go of it.
 void RoutingRendezvous::FetchInto(const TensorKey& key, const RecvArgs& args, DoneFn done) {
   if (!args.destination.on_host()) {
     return FailReceive(
@@ -225,17 +248,79 @@ void RoutingRendezvous::FetchInto(const TensorKey& key, const RecvArgs& args, Do
             " dimensions, which works only in host memory: receive it there, or in another shape")),
         args.executor, std::move(done));
   }
+  if (KeepsAny()) {
+    if (RecvKept(key, args, &done)) return;
+    absl::Status room = Kept()->Admit({step_id_, key});
+    if (!room.ok()) return FailReceive(std::move(room), args.executor, std::move(done));
+  }
   RecvArgs anywhere = args;
   anywhere.destination = Tensor();
   anywhere.device_context = nullptr;  // It would be brought into memory of the device.
   Fetch(key, anywhere,
-        [into = args.destination, key, done = std::move(done)](Received&& received) mutable {
+        [step = shared_from_this(), into = args.destination, key,
+         done = std::move(done)](Received&& received) mutable {
+          step->FirstOfKept(key, &received);
           if (received.status.ok() && !received.is_dead) {
             received.status = CopyInto(key, received.tensor, into);
+            if (!received.status.ok()) {
+              step->Kept()->Keep({step->step_id_, key}, {Apart(std::move(received.tensor))});
+            }
             received.tensor = received.status.ok() ? std::move(into) : Tensor();
           }
           std::move(done)(std::move(received));
         });
+}
+
+KeptTensors* RoutingRendezvous::Kept() {
+  KeptTensors* kept = kept_.load(std::memory_order_acquire);
+  if (kept != nullptr) return kept;
+  auto made = std::make_unique<KeptTensors>();
+  if (!kept_.compare_exchange_strong(kept, made.get(), std::memory_order_acq_rel)) return kept;
+  return made.release();
+}
+
+bool RoutingRendezvous::KeepsAny() const {
+  const KeptTensors* const kept = kept_.load(std::memory_order_acquire);
+  return kept != nullptr && !kept->empty();
+}
+
+bool RoutingRendezvous::KeepsOneOf(absl::Span<const TensorKey> keys) {
+  if (ABSL_PREDICT_TRUE(!KeepsAny())) return false;
+  for (const TensorKey& key : keys) {
+    if (Kept()->Keeps({step_id_, key})) return true;
+  }
+  return false;
+}
+
+bool RoutingRendezvous::IsOver(const RecvArgs& args) const {
+  return table_->aborted() || (args.cancellation != nullptr && args.cancellation->cancelled());
+}
+
+// Ends a receive with what is kept for the next one of its key. False, and nothing has happened:
+// nothing is.
+bool RoutingRendezvous::RecvKept(const TensorKey& key, const RecvArgs& args, DoneFn* done) {
+  const KeptTensors::Place place(step_id_, key);
+  KeptTensor kept = IsOver(args) ? KeptTensor() : Kept()->TakeFirst(place);
+  if (!kept.valid()) return false;
+  absl::Status fits;
+  if (!kept.is_dead) fits = PutWhereWanted(key, args, &kept.tensor);
+  if (!fits.ok()) {
+    Kept()->Keep(place, std::move(kept));
+    FailReceive(std::move(fits), args.executor, std::move(*done));
+  } else {
+    EndReceive(args.executor, {absl::OkStatus(), std::move(kept.tensor), kept.is_dead},
+               std::move(*done));
+  }
+  return true;
+}
+
+// What has come for a receive lines up behind what is kept of its key.
+void RoutingRendezvous::FirstOfKept(const TensorKey& key, Received* received) {
+  if (!received->status.ok() || !KeepsAny()) return;
+  KeptTensor first =
+      Kept()->FirstBefore({step_id_, key}, {std::move(received->tensor), received->is_dead});
+  received->tensor = std::move(first.tensor);
+  received->is_dead = first.is_dead;
 }
 
 // Aborts the fetches again if the step has been aborted. A fetch that checked the cause before the
@@ -275,7 +360,7 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Re
       !table_->aborted() && (args.cancellation == nullptr || !args.cancellation->cancelled());
   if (local == keys.size()) {
     table_->RecvManyAsync(keys, args, std::move(done));
-  } else if (remote == keys.size() && alive) {
+  } else if (remote == keys.size() && alive && !KeepsOneOf(keys)) {
     FetchMany(keys, args, std::move(done));
   } else {
     ReceiveEach(keys, args, std::move(done));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "base/mutex.h"
 #include "rendezvous/device_handover.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/rendezvous.h"
@@ -87,6 +86,11 @@ class RoutingRendezvous final : public Rendezvous,
   void AbortFetchesIfAborted();
   void Drop(uint64_t holds);
   KeptTensors* Kept();  // It stays as long as this.
+  bool KeepsAny() const;
+  bool KeepsOneOf(absl::Span<const TensorKey> keys);
+  bool IsOver(const RecvArgs& args) const;
+  bool RecvKept(const TensorKey& key, const RecvArgs& args, DoneFn* done);
+  void FirstOfKept(const TensorKey& key, Received* received);
 
   // Constant after construction.
   const std::string worker_;
@@ -103,9 +107,8 @@ class RoutingRendezvous final : public Rendezvous,
   static constexpr uint64_t kUser = uint64_t{1} << 40;
   std::atomic<uint64_t> holds_{kUser};
   std::atomic<int64_t> fetches_{0};  // That there were.
-  Mutex mu_;
-  // Fetched, and not of the size that was selected. Null: none ever was.
-  std::unique_ptr<KeptTensors> kept_ ABSL_GUARDED_BY(mu_);
+  // Fetched, and not as its receive wanted it. Null: none ever was.
+  std::atomic<KeptTensors*> kept_{nullptr};
 };
 
 }  // namespace tryst

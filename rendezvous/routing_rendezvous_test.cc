@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/match_core.h"
+#include "rendezvous/packed_tensor.h"
 #include "rendezvous/testing.h"
 #include "rendezvous/virtual_alarms.h"
 
@@ -522,6 +523,103 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   const Tensor strings = *Tensor::FromStrings({"s"}, nine_dims);
   EXPECT_EQ(step->Send(away, SendArgs(), strings, false).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// The peer has let go of it.
+struct KeptHereTest : RoutingRendezvousTest {
+  KeptHereTest() {
+    into_floats.destination = *Tensor::Allocate(DType::kFloat, nine_dims);
+    into_numbers.destination = *Tensor::Allocate(DType::kInt64, nine_dims);
+  }
+  Tensor Nine(int64_t number) { return *Pack(*Number(number).Reshape(nine_dims)); }
+  void End(size_t i, Received received) { std::move(fetcher.ones[i].done)(std::move(received)); }
+  void FailOneWith(int64_t number) {
+    const auto failed = Receive(step.get(), RemoteKey("a"), into_floats);
+    End(fetcher.ones.size() - 1, {absl::OkStatus(), Nine(number)});
+    EXPECT_TRUE(absl::IsInvalidArgument(failed->status)) << failed->status;
+  }
+
+  const TensorShape nine_dims = *TensorShape::Make(std::vector<int64_t>(9, 1));
+  RecvArgs into_floats, into_numbers;
+};
+
+TEST_F(KeptHereTest, WhatDidNotFitIsTheNextReceives) {
+  FailOneWith(1);
+  const auto again = Receive(step.get(), RemoteKey("a"), into_floats);
+  EXPECT_TRUE(absl::IsInvalidArgument(again->status)) << again->status;
+  const auto into = Receive(step.get(), RemoteKey("a"), into_numbers);
+  ASSERT_TRUE(into->ok()) << into->status;
+  EXPECT_EQ(*into_numbers.destination.data_as<int64_t>(), 1);
+  EXPECT_TRUE(into->tensor.SharesBytesWith(into_numbers.destination));
+
+  FailOneWith(2);
+  const auto anywhere = Receive(step.get(), RemoteKey("a"));
+  ASSERT_TRUE(anywhere->ok()) << anywhere->status;
+  EXPECT_EQ(anywhere->number(), 2);
+  EXPECT_EQ(anywhere->tensor.shape(), nine_dims);
+
+  FailOneWith(3);
+  step->RecvManyAsync({RemoteKey("b"), RemoteKey("c")}, RecvArgs(),
+                      [](const absl::Status&, absl::Span<Received>) {});
+  EXPECT_EQ(fetcher.many_keys, 2u) << "nothing is kept of these";
+  std::vector<Received> of_others(2);
+  std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(of_others));
+  std::vector<int64_t> came;
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, RecvArgs(),
+                      [&](const absl::Status&, absl::Span<Received> results) {
+                        for (const Received& one : results) {
+                          came.push_back(*one.tensor.data_as<int64_t>());
+                        }
+                      });
+  ASSERT_EQ(fetcher.ones.size(), 4u) << "it was asked for again";
+  End(3, {absl::OkStatus(), Number(4)});
+  EXPECT_EQ(came, (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(Waiting(), 0);
+}
+
+TEST_F(KeptHereTest, ADestinationOfFewDimensionsDoesNotFitItEither) {
+  FailOneWith(1);
+  RecvArgs args;
+  args.destination = Number(0);
+  const auto scalar = Receive(step.get(), RemoteKey("a"), args);
+  EXPECT_TRUE(absl::IsInvalidArgument(scalar->status)) << scalar->status;
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"))->number(), 1);
+}
+
+TEST_F(KeptHereTest, WhatIsKeptComesBeforeWhatWasFetchedBehindIt) {
+  const auto a = Receive(step.get(), RemoteKey("a"), into_floats);
+  const auto b = Receive(step.get(), RemoteKey("a"), into_numbers);
+  End(0, {absl::OkStatus(), Nine(1)});
+  End(1, {absl::OkStatus(), Tensor(), /*is_dead=*/true});
+  EXPECT_FALSE(a->ok());
+  ASSERT_TRUE(b->ok()) << b->status;
+  EXPECT_FALSE(b->is_dead);
+  EXPECT_EQ(*into_numbers.destination.data_as<int64_t>(), 1);
+  const auto third = Receive(step.get(), RemoteKey("a"));
+  EXPECT_TRUE(third->ok() && third->is_dead) << third->status;
+  EXPECT_EQ(fetcher.ones.size(), 2u);
+}
+
+TEST_F(KeptHereTest, WhoWantsItOnADeviceIsToldWhereItIs) {
+  FailOneWith(1);
+  RecvArgs args;
+  args.device_context = std::make_shared<PretendDevice>();
+  args.on_device = true;
+  const auto there = Receive(step.get(), RemoteKey("a"), args);
+  EXPECT_TRUE(absl::IsInvalidArgument(there->status)) << there->status;
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"))->number(), 1);
+}
+
+TEST_F(KeptHereTest, WhoHasCancelledAndWhoseStepIsOverGetNone) {
+  FailOneWith(1);
+  Cancellation cancellation;
+  cancellation.StartCancel();
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kCancelled);
+  fetcher.ones.clear();  // It has ended.
+  step->StartAbort(absl::InternalError("cause"));
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"))->status.message(), "cause");
 }
 
 // Nobody can read it there.

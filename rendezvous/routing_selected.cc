@@ -103,9 +103,7 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
     });
   }
   const KeptTensors::Place place(step_id_, key);
-  const bool over =
-      table_->aborted() || (args.cancellation != nullptr && args.cancellation->cancelled());
-  KeptTensor kept = over ? KeptTensor() : Kept()->TakeFirst(place);
+  KeptTensor kept = IsOver(args) ? KeptTensor() : Kept()->TakeFirst(place);
   if (kept.is_dead) {
     return EndReceive(args.executor, {absl::OkStatus(), Tensor(), true}, std::move(receive.done));
   }
@@ -122,21 +120,10 @@ void RoutingRendezvous::RecvSelectedAsync(const TensorKey& key, const RecvArgs& 
   }
   absl::Status room = Kept()->Admit(place);
   if (!room.ok()) return FailReceive(std::move(room), args.executor, std::move(receive.done));
-  RecvAsync(key, own, [place, receive = std::move(receive)](Received&& received) mutable {
-    if (received.status.ok()) {
-      KeptTensor first =
-          receive.step->Kept()->FirstBefore(place, {std::move(received.tensor), received.is_dead});
-      received.tensor = std::move(first.tensor);
-      received.is_dead = first.is_dead;
-    }
+  Fetch(key, own, [receive = std::move(receive)](Received&& received) mutable {
+    receive.step->FirstOfKept(receive.key, &received);
     SelectedReceive::OnCome(std::move(receive), std::move(received));
   });
-}
-
-KeptTensors* RoutingRendezvous::Kept() {
-  MutexLock lock(&mu_);
-  if (kept_ == nullptr) kept_ = std::make_unique<KeptTensors>();
-  return kept_.get();
 }
 
 }  // namespace tryst
