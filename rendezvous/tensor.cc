@@ -10,6 +10,8 @@
 namespace tryst {
 namespace {
 
+constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size must be a mistake.
+
 // Storage in host memory, with its header and its bytes in one block.
 class HostStorage final : public Storage {
  public:
@@ -23,7 +25,6 @@ class HostStorage final : public Storage {
 
  private:
   static constexpr size_t kHeaderBytes = 64;
-  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size must be a mistake.
   static constexpr std::align_val_t kAlign{Tensor::kAlignment};
 
   HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {
@@ -59,6 +60,16 @@ class StringStorage final : public Storage {
   ~StringStorage() override = default;
   std::vector<std::string> elements_;  // The vector is moved, so its array stays at its address.
 };
+
+// Null when there is no memory.
+Storage* NewStrings(uint64_t count) {
+  if (count > kMaxBytes / sizeof(std::string)) return nullptr;
+  try {
+    return new StringStorage(std::vector<std::string>(count));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 
 // The unit of an offset: one byte, or one std::string for a string tensor.
 uint64_t StrideBytes(DType dtype) {
@@ -149,11 +160,12 @@ absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape) {
 
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
   if (dtype == DType::kString) {
-    if (static_cast<uint64_t>(shape.elements()) > std::vector<std::string>().max_size()) {
+    Storage* const strings = NewStrings(shape.elements());
+    if (strings == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat("out of memory for a string tensor of shape ", shape.ToString()));
     }
-    return FromStrings(std::vector<std::string>(shape.elements()), shape);
+    return Tensor(StorageRef::Own(strings), 0, dtype, shape);
   }
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
   if (!bytes.ok()) return bytes.status();

@@ -72,14 +72,18 @@ tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes
   *tensor = nullptr;
   const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
   if (!shape.ok()) return Give(shape.status());
-  auto made = tryst::Tensor::Allocate(tryst::DType::kString, *shape);
-  if (!made.ok()) return Give(made.status());
-  if (made->shape().elements() > 0 && (texts == nullptr || sizes == nullptr)) {
+  if (shape->elements() > 0 && (texts == nullptr || sizes == nullptr)) {
     return Give(absl::InvalidArgumentError("null was given for the strings or their sizes"));
   }
+  auto made = tryst::Tensor::Allocate(tryst::DType::kString, *shape);
+  if (!made.ok()) return Give(made.status());
   size_t i = 0;
   for (std::string& text : made->mutable_strings()) {
-    text.assign(texts[i], sizes[i]);
+    if (texts[i] == nullptr && sizes[i] > 0) {
+      return Give(absl::InvalidArgumentError(absl::StrCat(
+          "null was given for string ", i, " (counted from 0), of ", sizes[i], " bytes")));
+    }
+    if (sizes[i] > 0) text.assign(texts[i], sizes[i]);
     ++i;
   }
   return GiveTensor(std::move(made), tensor);

@@ -125,8 +125,9 @@ tryst_status* tryst_server_create(const char* const* settings, size_t count,
   if (tryst_status* const refused = RefuseNull(server)) return refused;
   *server = nullptr;
   if (settings == nullptr) count = 0;
-  std::vector<std::string> rest;
-  auto config = tryst::LoadConfig({settings, settings + count}, tryst::ProcessEnvironment(), &rest);
+  std::vector<std::string> given, rest;
+  for (size_t i = 0; i < count; ++i) given.emplace_back(Text(settings[i]));
+  auto config = tryst::LoadConfig(given, tryst::ProcessEnvironment(), &rest);
   if (!config.ok()) return Give(config.status());
   if (!rest.empty()) {
     return Give(absl::InvalidArgumentError(absl::StrCat(

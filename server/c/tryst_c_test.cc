@@ -352,4 +352,11 @@ TEST(Settings, OneOfAnEarlierReleaseIsRefusedWithWhatToDo) {
   EXPECT_EQ(Code(status), TRYST_INVALID_ARGUMENT);
 }
 
+TEST(Settings, ANullAmongThemIsRefused) {
+  const char* settings[] = {"--job=ps", nullptr};
+  tryst_server* server = nullptr;
+  EXPECT_EQ(Code(tryst_server_create(settings, 2, &server)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(server, nullptr);
+}
+
 }  // namespace

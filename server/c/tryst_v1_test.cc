@@ -254,6 +254,18 @@ TEST_F(V1, StringsTravel) {
   tryst_tensor_free(got);
 }
 
+TEST_F(V1, StringsThatCannotBeAreRefused) {
+  const char* texts[] = {"a", nullptr};
+  const size_t sizes[] = {1, 1};
+  const int64_t two[] = {2}, many[] = {int64_t{1} << 40};
+  tryst_tensor* strings = nullptr;
+  EXPECT_EQ(Code(tryst_tensor_strings(texts, sizes, many, 1, &strings)), TRYST_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Code(tryst_tensor_strings(nullptr, sizes, many, 1, &strings)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_tensor_strings(texts, nullptr, many, 1, &strings)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_tensor_strings(texts, sizes, two, 1, &strings)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(strings, nullptr);
+}
+
 // Strings are objects, whose bytes must not be copied over others.
 TEST_F(V1, StringsAreNotReceivedIntoOthers) {
   const char* texts[] = {"long enough to be in memory of its own", "b"};
