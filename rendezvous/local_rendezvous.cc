@@ -48,9 +48,8 @@ absl::Status LocalRendezvous::abort_cause() const { return core_->abort_cause();
 
 RendezvousCounters LocalRendezvous::counters() const { return core_->counters(); }
 
-void LocalRendezvous::ListWaiting(int64_t step_id, size_t max_items,
-                                  std::vector<WaitingItem>* items) const {
-  core_->ListWaiting(step_id, max_items, items);
+void LocalRendezvous::ListWaiting(int64_t step_id, WaitingItems* items) const {
+  core_->ListWaiting(step_id, items);
 }
 
 const Clock& LocalRendezvous::clock() const { return core_->clock(); }

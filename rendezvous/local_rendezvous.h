@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "rendezvous/alarms.h"
 #include "rendezvous/allocator.h"
@@ -76,8 +75,8 @@ class LocalRendezvous final : public Rendezvous {
 
   absl::Status abort_cause() const;  // OK while not aborted.
   RendezvousCounters counters() const;
-  // Appends the sends and receives that wait, up to `max_items` in all.
-  void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
+  // Adds the sends and receives that wait.
+  void ListWaiting(int64_t step_id, WaitingItems* items) const;
 
  private:
   const Clock& clock() const override;

@@ -526,17 +526,19 @@ TEST_F(LocalRendezvousTest, ListsWhoWaitsSinceWhen) {
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
   alarms.AdvanceBy(absl::Seconds(1));
   const auto waiting = Receive(rendezvous.get(), LocalKey("b"));
-  std::vector<WaitingItem> items;
-  rendezvous->ListWaiting(7, 10, &items);
+  WaitingItems all(2);
+  rendezvous->ListWaiting(7, &all);
+  EXPECT_EQ(all.left_out(), 0u);
+  const std::vector<WaitingItem> items = all.Take();
   ASSERT_EQ(items.size(), 2u);
-  std::sort(items.begin(), items.end(),
-            [](const WaitingItem& x, const WaitingItem& y) { return x.since_ns < y.since_ns; });
   EXPECT_EQ(items[0].kind, WaitingItem::Kind::kSend);
   EXPECT_EQ(items[0].bytes, 8u);
   EXPECT_EQ(items[1].kind, WaitingItem::Kind::kReceive);
   EXPECT_EQ(items[1].since_ns - items[0].since_ns, 1'000'000'000);
-  rendezvous->ListWaiting(7, 2, &items);
-  EXPECT_EQ(items.size(), 2u) << "bounded";
+  WaitingItems oldest(1);
+  rendezvous->ListWaiting(7, &oldest);
+  EXPECT_EQ(oldest.left_out(), 1u);
+  EXPECT_EQ(oldest.Take()[0].kind, WaitingItem::Kind::kSend);
   rendezvous.reset();
 }
 

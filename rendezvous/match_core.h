@@ -49,7 +49,7 @@ class MatchCore {
   bool aborted() const { return aborted_.load(); }
   absl::Status abort_cause() const;
   RendezvousCounters counters() const;
-  void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
+  void ListWaiting(int64_t step_id, WaitingItems* items) const;
   const Clock& clock() const { return alarms_->clock(); }
 
  private:

@@ -126,16 +126,18 @@ RendezvousCounters MatchCore::counters() const {
   return sum;
 }
 
-void MatchCore::ListWaiting(int64_t step_id, size_t max_items,
-                            std::vector<WaitingItem>* items) const {
+void MatchCore::ListWaiting(int64_t step_id, WaitingItems* items) const {
   for (const auto& shard : shards_) {
     MutexLock lock(&shard->mu);
     shard->table.ForEach([&](const Item& item) {
-      if (items->size() >= max_items) return;
-      items->push_back(
-          {step_id, item.key, item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
-           item.is_dead, item.is_send ? static_cast<const WaitingSend&>(item).tensor.bytes() : 0,
-           item.since_ns});
+      items->Add(item.since_ns, [&]() -> WaitingItem {
+        return {step_id,
+                item.key,
+                item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
+                item.is_dead,
+                item.is_send ? static_cast<const WaitingSend&>(item).tensor.bytes() : 0,
+                item.since_ns};
+      });
     });
   }
 }

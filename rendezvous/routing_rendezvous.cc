@@ -412,8 +412,8 @@ RendezvousCounters RoutingRendezvous::counters() const {
   return counters;
 }
 
-void RoutingRendezvous::ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const {
-  table_->ListWaiting(step_id_, max_items, items);
+void RoutingRendezvous::ListWaiting(WaitingItems* items) const {
+  table_->ListWaiting(step_id_, items);
 }
 
 }  // namespace tryst

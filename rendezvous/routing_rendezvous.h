@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "rendezvous/device_handover.h"
@@ -56,7 +55,7 @@ class RoutingRendezvous final : public Rendezvous,
   // where it lies, without a copy to the host.
   MatchCore* table() const { return table_; }
   RendezvousCounters counters() const;
-  void ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const;
+  void ListWaiting(WaitingItems* items) const;
   int64_t step_id() const { return step_id_; }
 
  private:

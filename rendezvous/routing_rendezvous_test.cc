@@ -109,9 +109,10 @@ TEST_F(RoutingRendezvousTest, FetchesEndInAnyOrder) {
 TEST_F(RoutingRendezvousTest, ListsNoMoreThanItIsAskedFor) {
   const auto one = Receive(step.get(), LocalKey("a"));
   const auto other = Receive(step.get(), LocalKey("b"));
-  std::vector<WaitingItem> items;
-  step->ListWaiting(1, &items);
-  EXPECT_EQ(items.size(), 1u);
+  WaitingItems items(1);
+  step->ListWaiting(&items);
+  EXPECT_EQ(items.left_out(), 1u);
+  EXPECT_EQ(items.Take().size(), 1u);
   step->StartAbort(absl::InternalError("the end"));
 }
 

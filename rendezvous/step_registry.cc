@@ -457,23 +457,25 @@ RendezvousCounters StepRegistry::counters() const {
   return sum;
 }
 
-std::vector<WaitingItem> StepRegistry::ListWaiting(size_t max_items) const {
+WaitingItems StepRegistry::ListWaiting(size_t max_items, int64_t step_id) const {
   std::vector<std::shared_ptr<RoutingRendezvous>> steps;
   {
     MutexLock lock(&mu_);
-    for (const auto& [id, step] : steps_) steps.push_back(step.rendezvous);
+    for (const auto& [id, step] : steps_) {
+      if (step_id < 0 || id == step_id) steps.push_back(step.rendezvous);
+    }
   }
-  std::vector<WaitingItem> items;
-  for (const auto& step : steps) step->ListWaiting(max_items, &items);
+  WaitingItems items(max_items);
+  for (const auto& step : steps) step->ListWaiting(&items);
   return items;
 }
 
-std::string StepRegistry::DumpWaitingText(size_t max_items) const {
-  return WaitingText(ListWaiting(max_items), alarms_->clock().NowNs());
+std::string StepRegistry::DumpWaitingText(size_t max_items, int64_t step_id) const {
+  return WaitingText(ListWaiting(max_items, step_id), alarms_->clock().NowNs());
 }
 
-std::string StepRegistry::DumpWaitingJson(size_t max_items) const {
-  return WaitingJson(ListWaiting(max_items), alarms_->clock().NowNs());
+std::string StepRegistry::DumpWaitingJson(size_t max_items, int64_t step_id) const {
+  return WaitingJson(ListWaiting(max_items, step_id), alarms_->clock().NowNs());
 }
 
 }  // namespace tryst

@@ -97,9 +97,10 @@ class StepRegistry final : public TensorSource {
   void GiveBack(int64_t step_id, const TensorKey& key, Received taken) override;
 
   RendezvousCounters counters() const;
-  // What waits, for what and since when. The longest wait comes first; at most `max_items`.
-  std::string DumpWaitingText(size_t max_items = 1000) const;
-  std::string DumpWaitingJson(size_t max_items = 1000) const;
+  // What waits, for what and since when: the `max_items` longest waits, the longest first, and how
+  // many were left out. Step -1: every step.
+  std::string DumpWaitingText(size_t max_items = 1000, int64_t step_id = -1) const;
+  std::string DumpWaitingJson(size_t max_items = 1000, int64_t step_id = -1) const;
 
  private:
   struct Step {
@@ -134,7 +135,7 @@ class StepRegistry final : public TensorSource {
   void OnGraceOver(int64_t step_id);
   void EndStep(int64_t step_id, absl::Status why);
   void Retire(const RoutingRendezvous& rendezvous);
-  std::vector<WaitingItem> ListWaiting(size_t max_items) const;
+  WaitingItems ListWaiting(size_t max_items, int64_t step_id) const;
 
   // Constant after construction.
   const Options options_;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/testing.h"
@@ -550,6 +551,12 @@ TEST_F(StepRegistryTest, DumpsWhoWaitsInEveryStep) {
   EXPECT_LT(text.find("step 1: send of"), text.find("step 2: receive of")) << text;
   const std::string json = registry->DumpWaitingJson(1);
   EXPECT_EQ(std::count(json.begin(), json.end(), '{'), 2) << json;
+  EXPECT_TRUE(absl::StrContains(json, "\"step\":1,")) << json;
+  EXPECT_TRUE(absl::EndsWith(json, "\"waiting_left_out\":1}")) << json;
+  const std::string of_step_2 = registry->DumpWaitingText(1, 2);
+  EXPECT_TRUE(absl::StartsWith(of_step_2, "step 2: receive of")) << of_step_2;
+  EXPECT_EQ(std::count(of_step_2.begin(), of_step_2.end(), '\n'), 1) << of_step_2;
+  EXPECT_EQ(registry->DumpWaitingText(1, 3), "");
   registry.reset();
 }
 

@@ -1,6 +1,7 @@
 #include "rendezvous/waiting.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,11 +26,7 @@ absl::string_view WaitsFor(const WaitingItem& item) {
   return item.key.src_device().empty() ? item.key.dst_device() : item.key.src_device();
 }
 
-void LongestFirst(std::vector<WaitingItem>* items) {
-  std::stable_sort(items->begin(), items->end(), [](const WaitingItem& a, const WaitingItem& b) {
-    return a.since_ns < b.since_ns;
-  });
-}
+bool IsOlder(const WaitingItem& a, const WaitingItem& b) { return a.since_ns < b.since_ns; }
 
 double MillisecondsSince(int64_t since_ns, int64_t now_ns) { return (now_ns - since_ns) / 1e6; }
 
@@ -51,10 +48,24 @@ std::string JsonString(absl::string_view text) {
 
 }  // namespace
 
-std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns) {
-  LongestFirst(&items);
+void WaitingItems::DropYoungest() {
+  std::pop_heap(items_.begin(), items_.end(), IsOlder);
+  items_.pop_back();
+}
+
+void WaitingItems::Put(WaitingItem item) {
+  items_.push_back(std::move(item));
+  std::push_heap(items_.begin(), items_.end(), IsOlder);
+}
+
+std::vector<WaitingItem> WaitingItems::Take() {
+  std::sort_heap(items_.begin(), items_.end(), IsOlder);
+  return std::exchange(items_, {});
+}
+
+std::string WaitingText(WaitingItems items, int64_t now_ns) {
   std::string text;
-  for (const WaitingItem& item : items) {
+  for (const WaitingItem& item : items.Take()) {
     absl::StrAppendFormat(&text, "step %d: %s of %s waits %.3f ms for %s", item.step_id,
                           KindName(item.kind), Printable(item.key.text()),
                           MillisecondsSince(item.since_ns, now_ns), WaitsFor(item));
@@ -63,14 +74,16 @@ std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns) {
     }
     text += '\n';
   }
+  if (items.left_out() > 0) {
+    absl::StrAppend(&text, "and ", items.left_out(), " younger sends and receives\n");
+  }
   return text;
 }
 
-std::string WaitingJson(std::vector<WaitingItem> items, int64_t now_ns) {
-  LongestFirst(&items);
+std::string WaitingJson(WaitingItems items, int64_t now_ns) {
   std::string json = "{\"waiting\":[";
   const char* comma = "";
-  for (const WaitingItem& item : items) {
+  for (const WaitingItem& item : items.Take()) {
     absl::StrAppend(&json, comma, "{\"step\":", item.step_id, ",\"kind\":\"", KindName(item.kind),
                     "\",\"key\":", JsonString(item.key.text()),
                     ",\"waits_for\":", JsonString(WaitsFor(item)));
@@ -79,7 +92,7 @@ std::string WaitingJson(std::vector<WaitingItem> items, int64_t now_ns) {
                           item.bytes);
     comma = ",";
   }
-  return json + "]}";
+  return absl::StrCat(json, "],\"waiting_left_out\":", items.left_out(), "}");
 }
 
 }  // namespace tryst

@@ -1,6 +1,7 @@
 #ifndef TRYST_RENDEZVOUS_WAITING_H_
 #define TRYST_RENDEZVOUS_WAITING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,10 +25,40 @@ struct WaitingItem {
   int64_t since_ns = 0;
 };
 
-// One line each, longest wait first.
-std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns);
-// {"waiting":[{"step":1,"kind":"receive","key":"...","waits_for":"/job:...","ms":3.5,...}]}
-std::string WaitingJson(std::vector<WaitingItem> items, int64_t now_ns);
+// Collects the `most` that have waited longest.
+class WaitingItems {
+ public:
+  explicit WaitingItems(size_t most) : most_(most) {}
+
+  // Adds what `make()` returns, which waits since `since_ns`. Does not call it for one that is left
+  // out.
+  template <typename Make>
+  void Add(int64_t since_ns, Make make) {
+    if (items_.size() == most_) {
+      ++left_out_;
+      if (most_ == 0 || since_ns >= items_.front().since_ns) return;
+      DropYoungest();
+    }
+    Put(make());
+  }
+  size_t left_out() const { return left_out_; }
+  // Returns them, longest wait first, and leaves this empty.
+  std::vector<WaitingItem> Take();
+
+ private:
+  void DropYoungest();
+  void Put(WaitingItem item);
+
+  const size_t most_;
+  std::vector<WaitingItem> items_;  // A heap with the youngest in front.
+  size_t left_out_ = 0;
+};
+
+// One line each, longest wait first, and one for those left out.
+std::string WaitingText(WaitingItems items, int64_t now_ns);
+// {"waiting":[{"step":1,"kind":"receive","key":"...","waits_for":"/job:...","ms":3.5,...}],
+//  "waiting_left_out":0}
+std::string WaitingJson(WaitingItems items, int64_t now_ns);
 
 }  // namespace tryst
 

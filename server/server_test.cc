@@ -531,6 +531,32 @@ TEST(Server, AMixedPairFallsBackToGrpc) {
       << worker->Explain(ps->worker());
 }
 
+TEST(Server, WhatWaitsInAStepIsListedHoweverMuchWaitsInOthers) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  const auto waits_for = [&](int64_t step, const std::string& edge) {
+    (*ps->steps()->StartStep(step))->RecvAsync(Key(*ps, ps->worker(), edge), {}, [](Received&&) {});
+  };
+  constexpr int kListed = 1000;
+  for (int i = 0; i < kListed; ++i) {
+    const std::string edge = absl::StrCat("sent", i);
+    ASSERT_TRUE(Send(ps.get(), 3, Key(*ps, ps->worker(), edge), Int(i)).ok());
+  }
+  for (int64_t step = 4; step <= 7; ++step) waits_for(step, "never_sent");
+  const Insight* const insight = ps->insight();
+  for (int64_t step = 4; step <= 7; ++step) {
+    const std::string text = insight->WaitingText(step);
+    EXPECT_TRUE(absl::StrContains(text, "never_sent")) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    const std::string json = insight->WaitingJson(step);
+    EXPECT_TRUE(absl::StrContains(json, "never_sent")) << json;
+    EXPECT_FALSE(absl::StrContains(json, "sent1")) << json;
+  }
+  EXPECT_EQ(insight->WaitingText(8), "nothing waits\n");
+  const std::string all = insight->WaitingText(-1);
+  EXPECT_TRUE(absl::EndsWith(all, "and 4 younger sends and receives\n"));
+  EXPECT_TRUE(absl::StrContains(insight->WaitingJson(-1), "\"waiting_left_out\":4,"));
+}
+
 TEST(Server, CallsBetweenPeers) {
   auto ps = Start(Config("ps", 0, "grpc"));
   ServerConfig config = Config("worker", 0, "grpc");

@@ -355,8 +355,10 @@ TEST_F(SlowTakesTest, WhatWaitsWithoutASlotHasWaitedSinceItsRequestCame) {
   TakingOp op;
   takes_.Start(3, key_, &op);
   ASSERT_TRUE(takes_.Park(&op, 7, 250));
-  LiveOps ops(1);
+  LiveOps ops(1, 3), of_another_step(1, 4);
   takes_.ListOps(LiveOp(), &ops);
+  takes_.ListOps(LiveOp(), &of_another_step);
+  EXPECT_TRUE(of_another_step.Take().empty());
   const std::vector<LiveOp> waiting = ops.Take();
   ASSERT_EQ(waiting.size(), 1u);
   EXPECT_EQ(waiting[0].span.since_ns(), 250);

@@ -18,6 +18,7 @@ double Ms(int64_t since_ns, int64_t now_ns) { return static_cast<double>(now_ns 
 }  // namespace
 
 void LiveOps::Add(LiveOp op) {
+  if (step_ >= 0 && op.step != step_) return;
   if (ops_.size() == most_) {
     ++left_out_;
     if (most_ == 0 || !IsOlder(op, ops_.front())) return;
@@ -43,7 +44,7 @@ std::string LiveOpsText(const std::vector<LiveOp>& ops, size_t left_out, int64_t
                           op.detail.empty() ? "" : " (", Printable(op.detail),
                           op.detail.empty() ? "" : ")", Printable(op.key.text()));
   }
-  if (left_out > 0) absl::StrAppend(&out, "and ", left_out, " younger ones\n");
+  if (left_out > 0) absl::StrAppend(&out, "and ", left_out, " younger operations\n");
   return out;
 }
 

@@ -23,10 +23,10 @@ struct LiveOp {
   std::string detail;  // More to say, such as why there is no connection.
 };
 
-// Collects the `most` oldest operations.
+// Collects the `most` oldest operations of a step. Step -1: of every step.
 class LiveOps {
  public:
-  explicit LiveOps(size_t most) : most_(most) {}
+  explicit LiveOps(size_t most, int64_t step = -1) : most_(most), step_(step) {}
 
   void Add(LiveOp op);
   size_t left_out() const { return left_out_; }
@@ -35,6 +35,7 @@ class LiveOps {
 
  private:
   const size_t most_;
+  const int64_t step_;
   std::vector<LiveOp> ops_;  // A heap with the newest in front.
   size_t left_out_ = 0;
 };

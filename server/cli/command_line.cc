@@ -194,7 +194,8 @@ const std::vector<CommandRow>& CommandRows() {
        "Shows each tensor that was sent and not received, each receive without its tensor, and\n"
        "each fetch and serve under way with what it waits for: a connection, a slot, the\n"
        "producer's Send, landing room, a copy, an executor. Without WORKER: every worker that\n"
-       "--join or --cluster_spec names. --step=N: only those of that step.\n",
+       "--join or --cluster_spec names. --step=N: only those of that step. A worker lists the\n"
+       "1,000 oldest tensors and receives and the 1,000 oldest operations, and counts the rest.\n",
        0, kAnyWords, Words::kWorkers},
       {"trace", "[WORKER ...] [TEXT]",
        "shows the history of past operations whose key contains TEXT",

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/log_record.h"
 #include "base/printable.h"
@@ -45,14 +44,12 @@ const char* RoleName(TraceRole role) { return role == TraceRole::kFetch ? "fetch
 // ---- Who waits ----
 
 Insight::Listed Insight::ListOps(int64_t step) const {
-  LiveOps ops(kMostListed);
+  LiveOps ops(kMostListed, step);
   Listed listed;
   const absl::Status asked = parts_.pools->ListOps(&ops);
   if (!asked.ok()) listed.trouble = std::string(asked.message());
   listed.left_out = ops.left_out();
-  for (LiveOp& op : ops.Take()) {
-    if (step < 0 || op.step == step) listed.ops.push_back(std::move(op));
-  }
+  listed.ops = ops.Take();
   return listed;
 }
 
@@ -60,18 +57,15 @@ std::string Insight::WaitingText(int64_t step) const {
   const Listed listed = ListOps(step);
   std::string out =
       listed.trouble.empty() ? "" : absl::StrCat("TROUBLE: ", Printable(listed.trouble), "\n");
-  const std::string mark = absl::StrCat("step ", step, ":");
-  for (absl::string_view line :
-       absl::StrSplit(parts_.steps->DumpWaitingText(kMostListed), '\n', absl::SkipEmpty())) {
-    if (step < 0 || absl::StrContains(line, mark)) absl::StrAppend(&out, line, "\n");
-  }
-  absl::StrAppend(&out, LiveOpsText(listed.ops, listed.left_out, parts_.clock->NowNs()));
+  absl::StrAppend(&out, parts_.steps->DumpWaitingText(kMostListed, step),
+                  LiveOpsText(listed.ops, listed.left_out, parts_.clock->NowNs()));
   return out.empty() ? "nothing waits\n" : out;
 }
 
 std::string Insight::WaitingJson(int64_t step) const {
   const Listed listed = ListOps(step);
-  std::string rendezvous = parts_.steps->DumpWaitingJson(kMostListed);  // {"waiting":[...]}
+  std::string rendezvous =
+      parts_.steps->DumpWaitingJson(kMostListed, step);  // {"waiting":[...],...}
   rendezvous.pop_back();
   return absl::StrCat(
       rendezvous, ",\"operations\":", LiveOpsJson(listed.ops, parts_.clock->NowNs()),

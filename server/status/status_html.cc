@@ -58,6 +58,7 @@ constexpr char kBody[] = R"(<body>
 <h2>In the rendezvous</h2>
 <table><thead><tr><th>Step<th>Key<th>What<th class="n">Since, ms</thead>
 <tbody id="rendezvous-rows"></tbody></table>
+<p id="waiting-left-out"></p>
 </section>
 <section id="members" hidden>
 <h2>Members</h2><table><thead><tr><th>Worker<th>Address<th>Incarnation</thead>
@@ -150,10 +151,13 @@ function showWaiting(all) {
     {text: String(op.step)}, {text: edge(op.key), title: op.key, kind: 'key'},
     `${op.role === 'fetch' ? 'from' : 'to'} ${op.peer} by ${op.path}`, round(op.ms),
     waits(op.waits_for), round(op.waits_ms), op.detail]);
-  const left = all.left_out + Math.max(0, all.operations.length - 200);
-  $('left-out').textContent = left ? `and ${left} younger ones` : '';
+  leftOut('left-out', all.left_out + all.operations.length);
   rows('rendezvous-rows', all.waiting.slice(0, 200), w => [
     {text: String(w.step)}, {text: edge(w.key), title: w.key, kind: 'key'}, w.kind, round(w.ms)]);
+  leftOut('waiting-left-out', all.waiting_left_out + all.waiting.length);
+}
+function leftOut(id, all) {
+  $(id).textContent = all > 200 ? `and ${all - 200} younger ones` : '';
 }
 const time = ms => new Date(ms).toLocaleTimeString();
 function showMembers(all) {
