@@ -1,5 +1,8 @@
 #include "server/doctor/peer_checks.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <string>
 
 #include "absl/strings/match.h"
@@ -7,6 +10,21 @@
 #include "gtest/gtest.h"
 #include "server/peer_client.h"
 #include "server/server.h"
+
+namespace {
+
+constexpr char kTwoAddresses[] = "two-addresses.invalid";
+
+}  // namespace
+
+// In libc's place: a host of two addresses, of which most servers listen at the second alone.
+int getaddrinfo(const char* host, const char* port, const addrinfo* hints, addrinfo** list) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || std::string(host) != kTwoAddresses) return real(host, port, hints, list);
+  const int failed = real("127.0.0.2", port, hints, list);
+  return failed != 0 ? failed : real("127.0.0.1", port, hints, &(*list)->ai_next);
+}
 
 namespace tryst {
 namespace {
@@ -104,10 +122,15 @@ TEST(RealPeerProbesTest, AskARealServerAndAClosedPort) {
   ExaminePeer(probes, kPeer, (*server)->address(), absl::Seconds(5), &well);
   EXPECT_FALSE(well.Has(Weight::kFault) || well.Has(Weight::kWarning)) << well.ToText(false);
   const std::string address = (*server)->address();
+  const std::string port = address.substr(address.rfind(':'));
+  const auto reached = probes.connect(absl::StrCat(kTwoAddresses, port), absl::Seconds(5)).status;
+  EXPECT_TRUE(reached.ok()) << reached;
   ASSERT_TRUE((*server)->Stop(absl::Seconds(5)).ok());
   Report gone;
   ExaminePeer(probes, kPeer, address, absl::Seconds(1), &gone);
   EXPECT_TRUE(absl::StrContains(gone.ToText(false), "Connection refused")) << gone.ToText(false);
+  const auto refused = probes.connect(absl::StrCat("[::1]", port), absl::Seconds(1)).status;
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused << ": the name leads somewhere";
   Report nowhere;
   ExaminePeer(probes, kPeer, "no-such-host.invalid:1", absl::Seconds(1), &nowhere);
   EXPECT_TRUE(absl::StrContains(nowhere.ToText(false), "peer-name")) << nowhere.ToText(false);

@@ -39,9 +39,26 @@ int PathMtu(int fd, int family) {
   return mtu;
 }
 
+PeerProbes::Reach ConnectTo(const addrinfo& place, absl::Duration timeout) {
+  const int fd = socket(place.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return {absl::UnavailableError(std::strerror(errno)), 0};
+  PeerProbes::Reach reach;
+  if (connect(fd, place.ai_addr, place.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    reach.status = absl::UnavailableError(std::strerror(errno));
+  } else {
+    reach.status = WaitConnected(fd, timeout);
+  }
+  if (reach.status.ok()) reach.path_mtu = PathMtu(fd, place.ai_family);
+  close(fd);
+  return reach;
+}
+
+// To the first of the host's addresses that answers, as gRPC does; else says why the first one does
+// not. The addresses share `timeout`, so that a silent one leaves time for the next.
 PeerProbes::Reach Connect(const std::string& address, absl::Duration timeout) {
   const size_t colon = address.rfind(':');
-  const std::string host = address.substr(0, colon);
+  std::string host = address.substr(0, colon);
+  if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
   const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -49,17 +66,15 @@ PeerProbes::Reach Connect(const std::string& address, absl::Duration timeout) {
   const int failed = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
   const std::unique_ptr<addrinfo, FreeWith<freeaddrinfo>> found(list);
   if (failed != 0) return {absl::NotFoundError(gai_strerror(failed)), 0};
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return {absl::UnavailableError(std::strerror(errno)), 0};
-  PeerProbes::Reach reach;
-  if (connect(fd, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
-    reach.status = absl::UnavailableError(std::strerror(errno));
-  } else {
-    reach.status = WaitConnected(fd, timeout);
+  int places = 0;
+  for (const addrinfo* place = found.get(); place != nullptr; place = place->ai_next) ++places;
+  PeerProbes::Reach first;
+  for (const addrinfo* place = found.get(); place != nullptr; place = place->ai_next) {
+    const PeerProbes::Reach reach = ConnectTo(*place, timeout / places);
+    if (reach.status.ok()) return reach;
+    if (place == found.get()) first = reach;
   }
-  if (reach.status.ok()) reach.path_mtu = PathMtu(fd, found->ai_family);
-  close(fd);
-  return reach;
+  return first;
 }
 
 int LeastInterfaceMtu() {
