@@ -218,7 +218,8 @@ const std::vector<CommandRow>& CommandRows() {
        "shows, live, the rates, operations under way and delays of each path of WORKER, or of all "
        "workers",
        "On a terminal the table is redrawn every second (--every), until Ctrl-C; otherwise\n"
-       "tables follow each other, or with --json lines. --count=N: ends after N tables.\n",
+       "tables follow each other, or with --json lines. --count=N: ends after N tables. The\n"
+       "first has no rates yet.\n",
        0, kAnyWords, Words::kWorkers},
       {"weights", "[WORKER ...]",
        "shows the sets of weights that workers have open: who holds and serves which version, and "

@@ -28,6 +28,12 @@ struct PathLook {
   std::map<std::string, double> waited_ms;
 };
 
+struct WorkerQuery {
+  std::string incarnation;
+  double steady_s = 0;
+  std::map<std::string, PathLook> paths;  // By role, peer and path.
+};
+
 struct Row {
   std::string worker, role, peer, path, health, state;
   bool in_use = false;
@@ -46,19 +52,28 @@ class Looker {
                                         absl::Duration timeout) {
     const absl::StatusOr<Struct> document = ExplainedBy(calls, worker, timeout);
     if (!document.ok()) return document.status();
-    const double now_s = NumberIn(*document, "steady_ns") / 1e9;
-    const double past_s = now_s - std::exchange(looked_s_[worker], now_s);
+    WorkerQuery& look = looks_[worker];
+    const WorkerQuery before = std::exchange(look, {});
+    look.incarnation = TextIn(*document, "incarnation");
+    look.steady_s = NumberIn(*document, "steady_ns") / 1e9;
+    // It is the first query, or the worker has restarted.
+    const bool same = before.steady_s > 0 && before.incarnation == look.incarnation;
+    const double past_s = same ? look.steady_s - before.steady_s : 0;
     std::vector<Row> rows;
     const auto paths = document->fields().find("paths");
     if (paths == document->fields().end()) return rows;
     for (const auto& value : paths->second.list_value().values()) {
-      rows.push_back(RowOf(worker, value.struct_value(), past_s));
+      rows.push_back(RowOf(worker, value.struct_value(), before.paths, past_s, &look.paths));
     }
     return rows;
   }
 
  private:
-  Row RowOf(const std::string& worker, const Struct& path, double past_s) {
+  using Paths = decltype(WorkerQuery::paths);
+
+  // `past_s` is the time since the last query; 0: this incarnation was not asked before.
+  static Row RowOf(const std::string& worker, const Struct& path, const Paths& all_before,
+                   double past_s, Paths* all_now) {
     Row row;
     row.worker = worker;
     row.role = TextIn(path, "role");
@@ -77,9 +92,10 @@ class Looker {
         now.waited_ms[what] = ms.number_value();
       }
     }
-    const std::string id = absl::StrCat(worker, " ", row.role, " ", row.peer, " ", row.path);
-    const PathLook before = std::exchange(looks_[id], now);
-    // It is the first query, or the worker has restarted.
+    const std::string id = absl::StrCat(row.role, " ", row.peer, " ", row.path);
+    (*all_now)[id] = now;
+    const auto last = all_before.find(id);
+    const PathLook before = last == all_before.end() ? PathLook() : last->second;
     if (past_s <= 0 || now.done < before.done) return row;
     row.operations_per_s = (now.done - before.done) / past_s;
     row.megabytes_per_s = (now.bytes - before.bytes) / past_s / 1e6;
@@ -93,8 +109,7 @@ class Looker {
     return row;
   }
 
-  std::map<std::string, double> looked_s_;
-  std::map<std::string, PathLook> looks_;
+  std::map<std::string, WorkerQuery> looks_;
 };
 
 // Three digits, without an exponent.

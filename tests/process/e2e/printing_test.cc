@@ -35,7 +35,8 @@ class Liar final : public rpc::TransportService::Service {
   ~Liar() override { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string at() const { return absl::StrCat(kLiar, "@127.0.0.1:", port_); }
 
-  bool refuses = false;  // Answers with an error whose text is hostile.
+  bool refuses = false;               // Answers with an error whose text is hostile.
+  std::vector<std::string> explains;  // Not empty: says this, one after the other, in place of it.
 
  private:
   using Context = grpc::ServerContext*;
@@ -91,7 +92,7 @@ class Liar final : public rpc::TransportService::Service {
   }
   grpc::Status Explain(Context, const rpc::ExplainRequest* request,
                        rpc::TextResponse* response) override {
-    response->set_text(Said(request->json()));
+    response->set_text(said_ < explains.size() ? explains[said_++] : Said(request->json()));
     return End();
   }
   grpc::Status DumpWaiting(Context, const rpc::DumpWaitingRequest* request,
@@ -119,6 +120,7 @@ class Liar final : public rpc::TransportService::Service {
   }
 
   int port_ = 0;
+  size_t said_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -175,6 +177,32 @@ TEST_P(Printing, NoCommandPrintsWhatATerminalObeys) {
         EXPECT_TRUE(shown) << process.out() << process.err();
       }
     }
+  }
+}
+
+std::string OnePath(const std::string& incarnation, double at_s, int done) {
+  return absl::StrCat("{\"incarnation\":\"", incarnation, "\",\"steady_ns\":", at_s * 1e9,
+                      ",\"paths\":[{\"role\":\"fetch\",\"peer\":\"p\",\"path\":\"shm\",\"done\":",
+                      done, ",\"bytes\":", done * 1e6, ",\"waited_ms\":{\"copy\":", done, "}}]}");
+}
+
+// Rates need two queries of the same life of a worker.
+TEST(Top, ShowsNoRatesOfTheFirstQueryNorOfTheFirstAfterARestart) {
+  Liar worker;
+  worker.explains = {OnePath("1", 1, 1000), OnePath("1", 2, 1500), OnePath("2", 3, 9000),
+                     OnePath("2", 5, 9200)};
+  Process top("server/tryst", {"top", worker.at(), "--insecure", "--open_cluster", "--nic=soft",
+                               "--json", "--count=4", "--every=10ms"});
+  ASSERT_EQ(top.Wait(), 0) << top.err();
+  const std::vector<std::string> tables = absl::StrSplit(top.out(), '\n', absl::SkipEmpty());
+  ASSERT_EQ(tables.size(), 4u) << top.out();
+  const char* const rates[] = {"0.000", "500.000", "0.000", "100.000"};
+  const char* const mostly[] = {"", "copy", "", "copy"};
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const std::string wanted =
+        absl::StrCat("\"operations_per_s\":", rates[i], ",\"megabytes_per_s\":", rates[i], ",");
+    EXPECT_TRUE(absl::StrContains(tables[i], wanted)) << tables[i];
+    EXPECT_TRUE(absl::StrContains(tables[i], absl::StrCat("\"", mostly[i], "\"}],"))) << tables[i];
   }
 }
 
