@@ -232,7 +232,7 @@ const std::vector<CommandRow>& CommandRows() {
        "The page shows who moves what to whom by which path, steps, slow workers and members, for\n"
        "all workers that WORKER or --join knows. --every=TIME: how often to ask each worker (1s).\n"
        "--out=FILE records what the page shows, and `tryst page FILE` plays the record back. The\n"
-       "command ends with Ctrl-C.\n",
+       "command ends with Ctrl-C, or with status 1 once it cannot write FILE.\n",
        0, kAnyWords, Words::kWorkersAndText},
       {"stats", "WORKER", "prints all counters of WORKER", "", 1, 1, Words::kWorkerFirst},
       {"begin", "WORKER", "begins the step --step on WORKER", "", 1, 1, Words::kWorkerFirst},

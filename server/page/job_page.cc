@@ -57,15 +57,19 @@ absl::StatusOr<std::vector<std::string>> ReadRecording(const std::string& path) 
       "'", path, "' is neither a worker nor a recording that tryst page --out=FILE wrote"));
 }
 
+// Serves until a stop signal comes or `every` fails.
 int Serve(const CommandLine& line, StatusPageOptions options, StatusPage::PageFn answer,
-          const std::function<void()>& every) {
+          const std::function<absl::Status()>& every) {
   if (options.listen.empty()) options.listen = "127.0.0.1:0";
   const auto page = StatusPage::Start(options, nullptr, std::move(answer));
   if (!page.ok()) return Fail(page.status());
   std::printf("the job's page is at %s://%s/\n", options.speaks_tls() ? "https" : "http",
               (*page)->address().c_str());
   std::fflush(stdout);
-  while (!StopSignalWithin(line.every)) every();
+  while (!StopSignalWithin(line.every)) {
+    const absl::Status status = every();
+    if (!status.ok()) return Fail(status);
+  }
   return kExitDone;
 }
 
@@ -88,14 +92,23 @@ int PlayBack(const CommandLine& line, const StatusPageOptions& options, const st
         if (url == "/") *body = std::string(JobHtml());
         return url == "/";
       },
-      [] {});
+      [] { return absl::OkStatus(); });
 }
 
 int Watch(const CommandLine& line, const StatusPageOptions& options, Asked asked) {
+  std::ofstream out;
+  const auto written = [&]() -> absl::Status {
+    if (out.good()) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("cannot write ", line.out, ": is there room, and may you write there?"));
+  };
+  if (!line.out.empty()) {
+    out.open(line.out);
+    const absl::Status opened = written();
+    if (!opened.ok()) return Fail(opened);
+  }
   const SteadyClock clock;
   JobWatch watch(asked.client.get(), line.every, &clock);
-  std::ofstream out;
-  if (!line.out.empty()) out.open(line.out);
   return Serve(
       line, options,
       [&watch](absl::string_view url, std::string* type, std::string* body) {
@@ -116,6 +129,7 @@ int Watch(const CommandLine& line, const StatusPageOptions& options, Asked asked
       },
       [&] {
         if (out.is_open()) out << watch.Json() << std::flush;
+        return written();
       });
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <string>
@@ -533,6 +534,20 @@ TEST(Processes, WhatIsNoRecordingIsNotPlayedBack) {
     Process page("server/tryst", {"page", file, "--insecure"});
     EXPECT_EQ(page.Wait(), 2) << text;
     EXPECT_TRUE(absl::StrContains(page.err(), "neither a worker nor a recording")) << page.err();
+  }
+}
+
+TEST(Processes, ARecordThatCannotBeWrittenEndsThePage) {
+  Process daemon("server/trystd",
+                 {"--job=ps", "--open_cluster", "--listen=127.0.0.1:0", "--insecure"});
+  const std::string worker = absl::StrCat("/job:ps/replica:0/task:0@", daemon.Address());
+  for (const std::string file : {"/no/such/folder/x", "/dev/full"}) {
+    Process page("server/tryst", {"page", worker, "--insecure", "--every=10ms", "--out=" + file});
+    EXPECT_EQ(page.Wait(), 1) << file;
+    const std::string said = page.err();
+    EXPECT_TRUE(absl::StrContains(said, "cannot write " + file)) << said;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    EXPECT_EQ(page.out().empty(), file != "/dev/full") << "it is known before the page is served";
   }
 }
 
