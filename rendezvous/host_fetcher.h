@@ -48,7 +48,7 @@ class HostFetcher final : public TensorFetcher {
     Place place;
     RecvArgs args;
     FetchedFn done;
-    uint64_t aborts = 0;  // Of its step, by when it began.
+    uint64_t aborts = 0;  // So often its step had been aborted when it began.
   };
   // A step with such fetches.
   struct Step {
