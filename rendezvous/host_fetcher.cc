@@ -72,12 +72,12 @@ void HostFetcher::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& a
 }
 
 void HostFetcher::OnFetched(std::unique_ptr<Op> op, Received&& received) {
-  if (received.status.ok() && received.tensor.dtype() == DType::kPacked) {
+  if (!received.status.ok()) return End(std::move(op), std::move(received));
+  if (received.tensor.dtype() == DType::kPacked) {
     absl::StatusOr<Tensor> unpacked = Unpack(received.tensor);
     if (!unpacked.ok()) return End(std::move(op), {unpacked.status()});
     received.tensor = *std::move(unpacked);
   }
-  if (!received.status.ok()) return End(std::move(op), std::move(received));
   KeptTensor first = kept_.FirstBefore(op->place, {std::move(received.tensor), received.is_dead});
   Give(std::move(op), std::move(first));
 }

@@ -1,11 +1,10 @@
 #include "rendezvous/packed_tensor.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "rendezvous/testing.h"
 
 namespace tryst {
 namespace {
@@ -71,15 +70,8 @@ TEST(PackedTensor, StringsAndDevicesStay) {
 }
 
 TEST(PackedTensor, WhatHasComeIntoADevicesMemoryIsNotRead) {
-  constexpr size_t kBytes = 4096;
-  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(unreadable, MAP_FAILED);
-  MemorySpace device;
-  device.kind = MemorySpace::Kind::kDevice;
-  const auto out =
-      Unpack(*Tensor::Adopt(unreadable, DType::kPacked, {int64_t{kBytes}}, device, nullptr));
+  const auto out = Unpack(OnDevice(DType::kPacked, {4096}));
   EXPECT_TRUE(absl::IsInvalidArgument(out.status())) << out.status();
-  munmap(unreadable, kBytes);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "rendezvous/routing_rendezvous.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cstring>
 #include <memory>
@@ -625,26 +624,18 @@ TEST_F(KeptHereTest, WhoHasCancelledAndWhoseStepIsOverGetNone) {
 
 // Nobody can read it there.
 TEST_F(RoutingRendezvousTest, APackedTensorInADevicesMemoryIsRefused) {
-  constexpr size_t kBytes = 4096;
-  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(unreadable, MAP_FAILED);
-  MemorySpace device;
-  device.kind = MemorySpace::Kind::kDevice;
   const auto outcome = Receive(step.get(), RemoteKey("a"));
   ASSERT_EQ(fetcher.ones.size(), 1u);
-  std::move(fetcher.ones[0].done)(
-      {absl::OkStatus(),
-       *Tensor::Adopt(unreadable, DType::kPacked, {int64_t{kBytes}}, device, nullptr)});
+  std::move(fetcher.ones[0].done)({absl::OkStatus(), OnDevice(DType::kPacked, {4096})});
   EXPECT_TRUE(absl::IsInvalidArgument(outcome->status)) << outcome->status;
   EXPECT_FALSE(outcome->tensor.valid());
 
   const TensorShape nine_dims = *TensorShape::Make(std::vector<int64_t>(9, 1));
   RecvArgs args;
-  args.destination = *Tensor::Adopt(unreadable, DType::kInt64, nine_dims, device, nullptr);
+  args.destination = OnDevice(DType::kInt64, nine_dims);
   const auto into = Receive(step.get(), RemoteKey("b"), args);
   EXPECT_TRUE(absl::IsInvalidArgument(into->status)) << into->status;
   EXPECT_EQ(fetcher.ones.size(), 1u) << "the tensor stays where it is";
-  munmap(unreadable, kBytes);
 }
 
 TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {

@@ -2,6 +2,7 @@
 #define TRYST_RENDEZVOUS_TESTING_H_
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <memory>
@@ -31,6 +32,17 @@ inline Tensor Number(int64_t number) {
   Tensor tensor = *Tensor::Allocate(DType::kInt64, {});
   *static_cast<int64_t*>(tensor.mutable_data()) = number;
   return tensor;
+}
+
+// In a device's memory, as it says: whoever reads it on the host gets a fault.
+inline Tensor OnDevice(DType dtype, const TensorShape& shape) {
+  constexpr size_t kBytes = 4096;
+  void* const unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(unreadable, MAP_FAILED);
+  MemorySpace device;
+  device.kind = MemorySpace::Kind::kDevice;
+  return *Tensor::Adopt(unreadable, dtype, shape, device,
+                        [unreadable] { munmap(unreadable, kBytes); });
 }
 
 // What a receive ended with. Fails the test when its `done` is dropped without having

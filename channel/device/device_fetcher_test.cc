@@ -112,6 +112,15 @@ class DeviceFetcherTest : public ::testing::Test {
     ASSERT_TRUE(memory.ok());
     memory_ = *std::move(memory);
   }
+  void FetchWithoutDestination() {
+    RecvArgs args;
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
+      ++ended_;
+      status_ = std::move(received.status);
+    });
+    poller_.Turn();
+  }
   void TearDown() override {
     // Whom the fetcher tells of an end it made up its mind about.
     while (!channel_.waiting.empty()) {
@@ -439,13 +448,7 @@ TEST_F(DeviceFetcherTest, WhatCameInSharedMemoryIsCopiedOutOfItAtOnce) {
 }
 
 TEST_F(DeviceFetcherTest, WithoutMemoryForATensorItStaysTheProducers) {
-  RecvArgs args;
-  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
-  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
-    ++ended_;
-    status_ = std::move(received.status);
-  });
-  poller_.Turn();
+  FetchWithoutDestination();
   LoadFakeCuda()->fail("cuMemAlloc_v2", cuda::kOutOfMemory, 2, 0);
   ASSERT_EQ(channel_.waiting.size(), 1u);
   const std::string asked = channel_.waiting.begin()->first;
@@ -461,13 +464,7 @@ TEST_F(DeviceFetcherTest, WhatIsPackedStaysTheProducers) {
   DeviceManifest packed = InAnotherProcess();
   packed.has_ipc = false;
   packed.dtype = DType::kPacked;
-  RecvArgs args;
-  args.device_context = *GpuContext::Make(engine_.get(), nullptr);
-  fetcher_->Fetch(1, Key("a"), args, [this](Received&& received) {
-    ++ended_;
-    status_ = std::move(received.status);
-  });
-  poller_.Turn();
+  FetchWithoutDestination();
   ASSERT_EQ(channel_.waiting.size(), 1u);
   AnswerWith("", packed);
   EXPECT_EQ(ended_, 1);

@@ -280,66 +280,60 @@ TEST(PollerTest, WhoTurnsForASleeperLeavesItAsleep) {
   poller.RemoveSource(&source);
 }
 
-TEST(PollerTest, ItSpinsAnewAfterASleep) {
-  FakeClock clock;
-  Poller poller(&clock);
-  ArmedSource source;
-  poller.AddSource(&source);
-  poller.Start();
-  ASSERT_TRUE(Wait([&] { return source.polls > 100; }));
-  clock.now_ns += 1'000'000;
-  ASSERT_TRUE(Wait([&] { return source.arms == 1; })) << "its spin is over";
-  poller.RunAndWait([] {});
-  const int before = source.polls;
-  EXPECT_TRUE(Wait([&] { return source.polls > before + 100; }));
-  EXPECT_EQ(source.arms, 1) << "no time has passed";
-  clock.now_ns += 1'000'000;
-  poller.Stop();
-  poller.RemoveSource(&source);
+// Its thread spins on a clock that the test turns.
+class SpinningPollerTest : public ::testing::Test {
+ protected:
+  SpinningPollerTest() {
+    poller_.AddSource(&source_);
+    poller_.Start();
+  }
+  ~SpinningPollerTest() override {
+    poller_.Stop();
+    poller_.RemoveSource(&source_);
+  }
+  // Whether it takes further turns without falling asleep.
+  bool SpinsOn() {
+    const int before = source_.polls;
+    return Wait([&] { return source_.polls > before + 100; });
+  }
+
+  FakeClock clock_;
+  Poller poller_{&clock_};
+  ArmedSource source_;
+};
+
+TEST_F(SpinningPollerTest, ItSpinsAnewAfterASleep) {
+  ASSERT_TRUE(SpinsOn());
+  clock_.now_ns += 1'000'000;
+  ASSERT_TRUE(Wait([&] { return source_.arms == 1; })) << "its spin is over";
+  poller_.RunAndWait([] {});
+  EXPECT_TRUE(SpinsOn());
+  EXPECT_EQ(source_.arms, 1) << "no time has passed";
+  clock_.now_ns += 1'000'000;
 }
 
-// Whether it takes further turns without falling asleep.
-bool SpinsOn(const ArmedSource& source) {
-  const int before = source.polls;
-  return Wait([&] { return source.polls > before + 100; });
-}
-
-TEST(PollerTest, ItSpinsAnewAfterWork) {
+TEST_F(SpinningPollerTest, ItSpinsAnewAfterWork) {
   constexpr int64_t kPartOfASpinNs = 30'000;
-  FakeClock clock;
-  Poller poller(&clock);
-  ArmedSource source;
-  poller.AddSource(&source);
-  poller.Start();
-  ASSERT_TRUE(SpinsOn(source));
-  clock.now_ns += kPartOfASpinNs;
-  poller.RunAndWait([] {});
-  ASSERT_TRUE(SpinsOn(source));
-  clock.now_ns += kPartOfASpinNs;
-  EXPECT_TRUE(SpinsOn(source)) << "its last work was less than a spin ago";
-  EXPECT_EQ(source.arms, 0);
-  clock.now_ns += kPartOfASpinNs;
-  EXPECT_TRUE(Wait([&] { return source.arms == 1; }));
-  poller.Stop();
-  poller.RemoveSource(&source);
+  ASSERT_TRUE(SpinsOn());
+  clock_.now_ns += kPartOfASpinNs;
+  poller_.RunAndWait([] {});
+  ASSERT_TRUE(SpinsOn());
+  clock_.now_ns += kPartOfASpinNs;
+  EXPECT_TRUE(SpinsOn()) << "its last work was less than a spin ago";
+  EXPECT_EQ(source_.arms, 0);
+  clock_.now_ns += kPartOfASpinNs;
+  EXPECT_TRUE(Wait([&] { return source_.arms == 1; }));
 }
 
-TEST(PollerTest, ATaskForOneThatIsAwakeDoesNotEndItsNextSleep) {
-  FakeClock clock;
-  Poller poller(&clock);
-  ArmedSource source;
-  poller.AddSource(&source);
-  poller.Start();
-  ASSERT_TRUE(SpinsOn(source));
-  poller.RunAndWait([] {});
-  ASSERT_TRUE(SpinsOn(source));
-  clock.now_ns += 1'000'000;
-  ASSERT_TRUE(Wait([&] { return source.arms == 1; })) << "its spin is over";
-  const int before = source.polls;
+TEST_F(SpinningPollerTest, ATaskForOneThatIsAwakeDoesNotEndItsNextSleep) {
+  ASSERT_TRUE(SpinsOn());
+  poller_.RunAndWait([] {});
+  ASSERT_TRUE(SpinsOn());
+  clock_.now_ns += 1'000'000;
+  ASSERT_TRUE(Wait([&] { return source_.arms == 1; })) << "its spin is over";
+  const int before = source_.polls;
   usleep(20'000);
-  EXPECT_LE(source.polls, before + 1) << "it was woken, and spins as no time passes";
-  poller.Stop();
-  poller.RemoveSource(&source);
+  EXPECT_LE(source_.polls, before + 1) << "it was woken, and spins as no time passes";
 }
 
 // What the process uses of its processors in `wait_us`.
