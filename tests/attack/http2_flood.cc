@@ -162,6 +162,11 @@ void Http2Flood::Run() {
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
     if (fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)) == 0 &&
         connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
+      // What it did not get rid of goes with the connection. Else the kernel keeps it for minutes,
+      // and from thousands of such ends its memory for TCP, which is the job's as well, becomes
+      // scarce.
+      const linger at_once = {1, 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
       connections_.fetch_add(1);
       Fill(fd);
     } else {
