@@ -409,10 +409,11 @@ class Verifier {
              absl::StrCat("it has ended with ", name(got),
                           ", and its producer holds the tensor for accepted: it is lost"));
     }
-    // It may have ended by itself first, or with its peer or its step.
+    // It may have ended by itself first, or with its peer or its step, or because what came is
+    // broken.
     const bool says_why = !serve.ok() && sent != absl::StatusCode::kCancelled;
-    const bool by_itself =
-        gave_up || got == absl::StatusCode::kUnavailable || got == absl::StatusCode::kAborted;
+    const bool by_itself = gave_up || got == absl::StatusCode::kUnavailable ||
+                           got == absl::StatusCode::kAborted || got == absl::StatusCode::kDataLoss;
     if (says_why && got != sent && !by_itself) {
       Breach(fetch, fetch.end_ns(),
              absl::StrCat("its producer says ", name(sent), ", and it ends with ", name(got)));

@@ -470,6 +470,8 @@ TEST_F(VerifyTracesTest, AFailureThatIsToldOtherwise) {
   Expect("its producer says INTERNAL, and it ends with NOT_FOUND");
   consumer().records[0].code = absl::StatusCode::kInternal;
   EXPECT_THAT(Breaches(), IsEmpty());
+  consumer().records[0].code = absl::StatusCode::kDataLoss;  // What came was broken.
+  EXPECT_THAT(Breaches(), IsEmpty());
 }
 
 TEST_F(VerifyTracesTest, AcceptedBeforeItCame) {
