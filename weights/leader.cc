@@ -55,7 +55,9 @@ int64_t WeightLeader::Advance(int64_t now_ns) {
   }
   if (leads(now_ns) && log_call_ == 0) Lead(now_ns);
   if (tell_) TellAll();
-  return now_ns + std::min(options_.times.retry_ns, options_.times.permit_ns / 6);
+  const int64_t next_ns = now_ns + std::min(options_.times.retry_ns, options_.times.permit_ns / 6);
+  const int64_t all_asked_ns = leads_since_ns_ + options_.times.permit_ns;
+  return wishes_wait_ && now_ns < all_asked_ns ? std::min(next_ns, all_asked_ns) : next_ns;
 }
 
 void WeightLeader::KeepOffice(int64_t now_ns) {
@@ -115,6 +117,7 @@ void WeightLeader::Resign() {
   peers_.clear();
   activation_ = Activation::kNone;
   version_ = {};
+  wishes_wait_ = false;
   tell_ = false;
 }
 
@@ -178,6 +181,7 @@ void WeightLeader::OnLogAnswer(const DeciderAnswer& answer, int64_t now_ns) {
   if (phase_ == Phase::kReads) {
     phase_ = Phase::kLeads;
     leads_since_ns_ = now_ns;
+    wishes_wait_ = true;
   }
   OnLogGrew();
 }
@@ -305,6 +309,7 @@ void WeightLeader::Lead(int64_t now_ns) {
     Forget(now_ns);
   }
   if (BeginTerm(now_ns) || DropLost(now_ns) || SealReady(now_ns) || ChangeMembers(now_ns)) return;
+  BeginWhatWaited(now_ns);
   GoOnActivating(now_ns);
 }
 
@@ -462,6 +467,23 @@ void WeightLeader::BeginWhatIsWished(const Question& question, int64_t now_ns) {
     // By now all have asked, and nobody holds another version.
     Begin(question.wish.number, question.wish.mode,
           now_ns + std::min(question.wish.timeout_ns, kMaxWishNs));
+  }
+}
+
+// What was wished of a new leader before all had asked it begins now, not with its owner's next
+// question.
+void WeightLeader::BeginWhatWaited(int64_t now_ns) {
+  if (!wishes_wait_ || activation_ != Activation::kNone ||
+      now_ns < leads_since_ns_ + options_.times.permit_ns) {
+    return;
+  }
+  wishes_wait_ = false;
+  for (const auto& [incarnation, peer] : peers_) {
+    const Wish& wish = peer.last.wish;
+    const int64_t until_ns = peer.heard_ns + std::min(wish.timeout_ns, kMaxWishNs);
+    if (wish.number == 0 || now_ns >= until_ns || !Alive(peer, now_ns)) continue;
+    Begin(wish.number, wish.mode, until_ns);
+    if (activation_ != Activation::kNone) return;
   }
 }
 

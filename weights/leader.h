@@ -104,6 +104,7 @@ class WeightLeader {
   void OnLogGrew();
 
   void Lead(int64_t now_ns);
+  void BeginWhatWaited(int64_t now_ns);
   void GoOnActivating(int64_t now_ns);
   // Puts all members out of the set but those of which `have` is true.
   void PutOutBut(bool (*have)(const Question&, const WeightVersion&), int64_t now_ns);
@@ -156,6 +157,7 @@ class WeightLeader {
   WeightVersion version_;  // That is being activated.
   ActivateMode mode_ = ActivateMode::kRolling;
   int64_t deadline_ns_ = 0;
+  bool wishes_wait_ = false;  // Until all have had the time to ask a new leader.
   int64_t next_join_ns_ = 0;
   int64_t next_forget_ns_ = 0;
   bool tell_ = false;

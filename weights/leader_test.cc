@@ -406,6 +406,34 @@ TEST_F(LeaderTest, ANewLeaderWaitsForAllBeforeItBeginsAnything) {
   EXPECT_EQ(said_.back().prepare.number, 3);
 }
 
+TEST_F(LeaderTest, ANewLeaderBeginsWhatWasWishedAsSoonAsItMay) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  const int64_t since_ns = now_ns_;
+  Question wish = Ask(kOwner);
+  wish.wish = {2, ActivateMode::kRolling, 10'000 * kMs};
+  Hear(wish);
+  Pass(950);
+  EXPECT_EQ(leader_.Advance(now_ns_), since_ns + 1000 * kMs);
+  EXPECT_EQ(said_.back().prepare.number, 0);
+  now_ns_ = since_ns + 1000 * kMs;
+  EXPECT_GT(leader_.Advance(now_ns_), now_ns_);
+  EXPECT_EQ(said_.back().prepare.number, 2);
+}
+
+TEST_F(LeaderTest, ANewLeaderBeginsNothingWhoseTimeIsOver) {
+  Write();
+  now_ns_ += 1000 * kMs;
+  Lead();
+  Question wish = Ask(kOwner);
+  wish.wish = {2, ActivateMode::kRolling, 900 * kMs};
+  Hear(wish);
+  Pass(1500);
+  EXPECT_EQ(said_.back().prepare.number, 0);
+  EXPECT_TRUE(IsOpen(2));
+}
+
 TEST_F(LeaderTest, AHeldFleetIsNotHeldForLong) {
   Write();
   now_ns_ += 1000 * kMs;
