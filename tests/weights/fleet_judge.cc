@@ -37,7 +37,7 @@ void FleetJudge::OnLife(uint64_t life) {
   ++report_->lives;
 }
 
-void FleetJudge::OnTold(const Question& question, const std::string& who) {
+void FleetJudge::OnTold(const Question& question, const std::string& who, int64_t now_ns) {
   Told& last = told_[question.incarnation];
   const bool none = question.stage_state == StageState::kNone;
   const bool anew = !none && question.stage != last.version;
@@ -47,7 +47,17 @@ void FleetJudge::OnTold(const Question& question, const std::string& who) {
                                      StageStateName(question.stage_state), ", and told that ",
                                      last.version.number, " ", StageStateName(last.state)));
   }
-  last = {question.stage, question.stage_state};
+  last.version = question.stage;
+  last.state = question.stage_state;
+  last.question = question.question;
+  last.asked_ns[question.question % last.asked_ns.size()] = now_ns;
+}
+
+void FleetJudge::OnPermit(uint64_t incarnation, uint64_t question) {
+  Told& told = told_[incarnation];
+  if (question + told.asked_ns.size() <= told.question) return;
+  const int64_t asked_ns = told.asked_ns[question % told.asked_ns.size()];
+  told.permit_over_ns = std::max(told.permit_over_ns, asked_ns + SurelyOver(times_.permit_ns));
 }
 
 void FleetJudge::OnReady(uint64_t incarnation, uint64_t term, uint64_t number,
@@ -157,7 +167,8 @@ void FleetJudge::OnStage(uint64_t id, const LogEntry& version, const std::string
 }
 
 void FleetJudge::OnPeers(size_t peers) {
-  if (peers > 200) Break("BoundedMemory", absl::StrCat("a leader knows ", peers));
+  report_->most_peers = std::max<uint64_t>(report_->most_peers, peers);
+  if (peers > most_peers_) Break("BoundedMemory", absl::StrCat("a leader knows ", peers));
 }
 
 void FleetJudge::Look(const std::vector<OpenMember>& open, int64_t now_ns) {
@@ -166,6 +177,9 @@ void FleetJudge::Look(const std::vector<OpenMember>& open, int64_t now_ns) {
     const std::string serves = absl::StrCat(member.name, " serves ", member.number);
     if (member.memory.number != member.number || !member.state->HasMember(member.incarnation)) {
       Break("ComesBackEmpty", absl::StrCat(serves, ", and has ", member.memory.number));
+    }
+    if (now_ns > told_[member.incarnation].permit_over_ns) {
+      Break("PermitEnds", absl::StrCat(serves, " when its permit is over"));
     }
     if (member.touched) Break("StagedBeforeTouched", absl::StrCat(serves, " while it changes"));
     const Life& life = lives_[member.log];

@@ -1,6 +1,7 @@
 #ifndef TRYST_TESTS_WEIGHTS_FLEET_JUDGE_H_
 #define TRYST_TESTS_WEIGHTS_FLEET_JUDGE_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -29,7 +30,9 @@ struct OpenMember {
 // Knows every life of the log from its decider, and holds all others against it.
 class FleetJudge {
  public:
-  FleetJudge(const GroupTimes& times, FleetReport* report) : times_(times), report_(report) {}
+  // `most_peers`: that a leader may know.
+  FleetJudge(const GroupTimes& times, size_t most_peers, FleetReport* report)
+      : times_(times), most_peers_(most_peers), report_(report) {}
 
   void OnLife(uint64_t life);
   void OnReady(uint64_t incarnation, uint64_t term, uint64_t number, const WeightRoot& digest);
@@ -37,7 +40,8 @@ class FleetJudge {
                 int64_t now_ns);
   void OnApplied(uint64_t life, const LogState& state, const std::string& who);
   // What a member tells of its stage follows the table of stages from what it told before.
-  void OnTold(const Question& question, const std::string& who);
+  void OnTold(const Question& question, const std::string& who, int64_t now_ns);
+  void OnPermit(uint64_t incarnation, uint64_t question);  // A member hears of it.
   void OnStage(uint64_t life, const LogEntry& version, const std::string& who);
   void OnPeers(size_t peers);
   void Look(const std::vector<OpenMember>& open, int64_t now_ns);
@@ -52,14 +56,18 @@ class FleetJudge {
     std::map<uint64_t, std::vector<uint64_t>> owners;  // By term.
     std::set<uint64_t> replaced;                       // Owners of former terms.
   };
-  // What a member, by its incarnation, told last of its stage.
+  // What a member, by its incarnation, told last of its stage, and when it asked.
   struct Told {
     WeightVersion version;
     StageState state = StageState::kNone;
+    uint64_t question = 0;
+    std::array<int64_t, 8> asked_ns = {};  // By question.
+    int64_t permit_over_ns = 0;            // By every clock.
   };
   void OnSealed(Life* life, const LogEntry& entry);
 
   const GroupTimes times_;
+  const size_t most_peers_;
   FleetReport* const report_;
   std::map<uint64_t, Life> lives_;
   std::map<uint64_t, Told> told_;

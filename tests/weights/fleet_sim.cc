@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "tests/doubles/sim_nic/sim_random.h"
 #include "tests/weights/fleet_judge.h"
+#include "tests/weights/fleet_watch.h"
 #include "weights/leader.h"
 #include "weights/member.h"
 #include "weights/owner.h"
@@ -21,9 +22,8 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kFaultsEndNs = 12'000 * kMs;
-constexpr int64_t kRunNs = 40'000 * kMs;
-constexpr int64_t kLastPublishNs = 25'000 * kMs;
+// A leader knows lives that are over, until it forgets them.
+constexpr size_t kFormerPeers = 32;
 
 // A clock that runs a little fast or slow.
 class DriftingClock final : public Clock {
@@ -66,6 +66,7 @@ struct Process {
   bool touched = false;
   // These are the state of a trainer.
   bool sealing = false, activating = false;
+  int64_t next_seal_ns = 0;
   int64_t paused_until = 0, cut_until = 0, slow_until = 0;
   int64_t superseded_ns = 0;
   int64_t timer_ns = 0;
@@ -105,7 +106,11 @@ class Fleet {
         network_(random_.Fork()),
         chaos_(random_.Fork()),
         times_(),
-        judge_(times_, &report_) {
+        faults_end_ns_(options.run_ns / 10 * 3),
+        last_publish_ns_(options.run_ns / 8 * 5),
+        judge_(times_, static_cast<size_t>(options.members + options.owners) + kFormerPeers,
+               &report_),
+        watch_(static_cast<size_t>(options.members), &report_) {
     for (int i = 0; i < options.leaders; ++i) places_.push_back({Role::kLeader, i, nullptr, false});
     for (int i = 0; i < options.owners; ++i) places_.push_back({Role::kOwner, i, nullptr, false});
     for (int i = 0; i < options.members; ++i) places_.push_back({Role::kMember, i, nullptr, false});
@@ -122,16 +127,20 @@ class Fleet {
   FleetReport Run() {
     for (size_t i = 0; i < places_.size(); ++i) Start(i);
     if (options_.random_faults) ScheduleChaos();
-    for (int64_t at = 10 * kMs; at < kRunNs; at += 50 * kMs) {
+    if (options_.decider_cut_ns != 0) {
+      At(options_.decider_cut_at_ns, [this] { CutDecider(options_.decider_cut_ns); });
+    }
+    for (int64_t at = 10 * kMs; at < options_.run_ns; at += 50 * kMs) {
       At(at, [this] { Train(); });
     }
     while (!queue_.empty() && report_.violations.size() < 5) {
       auto first = queue_.begin();
       now_ = std::max(now_, first->first.first);
-      if (now_ > kRunNs) break;
+      if (now_ > options_.run_ns) break;
       const std::function<void()> what = std::move(first->second);
       queue_.erase(first);
       ++report_.events;
+      heard_by_ = places_.size();
       what();
       Look();
       report_.trace_hash = report_.trace_hash * 1099511628211u + static_cast<uint64_t>(now_);
@@ -204,7 +213,7 @@ class Fleet {
     constexpr const char* kRoles[] = {"leader ", "owner ", "member "};
     return absl::StrCat(kRoles[static_cast<int>(places_[place].role)], places_[place].index);
   }
-  bool Faulty() const { return now_ < kFaultsEndNs; }
+  bool Faulty() const { return now_ < faults_end_ns_; }
 
   // ---- Lives ----
 
@@ -336,6 +345,7 @@ class Fleet {
       At(process->paused_until, [=] { Arrive(to, incarnation, what); });
       return;
     }
+    heard_by_ = to;
     what(process);
   }
 
@@ -378,7 +388,7 @@ class Fleet {
   }
 
   void AskLeaders(size_t from, const Question& question) {
-    if (question.member) judge_.OnTold(question, Name(from));
+    if (question.member) judge_.OnTold(question, Name(from), now_);
     for (size_t to = 0; to < places_.size(); ++to) {
       if (places_[to].role != Role::kLeader) continue;
       Send(from, to, [question](Process* leader) {
@@ -388,18 +398,41 @@ class Fleet {
   }
 
   void Deliver(size_t from, const Answer& answer) {
+    if (answer.prepare.number != 0) OnPrepare(from, answer.prepare.number);
+    const int64_t sent_ns = now_;
     for (size_t to = 0; to < places_.size(); ++to) {
       Process* process = places_[to].process.get();
       if (process == nullptr || process->incarnation != answer.incarnation) continue;
-      Send(from, to, [this, to, answer](Process* receiver) {
+      Send(from, to, [this, to, answer, sent_ns](Process* receiver) {
         report_.based += answer.slice.base.has_value();
         if (receiver->owner) receiver->owner->OnAnswer(answer, receiver->clock->NowNs());
         if (receiver->member) {
+          if (answer.permit) {
+            judge_.OnPermit(answer.incarnation, answer.question);
+            watch_.OnPermit(answer.incarnation, sent_ns, now_);
+          }
           receiver->member->OnAnswer(answer, receiver->clock->NowNs());
           judge_.OnApplied(receiver->member->log(), receiver->member->state(), Name(to));
         }
       });
     }
+  }
+
+  void OnPrepare(size_t leader, uint64_t number) {
+    watch_.OnPrepare(number, now_);
+    if (options_.kill_leader_at_ns == 0 || now_ < options_.kill_leader_at_ns || leader_killed_) {
+      return;
+    }
+    leader_killed_ = true;
+    At(now_, [=] {  // When it has told everybody.
+      watch_.OnTrouble(now_, now_);
+      Kill(leader);
+    });
+  }
+
+  void CutDecider(int64_t lasts) {
+    decider_cut_until_ = now_ + lasts;
+    watch_.OnTrouble(now_, decider_cut_until_);
   }
 
   // The call and its answer may each be lost. In a worker of its own the decider has a clock of its
@@ -448,6 +481,10 @@ class Fleet {
 
   // ---- Engines and trainers ----
 
+  int64_t EngineTakes(int64_t least_ms, int64_t most_ms) {
+    return options_.engines_at_once ? 0 : network_.Between(least_ms, most_ms) * kMs;
+  }
+
   void Stage(size_t at, const LogEntry& version) {
     ++report_.operations;
     Process* process = places_[at].process.get();
@@ -457,7 +494,7 @@ class Fleet {
     report_.refused_votes += !whole;
     const WeightVersion what = version.version;
     process->beside = {};
-    int64_t takes = network_.Between(1, 400) * kMs;
+    int64_t takes = EngineTakes(1, 400);
     if (options_.random_faults && network_.Chance(100'000))
       takes += network_.Between(0, 3000) * kMs;
     if (options_.slow_member && places_[at].index == 0 && what.number % 2 == 0 && Faulty()) {
@@ -475,7 +512,7 @@ class Fleet {
     ++report_.held;
     Process* process = places_[at].process.get();
     const uint64_t incarnation = process->incarnation;
-    int64_t takes = network_.Between(0, 60) * kMs;
+    int64_t takes = EngineTakes(0, 60);
     if (options_.random_faults && network_.Chance(150'000))
       takes += network_.Between(0, 2000) * kMs;
     At(now_ + takes, [=] {
@@ -494,9 +531,10 @@ class Fleet {
                                                        " without the whole of it"));
     }
     process->touched = true;
-    At(now_ + network_.Between(0, 40) * kMs, [=] {
+    At(now_ + EngineTakes(0, 40), [=] {
       Process* still = Living(at, incarnation);
       if (still == nullptr) return;
+      watch_.OnSwitched(incarnation, version.number, now_);
       still->memory = version;
       still->beside = {};
       still->touched = false;
@@ -513,7 +551,7 @@ class Fleet {
   }
 
   size_t MostOpen() const {
-    if (now_ < kFaultsEndNs) return options_.most_open;
+    if (now_ < faults_end_ns_) return options_.most_open;
     return options_.fickle ? kMaxOpenVersions + 1 : 1;
   }
   static bool Gone(const LogState& state, uint64_t number) {
@@ -537,9 +575,10 @@ class Fleet {
       }
       if (!process->owner->in_term()) continue;
       const LogState& state = process->owner->state();
-      const bool publish = now_ < kFaultsEndNs || now_ > kLastPublishNs;
-      if (publish && !process->sealing && state.open.size() < MostOpen() &&
-          (now_ < kFaultsEndNs || last_sealed_ == 0 ||
+      const bool publish = now_ < faults_end_ns_ || now_ > last_publish_ns_;
+      if (publish && now_ >= process->next_seal_ns && !process->sealing &&
+          state.open.size() < MostOpen() &&
+          (now_ < faults_end_ns_ || last_sealed_ == 0 ||
            (options_.fickle && Gone(state, last_sealed_)))) {
         Seal(at, process, state.floor + 1);
       }
@@ -558,6 +597,7 @@ class Fleet {
     open_calls_.insert(call);
     ++report_.operations;
     process->sealing = true;
+    process->next_seal_ns = now_ + options_.seal_every_ns;
     judge_.OnReady(incarnation, process->owner->state().term, number, digest);
     const int64_t deadline = process->clock->NowNs() + 4000 * kMs;
     calls_due_[call] = now_ + 4100 * kMs;
@@ -567,7 +607,7 @@ class Fleet {
       if (sealed.ok() && sealed->version.number != number) {
         judge_.Break("OneBirth", "a seal ends with another number");
       }
-      if (now_ > kLastPublishNs && sealed.ok()) last_sealed_ = number;
+      if (now_ > last_publish_ns_ && sealed.ok()) last_sealed_ = number;
     });
   }
 
@@ -603,14 +643,14 @@ class Fleet {
   void ScheduleChaos() {
     loss_per_million_ = static_cast<uint32_t>(chaos_.Below(3) * 30'000);
     int64_t at = 200 * kMs;
-    while (at < kFaultsEndNs - 200 * kMs) {
+    while (at < faults_end_ns_ - 200 * kMs) {
       at += chaos_.Between(50, 1500) * kMs;
       const size_t victim = chaos_.Below(places_.size());
       const uint64_t kind = chaos_.Below(14);
       const int64_t lasts = chaos_.Between(100, 4000) * kMs;
       At(at, [=] { Trouble(victim, kind, lasts); });
     }
-    At(kFaultsEndNs, [this] {
+    At(faults_end_ns_, [this] {
       for (Place& place : places_) {
         if (!place.process) continue;
         place.process->cut_until = place.process->paused_until = place.process->slow_until = now_;
@@ -622,7 +662,7 @@ class Fleet {
 
   void Trouble(size_t victim, uint64_t kind, int64_t lasts) {
     if (!Faulty()) return;
-    const int64_t until = std::min(now_ + lasts, kFaultsEndNs);
+    const int64_t until = std::min(now_ + lasts, faults_end_ns_);
     if (kind < 4) {
       Kill(victim);
       return;
@@ -667,22 +707,34 @@ class Fleet {
 
   // ---- What is looked at ----
 
-  // What every member would serve now, if a thread of its asked.
+  // What a member would serve now, if a thread of its asked, is added where it has a permit.
+  void AddOpen(size_t at, std::vector<OpenMember>* open) const {
+    const Process* process = places_[at].process.get();
+    if (process == nullptr || !process->member) return;
+    const Serving serving = process->permit->Serve(*process->clock);
+    if (!serving.confirmed) return;
+    open->push_back({Name(at), process->incarnation, process->member->log(), serving.number,
+                     process->memory, process->touched, &process->member->state()});
+  }
+
   std::vector<OpenMember> Open() const {
     std::vector<OpenMember> open;
-    for (size_t at = 0; at < places_.size(); ++at) {
-      const Process* process = places_[at].process.get();
-      if (process == nullptr || !process->member) continue;
-      const Serving serving = process->permit->Serve(*process->clock);
-      if (!serving.confirmed) continue;
-      open.push_back({Name(at), process->incarnation, process->member->log(), serving.number,
-                      process->memory, process->touched, &process->member->state()});
-    }
+    for (size_t at = 0; at < places_.size(); ++at) AddOpen(at, &open);
     return open;
   }
 
   void Look() {
-    judge_.Look(Open(), now_);
+    if (now_ < next_judged_ns_) {
+      std::vector<OpenMember> open;
+      if (heard_by_ < places_.size()) AddOpen(heard_by_, &open);
+      judge_.Look(open, now_);
+      return;
+    }
+    next_judged_ns_ = now_ + options_.judge_every_ns;
+    const std::vector<OpenMember> open = Open();
+    judge_.Look(open, now_);
+    if (!open.empty()) watch_.OnConfirmed(now_);
+    if (watch_.troubled(now_)) CountUnconfirmed();
     for (const Place& place : places_) {
       if (place.process && place.process->leader) judge_.OnPeers(place.process->leader->peers());
     }
@@ -690,6 +742,16 @@ class Fleet {
       if (now_ > due + 1000 * kMs) {
         judge_.Break("EndsOnce", absl::StrCat("call ", call, " is late"));
         return;
+      }
+    }
+  }
+
+  void CountUnconfirmed() {
+    for (const Place& place : places_) {
+      if (place.process == nullptr || !place.process->member) continue;
+      const Serving serving = place.process->permit->Serve(*place.process->clock);
+      if (serving.number != 0 && !serving.confirmed) {
+        watch_.OnUnconfirmed(place.process->incarnation);
       }
     }
   }
@@ -725,9 +787,14 @@ class Fleet {
   const FleetOptions options_;
   SimRandom random_, network_, chaos_;
   const GroupTimes times_;
+  const int64_t faults_end_ns_, last_publish_ns_;
   FleetReport report_;
   FleetJudge judge_;
+  FleetWatch watch_;
   int64_t now_ = 0;
+  size_t heard_by_ = 0;  // Whose message an event is. All places: nobody's.
+  int64_t next_judged_ns_ = 0;
+  bool leader_killed_ = false;
   uint64_t sequence_ = 0;
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> queue_;
   std::vector<Place> places_;
