@@ -79,6 +79,10 @@ class StatusPage(unittest.TestCase):
         shares.tell("join policy " + self.worker.name)
         self.assertTrue(eventually(lambda: "tryst_weights_members{" in get(self.worker.status, "/metrics")[1]
                                    and "tryst_weights_serves{" in get(shares.status, "/metrics")[1]))
+        self.worker.tell("seal 1")
+        self.worker.wait_for("done seal 1")
+        self.worker.tell("activate 1")
+        self.worker.wait_for("activated 1 OK")
         return {series.split("{")[0] for worker in (self.worker, shares) for series in scrape(worker.status)}
 
     def test_a_token_and_tls(self):
