@@ -271,7 +271,7 @@ class Server:
         return Plan(self, tensors, to, frm, by_reference, recurring)
 
     def weights(self, name, role, owners, rank=None, keep=None, min_members=None, permit=None, on_headless=None,
-                decider=None, hold_bytes=None):
+                decider=None, hold_bytes=None, bytes_per_second=None):
         """One end of a set of weights (tryst.weights): of the role "owner", "member" or "observer".
 
         `owners` are workers' names, by rank, or how many tasks of this worker's job there are; the first one keeps the
@@ -279,7 +279,8 @@ class Server:
         All have the same `permit`: for how many seconds a member may serve without hearing of the leader; "keep"
         `on_headless` has it go on then, knowing that nobody confirms it. With `decider` "etcd" the log is kept in the
         etcd that names the members, and another one of the first three owners leads when the one that did is gone. A
-        member has up to `hold_bytes` of what it fetches for other members, in memory of its own.
+        member has up to `hold_bytes` of what it fetches for other members, in memory of its own. What a member or an
+        observer fetches comes at `bytes_per_second` at most, which leaves the rest of the network to others.
         """
         from tryst import weights
 
@@ -287,7 +288,8 @@ class Server:
             owners = [f"{self.worker.partition('/task:')[0]}/task:{task}" for task in range(owners)]
         owners = [_full(owner) for owner in owners]
         settings = {"role": role, "keep": keep, "min_members": min_members, "on_headless": on_headless, "decider": decider,
-                    "hold_bytes": hold_bytes, "permit_ms": None if permit is None else round(permit * 1000)}
+                    "hold_bytes": hold_bytes, "bytes_per_second": bytes_per_second,
+                    "permit_ms": None if permit is None else round(permit * 1000)}
         if role == "owner":
             if rank is None:
                 rank = owners.index(self.worker) if self.worker in owners else len(owners)

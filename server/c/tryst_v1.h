@@ -320,7 +320,8 @@ typedef struct tryst_weights_version tryst_weights_version; /* Constant. */
  * owner "rank=", "keep=" (versions, 2), and of the first one "min_members=" (1) and
  * "decider=worker" or "etcd" (who keeps the log; with "etcd" both are also of the second and third
  * one, which may lead, too); of a member "on_headless=stop" or "keep" and
- * "hold_bytes=" (0: so much of what it fetches it has for other members, in memory of its own); and
+ * "hold_bytes=" (0: so much of what it fetches it has for other members, in memory of its own), and
+ * of an observer, too, "bytes_per_second=" (0: no limit; what it fetches comes no faster); and
  * "permit_ms=" (1000), the same for all. The server serves, and outlives it. */
 tryst_status* tryst_weights_open(tryst_server* server, const char* set, const char* const* owners,
                                  size_t owner_count, const char* const* settings, size_t count,

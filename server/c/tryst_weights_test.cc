@@ -51,11 +51,11 @@ class WeightsInC : public testing::Test {
   tryst_weights* Open(tryst_server* server, const char* role,
                       const char* headless = "on_headless=stop") {
     const char* owners[] = {tryst_server_worker(owner_server_)};
-    const char* settings[] = {role, "permit_ms=600", headless};
+    const char* settings[] = {role, "permit_ms=600", headless, "bytes_per_second=1000000000"};
     tryst_weights* weights = nullptr;
     std::string message;
     EXPECT_EQ(
-        Code(tryst_weights_open(server, "policy", owners, 1, settings, 3, &weights), &message),
+        Code(tryst_weights_open(server, "policy", owners, 1, settings, 4, &weights), &message),
         TRYST_OK)
         << message;
     return weights;
@@ -215,8 +215,8 @@ TEST_F(WeightsInC, BoxesAreThoseOfTheLayout) {
 
 TEST_F(WeightsInC, WhatIsWrongIsRefused) {
   const char* owners[] = {tryst_server_worker(owner_server_)};
-  for (const char* wrong :
-       {"role=chief", "rank=x", "keep=0", "permit_ms=1", "decider=paper", "colour=red", "role"}) {
+  for (const char* wrong : {"role=chief", "rank=x", "keep=0", "permit_ms=1",
+                            "bytes_per_second=fast", "decider=paper", "colour=red", "role"}) {
     const char* settings[] = {"role=member", wrong};
     tryst_weights* weights = nullptr;
     std::string message;

@@ -73,7 +73,7 @@ struct Settings {
   std::string role;
   uint32_t rank = 0;
   size_t keep = 2, min_members = 1;
-  uint64_t hold_bytes = 0;
+  uint64_t hold_bytes = 0, bytes_per_second = 0;
   bool keeps_knowingly = false, log_in_etcd = false;
   tryst::GroupTimes times;
 };
@@ -95,6 +95,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
     settings->keep = number;
   } else if (name == "hold_bytes" && is_number) {
     settings->hold_bytes = number;
+  } else if (name == "bytes_per_second" && is_number) {
+    settings->bytes_per_second = number;
   } else if (name == "min_members" && is_number && number >= 1) {
     settings->min_members = number;
   } else if (name == "permit_ms" && is_number && number >= 50 && number <= 600'000) {
@@ -106,7 +108,8 @@ absl::Status ReadSetting(const std::string& text, Settings* settings) {
         "\"", text,
         "\" is not a setting of a set of weights, or has a wrong value. The settings are: "
         "role=owner, role=member or role=observer; rank=NUMBER; keep= and min_members=, numbers "
-        "from 1 on; hold_bytes=NUMBER; permit_ms=, a number from 50 to 600000; on_headless=stop or "
+        "from 1 on; hold_bytes=NUMBER; bytes_per_second=NUMBER; permit_ms=, a number from 50 to "
+        "600000; on_headless=stop or "
         "on_headless=keep; "
         "decider=worker or decider=etcd"));
   }
@@ -244,6 +247,7 @@ tryst_status* tryst_weights_open(tryst_server* server, const char* set, const ch
     options.observes = read.role == "observer";
     options.keeps_knowingly = read.keeps_knowingly;
     options.hold_bytes = read.hold_bytes;
+    options.bytes_per_second = read.bytes_per_second;
     options.times = read.times;
     auto member = tryst::WeightMember::Open(server->server.get(), options);
     if (!member.ok()) return Give(member.status());

@@ -19,6 +19,8 @@ namespace {
 
 constexpr size_t kAsksAtOnce = 8;
 constexpr int64_t kSuspectNs = 1'000'000'000;
+// What is out may be more than a burst, and then time alone ends no pause.
+constexpr absl::Duration kLeastPause = absl::Milliseconds(5);
 // After so many members that have failed, in one fetch, the owners are asked for all the rest.
 constexpr size_t kMostBadHolders = 3;
 // Members are asked again after that time, however slow the path of an owner is.
@@ -592,6 +594,19 @@ void WeightMember::Ask(Fetching* fetching, Part* part, CancellationRef cancellat
   });
 }
 
+absl::Duration WeightMember::PaceOf(uint64_t out) {
+  if (options_.bytes_per_second == 0) return absl::ZeroDuration();
+  MutexLock lock(&pace_mu_);
+  return absl::Nanoseconds(pace_.WaitNs(out, clock_.NowNs()));
+}
+
+// Also for what turns out wrong: it has come.
+void WeightMember::Charge(const absl::StatusOr<Tensor>& answer) {
+  if (options_.bytes_per_second == 0 || !answer.ok()) return;
+  MutexLock lock(&pace_mu_);
+  pace_.Charge(answer->bytes(), clock_.NowNs());
+}
+
 // Gets the parts, of which the last one is asked for first. Those that nobody has become orphans,
 // unless owners are waited for.
 absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> left) {
@@ -601,24 +616,39 @@ absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> lef
   HangingCancellation asks(patience.cancellation);
   const WakesOnCancel wakes(patience, &came->mu, &came->changed);
   size_t out = 0;
+  uint64_t out_bytes = 0;
   while (!left.empty() || out > 0) {
+    absl::Duration pause;
     // To find out that an owner cannot be reached takes time, and it has other parts.
     while (!left.empty() && out < kAsksAtOnce && !came->SomebodyIsUnreachable()) {
       if (patience.cancelled()) return absl::CancelledError("the fetch was cancelled");
       Part* const part = left.back();
+      const bool held = part->rescued == nullptr && TakeHeld(*part);
+      if (!held) pause = PaceOf(out_bytes);
+      if (pause > absl::ZeroDuration()) break;
       left.pop_back();
-      if (part->rescued == nullptr && TakeHeld(*part)) continue;
+      if (held) continue;
       if (!FindWhom(*fetching, part)) {
         MakeOrphan(fetching, part);
         continue;
       }
       ++out;
+      out_bytes += part->bytes();
       Ask(fetching, part, asks.get(), came);
     }
-    if (out == 0) break;
+    if (out == 0 && left.empty()) break;
+    if (out == 0 && patience.left() == absl::ZeroDuration()) {
+      fetching->failed = left.back();
+      return absl::DeadlineExceededError(
+          "the fetch keeps to the bytes_per_second of this member, and the time is over: give it "
+          "more time, or the member a higher rate");
+    }
     std::pair<Part*, absl::StatusOr<Tensor>> one(nullptr, absl::UnknownError(""));
     {
-      const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kSuspectNs);
+      absl::Duration waits = absl::Nanoseconds(kSuspectNs);
+      if (pause > absl::ZeroDuration()) waits = std::clamp(pause, kLeastPause, waits);
+      if (out == 0) waits = std::min(waits, patience.left());
+      const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(waits);
       MutexLock lock(&came->mu);
       while (came->answers.empty() && !patience.cancelled() &&
              !came->changed.WaitUntil(&came->mu, until)) {
@@ -633,6 +663,8 @@ absl::Status WeightMember::FetchParts(Fetching* fetching, std::vector<Part*> lef
     Part* const part = one.first;
     if (part == nullptr) continue;
     --out;
+    out_bytes -= part->bytes();
+    Charge(one.second);
     const auto again = OnAnswer(fetching, one.second, part);
     if (!again.ok()) {
       fetching->failed = part;

@@ -47,7 +47,8 @@ WeightMember::WeightMember(Server* server, const WeightMemberOptions& options)
       stand_ins_({&calls_, LeaderLink::LeadersOf(options.owners), options.owners, server->worker(),
                   incarnation_, notes_}),
       permit_(options.keeps_knowingly),
-      group_(incarnation_, options.times, this, &permit_) {
+      group_(incarnation_, options.times, this, &permit_),
+      pace_(options.bytes_per_second) {
   if (!options.observes) {
     if (options.hold_bytes > 0) {
       relay_ = std::make_shared<WeightRelay>(server, options.set, options.hold_bytes, notes_);

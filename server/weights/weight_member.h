@@ -27,6 +27,7 @@
 #include "weights/layout.h"
 #include "weights/layout_wire.h"
 #include "weights/member.h"
+#include "weights/pace.h"
 #include "weights/permit.h"
 #include "weights/questions.h"
 
@@ -43,6 +44,9 @@ struct WeightMemberOptions {
   // members, in memory of its own, so that owners need not send them again. 0: none, as where it
   // observes. One member of a set in a worker may have some.
   uint64_t hold_bytes = 0;
+  // What it fetches of boxes comes no faster, over all its fetches and whichever way it comes: once
+  // more has come it asks for nothing until the rate has made up for that. 0: no limit.
+  uint64_t bytes_per_second = 0;
   GroupTimes times;  // All owners and members have the same.
 };
 
@@ -172,6 +176,9 @@ class WeightMember : private GroupMember::Port {
   absl::Status FetchParts(Fetching* fetching, std::vector<Part*> left);
   void Prove(const SealedVersion& version, const std::shared_ptr<const DeclaredLayouts>& layouts);
   bool FindWhom(const Fetching& fetching, Part* part) const;
+  // How long it may ask for nothing. `out`: of what this fetch has asked for and not got.
+  absl::Duration PaceOf(uint64_t out);
+  void Charge(const absl::StatusOr<Tensor>& answer);
   void Ask(Fetching* fetching, Part* part, CancellationRef cancellation,
            const std::shared_ptr<Came>& came);
   absl::StatusOr<bool> OnAnswer(Fetching* fetching, const absl::StatusOr<Tensor>& answer,
@@ -223,6 +230,8 @@ class WeightMember : private GroupMember::Port {
   // What was active last by any log: another log may begin without it.
   LogEntry last_active_ ABSL_GUARDED_BY(group_mu_);
   std::atomic<uint64_t> bytes_fetched_{0};
+  Mutex pace_mu_;
+  Pace pace_ ABSL_GUARDED_BY(pace_mu_);
   Mutex mu_;
   // The layouts and lists that were fetched last.
   Digest layouts_digest_ ABSL_GUARDED_BY(mu_);

@@ -61,9 +61,9 @@ class Weights(unittest.TestCase):
         self.addCleanup(owner.close)
         return owner
 
-    def member(self, role="member", owners=1):
+    def member(self, role="member", owners=1, **settings):
         names = [f"/job:trainer/task:{task}" for task in range(owners)]
-        member = self.engine.weights(self.set, role=role, owners=names, permit=0.6)
+        member = self.engine.weights(self.set, role=role, owners=names, permit=0.6, **settings)
         self.addCleanup(member.close)
         return member
 
@@ -256,6 +256,17 @@ class Weights(unittest.TestCase):
             member.fetch(newer_than(5), timeout=0.2)
         with self.assertRaises(KeyError):
             owner.activate(5, mode="sudden")
+
+    def test_a_member_keeps_to_its_rate(self):
+        self.sealed(5, (4, 64))  # 1 KiB.
+        member = self.member(role="observer", bytes_per_second=1024)
+        begun = time.monotonic()
+        for _ in range(3):
+            member.fetch(5)
+        # The third is asked for when the two before it are paid, but for a quarter of a second's.
+        self.assertGreater(time.monotonic() - begun, 1.74)
+        with self.assertRaisesRegex(tryst.InvalidArgument, "bytes_per_second=-1"):
+            self.engine.weights(self.set, role="member", owners=1, bytes_per_second=-1)
 
     def test_a_number_that_is_none_uses_nothing_up(self):
         owner, w = self.sealed(5)
