@@ -13,6 +13,8 @@
 namespace tryst {
 namespace {
 
+constexpr char kStopping[] = "the producer is stopping";
+
 constexpr uint64_t kProbeBytes = 4096;
 constexpr int64_t kLeaseTickNs = 1'000'000'000;
 
@@ -214,7 +216,7 @@ DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
 void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   const Tensor& tensor = answer->taken.tensor;
   const bool on_host = tensor.space().host_readable();
-  if (!lends_) return FailInside(answer, absl::UnavailableError("the producer is stopping"));
+  if (!lends_) return FailInside(answer, absl::UnavailableError(kStopping));
   if (!on_host && (EngineOf(tensor) == nullptr ||
                    dynamic_cast<GpuContext*>(answer->taken.send_context.get()) == nullptr)) {
     return FailInside(answer,
@@ -358,16 +360,18 @@ void DeviceSource::AnswerProbe(bool direct, DoneFn done) {
     FillIpc(engine, probe.tensor, *reference, &manifest);
   }
   if (probe.ready) return EndProbe(engine, direct, manifest, std::move(done));
-  engine->WhenServeSlot([this, direct, engine, manifest, seed = probe.seed,
+  engine->WhenServeSlot([this, direct, engine, manifest, seed = probe.seed, tensor = probe.tensor,
                          done = std::move(done)](StorageRef slot) mutable {
+    if (closed_) return End(std::move(done), absl::UnavailableError(kStopping));
     std::mt19937_64 bytes(seed);
     auto* words = static_cast<uint64_t*>(slot->data());
     for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = bytes();
     const uint32_t digest = Crc32c(0, slot->data(), kProbeBytes);
-    engine->Copy(Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(), slot->data(),
-                 kProbeBytes, nullptr, nullptr,
-                 [this, direct, engine, manifest, digest, slot,
+    void* const to = tensor.mutable_data();
+    engine->Copy(Copier::Direction::kToDevice, to, slot->data(), kProbeBytes, nullptr, nullptr,
+                 [this, direct, engine, manifest, digest, slot, tensor = std::move(tensor),
                   done = std::move(done)](absl::Status status) mutable {
+                   if (status.ok() && closed_) status = absl::UnavailableError(kStopping);
                    if (!status.ok()) return End(std::move(done), status);
                    probes_[engine].digest = digest;
                    probes_[engine].ready = true;

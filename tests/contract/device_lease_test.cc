@@ -250,13 +250,17 @@ class DeviceLeaseTest : public LeaseTest {
                                 MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
     ASSERT_TRUE(step_.step()->Send(GpuKey(), args_, *tensor, false).ok());
   }
-  Answer TakeGpu(const TensorKey& key) {
+  std::shared_ptr<Answer> StartTake(const TensorKey& key) {
     auto answer = std::make_shared<Answer>();
     source_->Take(1, key, RecvArgs(), [answer](Received&& received) {
       answer->ended = true;
       answer->status = std::move(received.status);
       answer->tensor = std::move(received.tensor);
     });
+    return answer;
+  }
+  Answer TakeGpu(const TensorKey& key) {
+    const auto answer = StartTake(key);
     for (int i = 0; i < 1000 && !answer->ended; ++i) poller_.Turn();
     EXPECT_TRUE(answer->ended);
     return *answer;
@@ -355,6 +359,27 @@ TEST_F(DeviceLeaseTest, EachProbeIsAnsweredWithTheSameMemory) {
     }
     digest = probe->digest;
   }
+}
+
+// Its memory is there until nothing copies into it any more.
+TEST_F(DeviceLeaseTest, AProbeThatIsMadeWhileItsProducerStopsEnds) {
+  const TensorKey asked = *TransferKey(GpuKey(), 0, "probe");
+  std::vector<StorageRef> slots;
+  for (int i = 0; i < 100; ++i) {
+    engine_->WhenServeSlot([&slots](StorageRef slot) { slots.push_back(std::move(slot)); });
+  }
+  const auto waits = StartTake(asked);  // For a slot to copy from.
+  for (int i = 0; i < 10; ++i) poller_.Turn();
+  EXPECT_FALSE(waits->ended);
+  source_->Close();
+  for (int i = 0; i < 1000 && !waits->ended; ++i) {
+    slots.clear();
+    poller_.Turn();
+  }
+  EXPECT_TRUE(waits->ended);
+  EXPECT_EQ(waits->status.code(), absl::StatusCode::kUnavailable) << waits->status;
+  EXPECT_STREQ(fake_->complaints(), "");
+  slots.clear();
 }
 
 TEST_F(DeviceLeaseTest, WhoStopsLendsNoMoreAndKnowsWhatIsLent) {
