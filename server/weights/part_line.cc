@@ -1,5 +1,6 @@
 #include "server/weights/part_line.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@ PartLine::PartLine(const Limits& limits, Executor* executor, MakeFn make)
       parked_(std::make_shared<ParkedAsks>(limits.waiting, limits.waiting_of_one)) {}
 
 void PartLine::Enter(AskOfPeer ask) {
+  ask.bytes = std::max(ask.bytes, limits_.least);
   parked_->Park(std::move(ask));
   Go();
 }

@@ -27,6 +27,7 @@ class PartLine : public std::enable_shared_from_this<PartLine> {
     // A single answer may be larger than either limit.
     uint64_t bytes = 4 * kMaxPartBytes;
     uint64_t bytes_of_one = 2 * kMaxPartBytes;
+    uint64_t least = 2 << 10;    // So much counts an answer at least, even an empty one.
     size_t waiting_of_one = 64;  // kResourceExhausted ends one more.
     size_t waiting = 16'384;
   };

@@ -16,6 +16,7 @@ class PartLineTest : public testing::Test {
     PartLine::Limits limits;
     limits.bytes = 100;
     limits.bytes_of_one = 60;
+    limits.least = 0;
     limits.waiting_of_one = 2;
     limits.waiting = 4;
     return limits;
@@ -54,6 +55,21 @@ class PartLineTest : public testing::Test {
         return Tensor::Allocate(DType::kUint8, {40});
       });
 };
+
+TEST_F(PartLineTest, EmptyAnswersTakeRoomToo) {
+  PartLine::Limits limits = Small();
+  limits.least = 30;
+  line_ = std::make_shared<PartLine>(
+      limits, &executor_, [](const AskOfPeer&) { return Tensor::Allocate(DType::kUint8, {0}); });
+  const auto first = Ask("a", 1, 0);
+  const auto second = Ask("a", 2, 0);
+  EXPECT_TRUE(second->status.ok());
+  EXPECT_EQ(line_->bytes(), 60u);
+  const auto third = Ask("a", 3, 0);
+  EXPECT_TRUE(Waits(third)) << "90 bytes are more than one peer may have";
+  first->tensor.Reset();
+  EXPECT_TRUE(third->status.ok());
+}
 
 TEST_F(PartLineTest, WhatIsNotGivenBackIsBounded) {
   const auto first = Ask("a", 1, 40);
