@@ -94,13 +94,16 @@ absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience
     auto own = relay_->FindSealed(entry.version);
     if (own.has_value() && RootOf(own->root) == entry.root) return *std::move(own);
   }
-  // Whoever has it may say so, because the log names its root.
+  // Whoever has it may say so, because the log names its root. The answer may lie where its sender
+  // can still write, so what was checked is what is used.
+  SealedVersion found;
   const auto answer = AskAnybody(
       ask, entry.version,
       [&](const Tensor& answer) {
-        const auto version = read(answer);
+        auto version = read(answer);
         if (!version.ok()) return version.status();
         if (version->name.birth == entry.version.birth && RootOf(version->root) == entry.root) {
+          found = *std::move(version);
           return absl::OkStatus();
         }
         return absl::DataLossError(absl::StrCat("the owners have another version ", number,
@@ -108,7 +111,7 @@ absl::StatusOr<SealedVersion> WeightMember::Find(uint64_t number, const Patience
       },
       patience);
   if (!answer.ok()) return answer.status();
-  return read(*answer);
+  return found;
 }
 
 // The call of the first owner, for a few others.
@@ -231,10 +234,12 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
   WeightAsk ask;
   ask.kind = WeightAsk::Kind::kLayouts;
   ask.digest = version.name.layouts.ToString();
+  std::string text;  // A copy, since the sender may still write what it has sent.
   const auto answer = AskAnybody(
       ask, {version.name.number, version.name.birth},
       [&](const Tensor& answer) {
-        return DigestOf(TextOf(answer)) == version.name.layouts
+        text = std::string(TextOf(answer));
+        return DigestOf(text) == version.name.layouts
                    ? absl::OkStatus()
                    : absl::DataLossError(
                          "the first owner sent other layouts of tensors than the version was "
@@ -242,7 +247,7 @@ absl::StatusOr<std::shared_ptr<const DeclaredLayouts>> WeightMember::Layouts(
       },
       patience);
   if (!answer.ok()) return answer.status();
-  auto declared = DecodeLayouts(TextOf(*answer));
+  auto declared = DecodeLayouts(text);
   if (!declared.ok()) return declared.status();
   if (declared->owners != owners_.size()) {
     return absl::DataLossError(
