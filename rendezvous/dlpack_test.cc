@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 namespace tryst {
 namespace {
@@ -180,6 +181,18 @@ TEST(DLPack, AForeignTensorMayHaveNoDeleter) {
   Foreign foreign;
   foreign.managed.deleter = nullptr;
   EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+}
+
+TEST(DLPack, ExportsPinnedMemoryAsWhatItIs) {
+  char memory[64] = {};
+  for (const auto& [ordinal, id] : {std::pair<int, int>{2, 2}, {-1, 0}}) {
+    const MemorySpace pinned{MemorySpace::Kind::kPinned, ordinal};
+    const auto managed = ToDLPack(*Tensor::Adopt(memory, DType::kUint8, {64}, pinned, nullptr));
+    ASSERT_TRUE(managed.ok()) << managed.status();
+    EXPECT_EQ((*managed)->dl_tensor.device.device_type, dlpack::kDLCUDAHost);
+    EXPECT_EQ((*managed)->dl_tensor.device.device_id, id);
+    (*managed)->deleter(*managed);
+  }
 }
 
 TEST(DLPack, ExportsWithoutACopyAndKeepsTheBytes) {

@@ -504,6 +504,13 @@ TEST_F(WeightOwnerTest, ALabelIsAnyBytes) {
   EXPECT_EQ(heard->label, label);
 }
 
+TEST_F(WeightOwnerTest, ALabelThatIsTooLongIsRefused) {
+  Declare();
+  ASSERT_TRUE(Publish(first_.get(), 5, Ints(5)).ok());
+  const auto sealed = first_->Seal(5, std::string(1025, 'l'), kLong);
+  EXPECT_EQ(sealed.status().code(), absl::StatusCode::kInvalidArgument) << sealed.status();
+}
+
 // Its server is gone, or it stands still: nothing comes back for any of its shares.
 TEST_F(WeightOwnerTest, AReplicaThatDoesNotAnswerIsPassedBy) {
   Declare();
