@@ -12,6 +12,7 @@ HeldBytes::HeldBytes(int64_t max_bytes, std::shared_ptr<HeldBytes> process, Rele
     : max_bytes_(max_bytes),
       release_(std::move(release)),
       process_(std::move(process)),
+      capped_(max_bytes != 0 || (process_ != nullptr && process_->capped())),
       root_(process_ != nullptr ? process_.get() : this) {
   TRYST_CHECK(max_bytes >= 0);
   TRYST_CHECK(root_->process_ == nullptr);

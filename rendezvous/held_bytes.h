@@ -47,7 +47,7 @@ class HeldBytes {
   void WhenRoom(int64_t bytes, Ready ready);
   void FailWaiting(const absl::Status& status);  // Fails this cap's own waiters.
 
-  bool capped() const { return max_bytes_ != 0 || (process_ != nullptr && process_->capped()); }
+  bool capped() const { return capped_; }
   // While a caller waits for room, no other should hold a reserve.
   bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
@@ -72,6 +72,7 @@ class HeldBytes {
   const int64_t max_bytes_;
   const ReleaseReserve release_;
   const std::shared_ptr<HeldBytes> process_;
+  const bool capped_;      // Here or in the process.
   HeldBytes* const root_;  // Where all waiters are, as room for them may appear anywhere.
 
   std::atomic<int64_t> held_{0};

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "absl/base/attributes.h"
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/log.h"
 #include "rendezvous/content_checksum.h"
 #include "rendezvous/derived_status.h"
@@ -59,6 +61,7 @@ MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
                      std::shared_ptr<HeldBytes> process)
     : options_(options),
       alarms_(alarms),
+      clock_(alarms->clock()),
       shards_(MakeShards(PowerOfTwo(options.shards))),
       held_(options.max_held_bytes, std::move(process), [this] { return ReleaseReserves(); }) {}
 
@@ -89,6 +92,21 @@ absl::Status MatchCore::CopyIfAsked(const TensorKey& key, const SendArgs& args, 
 
 absl::Status MatchCore::Send(const TensorKey& key, const SendArgs& args, Tensor* tensor,
                              bool is_dead) {
+  absl::Status status;
+  if (key.empty() || is_dead || !tensor->valid() || args.copy_on_send) {
+    status = MakeReady(key, args, tensor, is_dead);
+    if (!status.ok()) return status;
+  }
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(*tensor) : 0;
+  if (!TrySend(key, args, tensor, is_dead, checksum, &status)) {
+    status = SendOnceMore(key, args, tensor, is_dead, checksum);
+  }
+  return status;
+}
+
+ABSL_ATTRIBUTE_NOINLINE absl::Status MatchCore::MakeReady(const TensorKey& key,
+                                                          const SendArgs& args, Tensor* tensor,
+                                                          bool is_dead) {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
   if (is_dead) {
     *tensor = Tensor();
@@ -96,47 +114,64 @@ absl::Status MatchCore::Send(const TensorKey& key, const SendArgs& args, Tensor*
     return absl::InvalidArgumentError(
         absl::StrCat("Send was given an invalid tensor, and is_dead is not set: ", key.text()));
   }
-  if (args.copy_on_send) {
-    absl::Status copied = CopyIfAsked(key, args, tensor);
-    if (!copied.ok()) return copied;
-  }
-  const uint64_t checksum = options_.check_immutable ? ContentChecksum(*tensor) : 0;
-  absl::Status status = TrySend(key, args, tensor, is_dead, checksum);
-  if (status.ok() || !absl::IsResourceExhausted(status)) return status;
-  held_.OnRefused();
-  status = TrySend(key, args, tensor, is_dead, checksum);
-  if (absl::IsResourceExhausted(status)) {
-    Shard& shard = ShardOf(key);
-    MutexLock lock(&shard.mu);
-    ++shard.counters.refused_over_cap;
-  }
-  return status;
+  return CopyIfAsked(key, args, tensor);
 }
 
-absl::Status MatchCore::TrySend(const TensorKey& key, const SendArgs& args, Tensor* tensor,
-                                bool is_dead, uint64_t checksum) {
+ABSL_ATTRIBUTE_NOINLINE absl::Status MatchCore::SendOnceMore(const TensorKey& key,
+                                                             const SendArgs& args, Tensor* tensor,
+                                                             bool is_dead, uint64_t checksum) {
+  held_.OnRefused();
+  absl::Status status;
+  if (TrySend(key, args, tensor, is_dead, checksum, &status)) return status;
+  Shard& shard = ShardOf(key);
+  MutexLock lock(&shard.mu);
+  ++shard.counters.refused_over_cap;
+  return OverCap(ChargeBytes(tensor->bytes()), key.text());
+}
+
+// False: it does not fit under a cap. Every Send passes here, so what is rare has functions of its
+// own.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool MatchCore::TrySend(const TensorKey& key,
+                                                            const SendArgs& args, Tensor* tensor,
+                                                            bool is_dead, uint64_t checksum,
+                                                            absl::Status* status) {
   const int64_t charge_bytes = ChargeBytes(tensor->bytes());
-  absl::optional<Leaving> leaving;  // Made only where a receive waits.
+  LeavingRoom room;
   Shard& shard = ShardOf(key);
   {
     MutexLock lock(&shard.mu);
-    if (!shard.aborted.ok()) {
+    if (ABSL_PREDICT_FALSE(!shard.aborted.ok())) {
       ++shard.counters.aborted_sends;
-      return shard.aborted;
+      *status = shard.aborted;
+      return true;
     }
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
-      if (!Charge(shard, charge_bytes)) return OverCap(charge_bytes, key.text());
+      if (!Charge(shard, charge_bytes)) return false;
       shard.table.Append(head, NewSend(shard, key, args, std::move(*tensor), is_dead, charge_bytes,
                                        checksum, clock().CoarseNowNs()));
       ++shard.counters.sends;
-      return absl::OkStatus();
+      return true;
     }
-    ++shard.counters.sends;
-    GiveToReceive(shard, head, args, std::move(*tensor), is_dead, 0, &leaving.emplace());
+    MeetReceive(shard, head, args, tensor, is_dead, &room);
   }
-  CallReceive(&*leaving);
-  return absl::OkStatus();
+  CallMet(&room.leaving);
+  return true;
+}
+
+ABSL_ATTRIBUTE_NOINLINE void MatchCore::MeetReceive(Shard& shard, Item** head, const SendArgs& args,
+                                                    Tensor* tensor, bool is_dead,
+                                                    LeavingRoom* room) {
+  ++shard.counters.sends;
+  GiveToReceive(shard, head, args, std::move(*tensor), is_dead, 0, new (&room->leaving) Leaving());
+}
+
+ABSL_ATTRIBUTE_NOINLINE void MatchCore::CallMet(Leaving* leaving) {
+  struct Destroy {  // Runs even if `done` throws.
+    ~Destroy() { leaving->~Leaving(); }
+    Leaving* leaving;
+  } destroy{leaving};
+  CallReceive(leaving);
 }
 
 void MatchCore::CallReceive(Leaving* leaving) {
@@ -148,23 +183,6 @@ void MatchCore::CallReceive(Leaving* leaving) {
   } else if (leaving->done) {
     std::move(leaving->done)(std::move(leaving->received));
   }
-}
-
-// The item of a send that waits, not in its queue yet.
-WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const SendArgs& args,
-                                Tensor&& tensor, bool is_dead, int64_t charge_bytes,
-                                uint64_t checksum, int64_t now_ns) {
-  WaitingSend* item = shard.table.NewSend(key);
-  item->is_dead = is_dead;
-  item->tensor = std::move(tensor);
-  if (args.device_context != nullptr) item->send_context = args.device_context;
-  item->send_attrs = args.alloc_attrs;
-  item->charge_bytes = charge_bytes;
-  item->checksum = checksum;
-  item->since_ns = now_ns;
-  ++shard.counters.waiting_sends;
-  shard.counters.held_bytes += charge_bytes;
-  return item;
 }
 
 void MatchCore::GiveBack(const TensorKey& key, Received&& taken) {
@@ -207,21 +225,17 @@ bool MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, R
   return charged;
 }
 
-bool MatchCore::Charge(Shard& shard, int64_t bytes) {
-  if (!held_.capped()) return true;
+// Takes bytes from the caps, so that the shard's reserve has so many.
+bool MatchCore::Reserve(Shard& shard, int64_t bytes) {
   int64_t& reserve = shard.reserve_bytes;
-  if (reserve < bytes) {
-    // Who waits for room is woken by what is given back, and that does not collect reserves.
-    if (bytes <= kLotBytes && !held_.anybody_waits() &&
-        held_.TryTake(bytes - reserve + kLotBytes)) {
-      reserve = bytes + kLotBytes;
-    } else if (held_.TryTake(bytes - reserve)) {
-      reserve = bytes;
-    } else {
-      return false;
-    }
+  // Who waits for room is woken by what is given back, and that does not collect reserves.
+  if (bytes <= kLotBytes && !held_.anybody_waits() && held_.TryTake(bytes - reserve + kLotBytes)) {
+    reserve = bytes + kLotBytes;
+  } else if (held_.TryTake(bytes - reserve)) {
+    reserve = bytes;
+  } else {
+    return false;
   }
-  reserve -= bytes;
   return true;
 }
 

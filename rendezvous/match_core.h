@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "base/mutex.h"
 #include "rendezvous/all_run.h"
 #include "rendezvous/batch.h"
@@ -50,7 +52,7 @@ class MatchCore {
   absl::Status abort_cause() const;
   RendezvousCounters counters() const;
   void ListWaiting(int64_t step_id, WaitingItems* items) const;
-  const Clock& clock() const { return alarms_->clock(); }
+  const Clock& clock() const { return clock_; }
 
  private:
   struct alignas(64) Shard {
@@ -76,6 +78,12 @@ class MatchCore {
     Batch* batch = nullptr;
     WaitingReceive* held = nullptr;
   };
+  // Room for one that is made where a receive waits. An optional would be cleared each time.
+  union LeavingRoom {
+    LeavingRoom() {}
+    ~LeavingRoom() {}
+    Leaving leaving;
+  };
 
   ~MatchCore() = default;
 
@@ -94,18 +102,46 @@ class MatchCore {
   static absl::Status CopyIfAsked(const TensorKey& key, const SendArgs& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
-  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const SendArgs& args, Tensor&& tensor,
-                       bool is_dead, int64_t charge_bytes, uint64_t checksum, int64_t now_ns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // The item of a send that waits, not in its queue yet.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE
+  static WaitingSend* NewSend(Shard& shard, const TensorKey& key, const SendArgs& args,
+                              Tensor&& tensor, bool is_dead, int64_t charge_bytes,
+                              uint64_t checksum, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu) {
+    WaitingSend* item = shard.table.NewSend(key);
+    item->is_dead = is_dead;
+    item->tensor = std::move(tensor);
+    if (args.device_context != nullptr) item->send_context = args.device_context;
+    item->send_attrs = args.alloc_attrs;
+    item->charge_bytes = charge_bytes;
+    item->checksum = checksum;
+    item->since_ns = now_ns;
+    ++shard.counters.waiting_sends;
+    shard.counters.held_bytes += charge_bytes;
+    return item;
+  }
   bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Received&& taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
   void GiveToReceive(Shard& shard, Item** head, const SendArgs& args, Tensor&& tensor, bool is_dead,
                      uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  absl::Status TrySend(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead,
-                       uint64_t checksum);
+  static absl::Status MakeReady(const TensorKey& key, const SendArgs& args, Tensor* tensor,
+                                bool is_dead);
+  bool TrySend(const TensorKey& key, const SendArgs& args, Tensor* tensor, bool is_dead,
+               uint64_t checksum, absl::Status* status);
+  absl::Status SendOnceMore(const TensorKey& key, const SendArgs& args, Tensor* tensor,
+                            bool is_dead, uint64_t checksum);
+  void MeetReceive(Shard& shard, Item** head, const SendArgs& args, Tensor* tensor, bool is_dead,
+                   LeavingRoom* room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void CallMet(Leaving* leaving);
   void CallReceive(Leaving* leaving);
-  bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu) {
+    if (!held_.capped()) return true;
+    if (shard.reserve_bytes < bytes && !Reserve(shard, bytes)) return false;
+    shard.reserve_bytes -= bytes;
+    return true;
+  }
+  bool Reserve(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Returns how much of it to Give, without the lock.
   int64_t Uncharge(Shard& shard, const WaitingSend& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   int64_t ReleaseReserves();
@@ -149,6 +185,7 @@ class MatchCore {
   // Constant after construction.
   const LocalRendezvous::Options options_;
   Alarms* const alarms_;
+  const Clock& clock_;
   const std::vector<std::unique_ptr<Shard>> shards_;  // A power of two of them.
 
   HeldBytes held_;  // Releases the shards' reserves from its construction on.

@@ -20,35 +20,19 @@ MatchTable::MatchTable(uint16_t shard) : shard_(shard), buckets_(kFirstBuckets, 
 
 MatchTable::~MatchTable() { TRYST_CHECK(heads_ == 0); }
 
-Item** MatchTable::Find(const TensorKey& key) {
-  const uint64_t hash = key.hash();
-  Item** head = &buckets_[BucketOf(hash)];
-  while (*head != nullptr && ((*head)->key_hash != hash || (*head)->key != key)) {
-    head = &(*head)->chain;
-  }
-  return head;
-}
-
 template <typename Kind>
-Kind* MatchTable::New(Pool<Kind>* pool, const TensorKey& key) {
-  if (pool->free == nullptr) {
-    const size_t count = BlockItems(pool->blocks.size());
-    pool->blocks.push_back(std::make_unique<Kind[]>(count));
-    for (size_t i = count; i > 0; --i) {
-      Kind* item = &pool->blocks.back()[i - 1];
-      item->shard = shard_;
-      item->is_send = std::is_same_v<Kind, WaitingSend>;
-      item->chain = std::exchange(pool->free, item);
-    }
+void MatchTable::AddBlock(Pool<Kind>* pool) {
+  const size_t count = BlockItems(pool->blocks.size());
+  pool->blocks.push_back(std::make_unique<Kind[]>(count));
+  for (size_t i = count; i > 0; --i) {
+    Kind* item = &pool->blocks.back()[i - 1];
+    item->shard = shard_;
+    item->is_send = std::is_same_v<Kind, WaitingSend>;
+    item->chain = std::exchange(pool->free, item);
   }
-  Kind* item = static_cast<Kind*>(std::exchange(pool->free, pool->free->chain));
-  item->chain = nullptr;
-  item->key = key;
-  item->key_hash = key.hash();
-  return item;
 }
-
-WaitingSend* MatchTable::NewSend(const TensorKey& key) { return New(&sends_, key); }
+template void MatchTable::AddBlock(Pool<WaitingSend>* pool);
+template void MatchTable::AddBlock(Pool<WaitingReceive>* pool);
 
 WaitingReceive* MatchTable::NewReceive(const TensorKey& key) {
   WaitingReceive* item = New(&receives_, key);
@@ -85,22 +69,6 @@ void MatchTable::Free(Item* item) {
     more->next_free = std::exchange(free_more_, more);
   }
   item->chain = std::exchange(receives_.free, item);
-}
-
-void MatchTable::Append(Item** head, Item* item) {
-  item->linked = true;
-  item->next = nullptr;
-  if (*head != nullptr) {
-    item->prev = (*head)->tail;
-    item->prev->next = item;
-    (*head)->tail = item;
-    return;
-  }
-  item->prev = nullptr;
-  item->tail = item;
-  item->chain = nullptr;  // Find stops at the end of a chain when there is no such queue.
-  *head = item;
-  if (++heads_ > buckets_.size()) Grow();
 }
 
 void MatchTable::InsertByTurn(Item** head, WaitingSend* item) {

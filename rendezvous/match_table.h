@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "base/log.h"
 #include "rendezvous/alarms.h"
@@ -94,15 +96,36 @@ class MatchTable {
 
   // The place of the head of `key`'s queue, even if there is no queue; valid until the table
   // changes.
-  Item** Find(const TensorKey& key);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE Item** Find(const TensorKey& key) {
+    const uint64_t hash = key.hash();
+    Item** head = &buckets_[BucketOf(hash)];
+    while (*head != nullptr && ((*head)->key_hash != hash || (*head)->key != key)) {
+      head = &(*head)->chain;
+    }
+    return head;
+  }
   // Returns an unlinked item for `key`; its other fields have their defaults.
-  WaitingSend* NewSend(const TensorKey& key);
+  WaitingSend* NewSend(const TensorKey& key) { return New(&sends_, key); }
   WaitingReceive* NewReceive(const TensorKey& key);
   ReceiveMore* NewMore();  // For a receive, and freed with it.
   // REQUIRES: it is unlinked, and its tensors, args and done were moved out.
   void Free(Item* item);
   // Puts `item` at the end of the queue at `*head`, which Find(item->key) returned.
-  void Append(Item** head, Item* item);
+  void Append(Item** head, Item* item) {
+    item->linked = true;
+    item->next = nullptr;
+    if (*head != nullptr) {
+      item->prev = (*head)->tail;
+      item->prev->next = item;
+      (*head)->tail = item;
+      return;
+    }
+    item->prev = nullptr;
+    item->tail = item;
+    item->chain = nullptr;  // Find stops at the end of a chain when there is no such queue.
+    *head = item;
+    if (++heads_ > buckets_.size()) Grow();
+  }
   // Inserts a send that was given back: before sends with a later turn or without one.
   void InsertByTurn(Item** head, WaitingSend* item);
   // Removes the head of a queue that Find() returned.
@@ -130,7 +153,16 @@ class MatchTable {
     std::vector<std::unique_ptr<Kind[]>> blocks;
   };
   template <typename Kind>
-  Kind* New(Pool<Kind>* pool, const TensorKey& key);
+  void AddBlock(Pool<Kind>* pool);
+  template <typename Kind>
+  Kind* New(Pool<Kind>* pool, const TensorKey& key) {
+    if (pool->free == nullptr) AddBlock(pool);
+    Kind* item = static_cast<Kind*>(std::exchange(pool->free, pool->free->chain));
+    item->chain = nullptr;
+    item->key = key;
+    item->key_hash = key.hash();
+    return item;
+  }
 
   const uint16_t shard_;
   std::vector<Item*> buckets_;  // Their number is a power of two.

@@ -88,10 +88,6 @@ RoutingRendezvous::~RoutingRendezvous() {
   table_->Leave();
 }
 
-bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
-  return key.src_device().empty() || key.IsFrom(worker_);
-}
-
 absl::Status RoutingRendezvous::CheckSend(const TensorKey& key) const {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
   if (ProducedHere(key) && !IsAnswered(key)) return absl::OkStatus();

@@ -67,7 +67,9 @@ class RoutingRendezvous final : public Rendezvous,
                     std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher);
   const Clock& clock() const override { return alarms_->clock(); }
   bool EndsElsewhere(const TensorKey& key, const RecvArgs& args) const override;
-  bool ProducedHere(const TensorKey& key) const;
+  bool ProducedHere(const TensorKey& key) const {
+    return key.src_device().empty() || key.IsFrom(worker_);
+  }
   // Whether a tensor that is produced here needs a hand-over.
   bool NeedsHandover(const TensorKey& key, const RecvArgs& recv_args) const {
     return has_devices_ || MayNeedCopy(key, recv_args);
