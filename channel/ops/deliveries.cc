@@ -20,14 +20,6 @@ FetchJoin* Deliveries::NewJoin(size_t count, const RecvArgs& args, ManyFetchedFn
   return join;
 }
 
-// The usual case: there is nothing to undo, and the callback runs in place.
-void Deliveries::In(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead) {
-  std::move(op->done)({std::move(status), std::move(tensor), is_dead});
-  op->done = nullptr;
-  op->args.DropReferences();
-  owner_->OnOpDelivered(op);
-}
-
 void Deliveries::Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead,
                          When when) {
   if (op->join != nullptr) {

@@ -2,8 +2,10 @@
 #define TRYST_CHANNEL_OPS_DELIVERIES_H_
 
 #include <deque>
+#include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "channel/ops/fetch_op.h"
@@ -27,12 +29,19 @@ class Deliveries final : private PollerFlush {
   // A join of `count` fetches with one callback; the caller makes the fetches. With none, `done`
   // runs at once.
   FetchJoin* NewJoin(size_t count, const RecvArgs& args, ManyFetchedFn done);
-  // Whether the result of `op` may be delivered now, in place, by In().
+  // Whether the result of `op` may be delivered now, by In().
   bool InPlace(const FetchOp& op) const {
     return op.join == nullptr && op.args.executor == nullptr && undelivered_.empty() &&
            !op.is_set() && op.cancel_token == Cancellation::kNoToken;
   }
-  void In(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead);
+  // In place, which is usual: there is nothing to undo. The caller is the owner of `op`, and need
+  // not be told that it is delivered.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static void In(FetchOp* op, absl::Status&& status, Tensor&& tensor,
+                                              bool is_dead) {
+    std::move(op->done)({std::move(status), std::move(tensor), is_dead});
+    op->done = nullptr;
+    op->args.DropReferences();
+  }
   void Deliver(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   // So many results of the join, which the caller has written there, have come.
   void NoteResults(FetchJoin* join, size_t count, When when);

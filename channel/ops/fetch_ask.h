@@ -77,8 +77,9 @@ class FetchAsk {
   const Tensor& destination() const {
     return front != nullptr ? front->destination() : NoArgs().destination;
   }
-  // REQUIRES: there is one, and the fetch ends with it.
-  Tensor TakeDestination() { return std::move(front->args.destination); }
+  // To be moved from, as long as the fetch lasts. REQUIRES: there is one, and the fetch ends with
+  // it.
+  Tensor&& TakeDestination() { return std::move(front->args.destination); }
   void Enter(WaitsFor what, int64_t now_ns) {
     if (front != nullptr) front->span.Enter(what, now_ns);
   }

@@ -1,39 +1,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "base/reached.h"
 #include "channel/ops/fetch_ops.h"
 
-// What FetchOps sends to the peer, and which fetches get a slot.
+// What FetchOps sends to the peer, in which line a fetch waits, and which fetches get a slot.
 namespace tryst {
 
-// True: the request was sent, or will be. REQUIRES: it is in no line.
-bool FetchOps::AskFor(FetchAsk* ask) {
-  if (!slots_.any_free() || !words_->HasRoom(*ask)) return false;
-  if (IsStale(*ask)) {
-    EndStale(ask);
-    return true;
-  }
-  if (ask->state == FetchState::kHere) tickets_.Unpark(*ask);
-  TakeSlot(ask);
-  if (!SendRequestOf(ask)) SendSoon(ask);
-  return true;
-}
-
-void FetchOps::TakeSlot(FetchAsk* ask) {
-  Advance(ask, FetchEvent::kSlot);
-  slots_.Take(ask);
-  if (ask->order == 0) ask->order = next_order_++;
-}
-
-void FetchOps::FreeSlot(FetchAsk* ask) {
-  const uint16_t slot = ask->slot;
-  slots_.Free(ask);
-  if (ops_options_.watch != nullptr && closed_.ok()) ops_options_.watch->OnSlotFreed(this, slot);
-  if (SomebodyWaits() && open()) words_->FlushSoon();
-}
-
-bool FetchOps::SendRequestOf(FetchAsk* ask) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool FetchOps::SendRequestOf(FetchAsk* ask) {
   const bool may_park = !ask->is_ahead() && !ask->of->is_run() && parking_.MayPark(*ask);
   if (may_park) tickets_.GiveTo(ask);
   keys_.Number(ask->of);
@@ -45,6 +20,51 @@ bool FetchOps::SendRequestOf(FetchAsk* ask) {
     ask->front->span.id = ask->trace_id;
     ask->front->span.Enter(WaitsFor::kPeerSend, now_ns());
   }
+  return true;
+}
+
+// True: the request was sent, or will be. REQUIRES: it is in no line.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool FetchOps::AskFor(FetchAsk* ask) {
+  if (!slots_.any_free() || !words_->HasRoom(*ask)) return false;
+  if (IsStale(*ask)) {
+    EndStale(ask);
+    return true;
+  }
+  if (ask->state == FetchState::kHere) tickets_.Unpark(*ask);
+  TakeSlot(ask);
+  if (!SendRequestOf(ask)) SendSoon(ask);
+  return true;
+}
+
+// Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may
+// be asked for within this call, if nothing is to be said before.
+void FetchOps::LineUp(FetchOp* op, bool now) {
+  FetchKey* const key = op->run != nullptr ? op->run->name : keys_.Intern(op->key);
+  if (key->out_in != nullptr) return key->out_in->held.Push(op);
+  if (!key->asks.empty() && JoinLine(op, *key)) return;
+  FetchAsk* const ask = TakeAsk(key, op->step);
+  op->ask = ask;
+  ask->front = op;
+  if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
+    asked_at_once_ = true;
+    return;
+  }
+  lines_.queued.Push(ask);
+}
+
+// False: nothing is asked for of its step.
+bool FetchOps::JoinLine(FetchOp* op, const FetchKey& key) {
+  FetchAsk* ask = link_->Foreseen(key, op->step);
+  if (ask != nullptr) {
+    ask->front = op;
+    op->span.Begin(WaitsFor::kPeerSend, op->begun_ns);
+    op->span.id = ask->trace_id;  // What was asked for ahead has its name already.
+  } else {
+    ask = FetchKeys::AskOf(key, op->step);
+    if (ask == nullptr) return false;
+    ask->behind.Push(op);
+  }
+  op->ask = ask;
   return true;
 }
 

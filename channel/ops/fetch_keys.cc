@@ -8,11 +8,7 @@
 
 namespace tryst {
 
-FetchKey* FetchKeys::Intern(const TensorKey& key) {
-  const uint32_t noted = key.note();
-  if (noted < by_id_.size() && by_id_[noted]->key.SharesTextWith(key)) {
-    return by_id_[noted];
-  }
+FetchKey* FetchKeys::InternAnew(const TensorKey& key) {
   FetchKey* entry = Find(key);
   if (entry == nullptr) {
     entry = NewEntry();
@@ -27,6 +23,7 @@ FetchKey* FetchKeys::Intern(const TensorKey& key) {
 
 FetchKey* FetchKeys::NewEntry() {
   if (free_.empty()) free_.push_back(&all_.emplace_back());
+  has_many_ = all_.size() > kMany;
   FetchKey* const entry = free_.back();
   free_.pop_back();
   return entry;
@@ -104,6 +101,7 @@ void FetchKeys::Clear() {
   ReleaseMemory(&free_);
   ReleaseMemory(&by_id_);
   ReleaseMemory(&all_);
+  has_many_ = false;
   next_id_ = 0;
   lap_bytes_ = 0;
   ++numbers_lost_;
@@ -115,19 +113,6 @@ FetchAsk* FetchKeys::SearchAsk(const FetchKey& key, int64_t step) {
     if (ask->front != nullptr || !ask->behind.empty() || !ask->leaves()) return ask;
   }
   return nullptr;
-}
-
-void FetchKeys::Join(FetchAsk* ask, FetchKey* key, int64_t step) {
-  ask->of = key;
-  ask->step = step;
-  if (key->asks.empty() || step > key->last_step) key->last_step = step;
-  key->asks.Push(ask);
-}
-
-void FetchKeys::Leave(FetchAsk* ask) {
-  FetchKey* const key = std::exchange(ask->of, nullptr);
-  key->asks.Remove(ask);
-  FreeIfUnused(key);
 }
 
 }  // namespace tryst

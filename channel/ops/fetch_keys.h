@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "channel/ops/fetch_ask.h"
@@ -56,7 +58,11 @@ class FetchKeys {
   FetchKeys(uint32_t most, uint64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
 
   // Returns the key's entry with a number, never null. A number may have belonged to another key.
-  FetchKey* Intern(const TensorKey& key);
+  FetchKey* Intern(const TensorKey& key) {
+    const uint32_t noted = key.note();
+    if (noted < by_id_.size() && by_id_[noted]->key.SharesTextWith(key)) return by_id_[noted];
+    return InternAnew(key);
+  }
   FetchKey* Find(const TensorKey& key) const;  // Null: unknown.
   void Number(FetchKey* entry) {               // Gives it a number, if it has lost its own.
     if (entry->id == FetchKey::kNoId) GiveId(entry);
@@ -68,7 +74,7 @@ class FetchKeys {
   // The peer has forgotten all numbers.
   void ForgetIds();
   // So many that they are not kept while nothing is fetched.
-  bool has_many() const { return all_.size() > kMany; }
+  bool has_many() const { return has_many_; }
   // Forgets all keys, and gives their memory back. REQUIRES: none is requested.
   void Clear();
 
@@ -78,13 +84,23 @@ class FetchKeys {
     if (key.asks.empty() || step > key.last_step) return nullptr;
     return SearchAsk(key, step);
   }
-  void Join(FetchAsk* ask, FetchKey* key, int64_t step);
-  void Leave(FetchAsk* ask);
+  void Join(FetchAsk* ask, FetchKey* key, int64_t step) {
+    ask->of = key;
+    ask->step = step;
+    if (key->asks.empty() || step > key->last_step) key->last_step = step;
+    key->asks.Push(ask);
+  }
+  void Leave(FetchAsk* ask) {
+    FetchKey* const key = std::exchange(ask->of, nullptr);
+    key->asks.Remove(ask);
+    if (ABSL_PREDICT_FALSE(key->id == FetchKey::kNoId)) FreeIfUnused(key);
+  }
   void LeaveRun(FetchKey* key);  // It is no longer among the keys of a run.
 
  private:
   static constexpr size_t kMany = 4096;
 
+  FetchKey* InternAnew(const TensorKey& key);
   static FetchAsk* SearchAsk(const FetchKey& key, int64_t step);
   void GiveId(FetchKey* entry);
   void LoseId(FetchKey* entry);
@@ -95,6 +111,7 @@ class FetchKeys {
   const uint32_t most_;
   const uint64_t most_bytes_;
   std::deque<FetchKey> all_;  // All keys ever; their addresses do not change.
+  bool has_many_ = false;
   std::vector<FetchKey*> free_;
   absl::flat_hash_map<TensorKey, FetchKey*> keys_;
   std::vector<FetchKey*> by_id_;  // Every number below its size is a key's.

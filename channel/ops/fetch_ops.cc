@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/base/attributes.h"
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reached.h"
@@ -53,19 +55,6 @@ void FetchOps::UseLink(const FetchKind* kind, std::unique_ptr<FetchLink> link) {
 
 // ---- Beginning ----
 
-FetchOp* FetchOps::TakeOp(int64_t step, const TensorKey& key) {
-  FetchOp* op = fetches_.Take([this] { return fetch_blocks_.Make(this); });
-  op->step = step;
-  op->key = key;
-  return op;
-}
-
-FetchAsk* FetchOps::TakeAsk(FetchKey* key, int64_t step) {
-  FetchAsk* ask = asks_.Take([this] { return link_->MakeAsk(); });
-  keys_.Join(ask, key, step);
-  return ask;
-}
-
 void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const RecvArgs& args,
                      FetchedFn&& done) {
   FetchOp* op = TakeOp(step_id, key);
@@ -111,27 +100,33 @@ void FetchOps::StartOf(FetchJoin* join, size_t place, int64_t step, const Tensor
   Start(op);
 }
 
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool FetchOps::MayBegin(const FetchOp& op) const {
+  const Tensor& destination = op.destination();
+  return closed_.ok() && op.key.text().size() <= ops_options_.max_key_bytes &&
+         (!destination.valid() || destination.on_host() ||
+          link_->MayFillDevice(destination.space().device_ordinal).ok());
+}
+
 void FetchOps::Start(FetchOp* op) {
   const RecvArgs& args = op->wants();
   op->begun_ns = now_ns();
   op->span.Begin(open() ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   if (!MayBegin(*op)) return EndEarly(op, WhyNotBegin(*op));
   const bool plain = args.cancellation == nullptr && args.deadline.is_never();
-  if (args.cancellation != nullptr) {
-    op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
-    if (op->cancel_token == Cancellation::kNoToken) return EndEarly(op, Cancelled());
-  }
-  if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
+  if (!plain && !StartWatching(op, args)) return EndEarly(op, Cancelled());
   if (plain && (asked_at_once_ || SomebodyWaits()) && Gather(op)) return;
   LineUp(op, plain);
   if (op->ask != nullptr) link_->OnWaits(op);
 }
 
-bool FetchOps::MayBegin(const FetchOp& op) const {
-  const Tensor& destination = op.destination();
-  return closed_.ok() && op.key.text().size() <= ops_options_.max_key_bytes &&
-         (!destination.valid() || destination.on_host() ||
-          link_->MayFillDevice(destination.space().device_ordinal).ok());
+// From now on its caller's cancellation and deadline are heard. False: it is cancelled.
+bool FetchOps::StartWatching(FetchOp* op, const RecvArgs& args) {
+  if (args.cancellation != nullptr) {
+    op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
+    if (op->cancel_token == Cancellation::kNoToken) return false;
+  }
+  if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
+  return true;
 }
 
 absl::Status FetchOps::WhyNotBegin(const FetchOp& op) const {
@@ -142,38 +137,6 @@ absl::Status FetchOps::WhyNotBegin(const FetchOp& op) const {
         ops_options_.max_key_bytes, ": choose a shorter name"));
   }
   return link_->MayFillDevice(op.destination().space().device_ordinal);
-}
-
-// Finds its place: in the line of its key and step, which it begins if there is none. `now`: it may
-// be asked for within this call, if nothing is to be said before.
-void FetchOps::LineUp(FetchOp* op, bool now) {
-  FetchKey* const key = op->run != nullptr ? op->run->name : keys_.Intern(op->key);
-  if (key->out_in != nullptr) return key->out_in->held.Push(op);
-  if (!key->asks.empty() && JoinLine(op, *key)) return;
-  FetchAsk* const ask = TakeAsk(key, op->step);
-  op->ask = ask;
-  ask->front = op;
-  if (now && open() && words_->AsksAtOnce() && !SomebodyWaits() && !HasWords() && AskFor(ask)) {
-    asked_at_once_ = true;
-    return;
-  }
-  lines_.queued.Push(ask);
-}
-
-// False: nothing is asked for of its step.
-bool FetchOps::JoinLine(FetchOp* op, const FetchKey& key) {
-  FetchAsk* ask = link_->Foreseen(key, op->step);
-  if (ask != nullptr) {
-    ask->front = op;
-    op->span.Begin(WaitsFor::kPeerSend, op->begun_ns);
-    op->span.id = ask->trace_id;  // What was asked for ahead has its name already.
-  } else {
-    ask = FetchKeys::AskOf(key, op->step);
-    if (ask == nullptr) return false;
-    ask->behind.Push(op);
-  }
-  op->ask = ask;
-  return true;
 }
 
 // ---- Ending ----
@@ -264,10 +227,57 @@ void FetchOps::ReportFront(FetchAsk* ask, const absl::Status& why) {
   Report(op, absl::Status(why), Tensor(), false, When::kAtEndOfTurn);
 }
 
-FetchOp* FetchOps::TakeFront(FetchAsk* ask) {
-  FetchOp* const op = std::exchange(ask->front, nullptr);
-  if (op != nullptr) op->ask = nullptr;
-  return op;
+// The ask is over. If others wait in its line, it begins anew for the next one, before those that
+// have waited for a slot.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void FetchOps::LastWord(FetchAsk* ask) {
+  if (ask->state != FetchState::kEnding) Advance(ask, FetchEvent::kComplete);
+  if (ask->has_slot()) FreeSlot(ask);
+  if (ask->ticket != 0) tickets_.Unpark(*ask);
+  send_line_.Remove(ask);
+  if (ABSL_PREDICT_FALSE(!ask->behind.empty())) return BeginAnew(ask);
+  keys_.Leave(ask);
+  ask->state = FetchState::kFree;
+  asks_.Free(ask);
+  if (fetches_.live() == 0) WatchIdle();
+  if (tickets_.parked() == 0 && lines_.queued.empty()) parking_.Relax();
+}
+
+void FetchOps::BeginAnew(FetchAsk* ask) {
+  ask->Renew();
+  ask->front = ask->behind.PopFront();
+  lines_.queued.PushFront(ask);
+  if (open()) words_->FlushSoon();
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void FetchOps::FreeIfDone(FetchOp* op) {
+  const bool moved = op->phase == FetchPhase::kMoved;
+  if ((op->phase != FetchPhase::kDelivered && !moved) || op->cancel_posted.load()) return;
+  op->phase = FetchPhase::kFree;
+  if (track_ != nullptr && !moved && !op->by_run) {
+    ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
+                            now_ns());
+  }
+  fetches_.Free(op);
+  if (fetches_.live() == 0) WatchIdle();
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void FetchOps::NoteResult(FetchOp* op,
+                                                              const absl::Status& status,
+                                                              const Tensor& tensor) {
+  op->phase = FetchPhase::kReported;
+  ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
+  if (track_ == nullptr) return;
+  op->traced_code = status.ok() ? absl::StatusCode::kOk : status.code();
+  op->traced_bytes = tensor.bytes();
+  op->span.Enter(WaitsFor::kExecutor, now_ns());
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void FetchOps::ReportInPlace(FetchOp* op, absl::Status&& status,
+                                                                 Tensor&& tensor, bool is_dead) {
+  NoteResult(op, status, tensor);
+  Deliveries::In(op, std::move(status), std::move(tensor), is_dead);
+  op->phase = FetchPhase::kDelivered;
+  FreeIfDone(op);
 }
 
 void FetchOps::Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead,
@@ -277,7 +287,11 @@ void FetchOps::Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, boo
   if (tensor.valid()) ask->of->NoteLast(tensor);
   // Frees the slot first, because the callback may fetch again.
   LastWord(ask);
-  if (op != nullptr) Report(op, std::move(status), std::move(tensor), is_dead, when);
+  if (op == nullptr) return;
+  if (when == When::kNow && status.ok() && op->run == nullptr && deliveries_.InPlace(*op)) {
+    return ReportInPlace(op, std::move(status), std::move(tensor), is_dead);
+  }
+  Report(op, std::move(status), std::move(tensor), is_dead, when);
 }
 
 void FetchOps::FinishLeaving(FetchAsk* ask) {
@@ -291,16 +305,10 @@ void FetchOps::FinishLeaving(FetchAsk* ask) {
 void FetchOps::Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead,
                       When when) {
   if (op->run != nullptr) return EndRun(op, std::move(status), when);
-  op->phase = FetchPhase::kReported;
-  ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
-  if (track_ != nullptr) {
-    op->traced_code = status.ok() ? absl::StatusCode::kOk : status.code();
-    op->traced_bytes = tensor.bytes();
-    op->span.Enter(WaitsFor::kExecutor, now_ns());
-  }
   if (when == When::kNow && deliveries_.InPlace(*op)) {
-    return deliveries_.In(op, std::move(status), std::move(tensor), is_dead);
+    return ReportInPlace(op, std::move(status), std::move(tensor), is_dead);
   }
+  NoteResult(op, status, tensor);
   StopWatching(op);
   deliveries_.Deliver(op, std::move(status), std::move(tensor), is_dead, when);
 }
@@ -314,42 +322,9 @@ void FetchOps::StopWatching(FetchOp* op) {
   op->cancel_token = Cancellation::kNoToken;
 }
 
-// The ask is over. If others wait in its line, it begins anew for the next one, before those that
-// have waited for a slot.
-void FetchOps::LastWord(FetchAsk* ask) {
-  if (ask->state != FetchState::kEnding) Advance(ask, FetchEvent::kComplete);
-  if (ask->has_slot()) FreeSlot(ask);
-  if (ask->ticket != 0) tickets_.Unpark(*ask);
-  send_line_.Remove(ask);
-  if (ask->behind.empty()) {
-    keys_.Leave(ask);
-    ask->state = FetchState::kFree;
-    asks_.Free(ask);
-    if (fetches_.live() == 0) WatchIdle();
-  } else {
-    ask->Renew();
-    ask->front = ask->behind.PopFront();
-    lines_.queued.PushFront(ask);
-    if (open()) words_->FlushSoon();
-  }
-  if (tickets_.parked() == 0 && lines_.queued.empty()) parking_.Relax();
-}
-
 void FetchOps::OnOpDelivered(FetchOp* op) {
   op->phase = FetchPhase::kDelivered;
   FreeIfDone(op);
-}
-
-void FetchOps::FreeIfDone(FetchOp* op) {
-  const bool moved = op->phase == FetchPhase::kMoved;
-  if ((op->phase != FetchPhase::kDelivered && !moved) || op->cancel_posted.load()) return;
-  op->phase = FetchPhase::kFree;
-  if (track_ != nullptr && !moved && !op->by_run) {
-    ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
-                            now_ns());
-  }
-  fetches_.Free(op);
-  if (fetches_.live() == 0) WatchIdle();
 }
 
 void FetchOps::WatchIdle() {

@@ -87,7 +87,7 @@ class FetchOps : public Channel, public FetchOpOwner {
   // ---- What happens to an ask: for the link ----
   using When = Deliveries::When;
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
-  FetchAction Advance(FetchAsk* ask, FetchEvent event) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE FetchAction Advance(FetchAsk* ask, FetchEvent event) {
     const FetchRow* row = FindFetchRow(ask->state, event);
     if (row == nullptr) HasNoRow(*ask, event);
     Enter(ask, event, row->next);
@@ -109,7 +109,11 @@ class FetchOps : public Channel, public FetchOpOwner {
   void Finish(FetchAsk* ask, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   // As Finish(), of one that was given up: for the reason noted then.
   void FinishLeaving(FetchAsk* ask);
-  FetchAsk* TakeAsk(FetchKey* key, int64_t step);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE FetchAsk* TakeAsk(FetchKey* key, int64_t step) {
+    FetchAsk* ask = asks_.Take([this] { return link_->MakeAsk(); });
+    keys_.Join(ask, key, step);
+    return ask;
+  }
   // The fast way of most tensors that lie inside a word: copies the bytes into the caller's memory,
   // which then is the tensor (TakeDestination). False: nothing has happened.
   bool FillDestination(const FetchAsk& ask, const TensorInside& inside);
@@ -135,7 +139,11 @@ class FetchOps : public Channel, public FetchOpOwner {
     return words_->SayOwn();
   }
   void SendSoon(FetchAsk* ask);  // What is due follows from its state.
-  void TakeSlot(FetchAsk* ask);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void TakeSlot(FetchAsk* ask) {
+    Advance(ask, FetchEvent::kSlot);
+    slots_.Take(ask);
+    if (ask->order == 0) ask->order = next_order_++;
+  }
   bool SomebodyWaits() const { return lines_.any(); }
   bool HasWords() const { return tell_replayed_ || !send_line_.empty() || tickets_.any_unwanted(); }
   // The peer is to keep its take while it waits, and the slot is to be another's. REQUIRES: a fetch
@@ -174,7 +182,12 @@ class FetchOps : public Channel, public FetchOpOwner {
   void EndAll(const absl::Status& why);
   // The connection is over: their keys are asked for one by one over the next.
   void EndRuns();
-  void FreeSlot(FetchAsk* ask);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void FreeSlot(FetchAsk* ask) {
+    const uint16_t slot = ask->slot;
+    slots_.Free(ask);
+    if (ops_options_.watch != nullptr && closed_.ok()) ops_options_.watch->OnSlotFreed(this, slot);
+    if (SomebodyWaits() && open()) words_->FlushSoon();
+  }
   std::string ExplainOut() const;  // How many are out, by state.
 
   // Only the poller thread uses this object.
@@ -209,8 +222,14 @@ class FetchOps : public Channel, public FetchOpOwner {
       ops_options_.watch->OnFetchEvent(this, *ask, from, event);
     }
   }
-  FetchOp* TakeOp(int64_t step, const TensorKey& key);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE FetchOp* TakeOp(int64_t step, const TensorKey& key) {
+    FetchOp* op = fetches_.Take([this] { return fetch_blocks_.Make(this); });
+    op->step = step;
+    op->key = key;
+    return op;
+  }
   void Start(FetchOp* op);
+  bool StartWatching(FetchOp* op, const RecvArgs& args);
   void StartOf(FetchJoin* join, size_t place, int64_t step, const TensorKey& key,
                const Tensor& destination);
   bool MayBegin(const FetchOp& op) const;
@@ -222,9 +241,16 @@ class FetchOps : public Channel, public FetchOpOwner {
   bool SayOf(FetchAsk* ask);
   bool SendRequestOf(FetchAsk* ask);
   bool HandOver(FetchAsk* ask);
-  FetchOp* TakeFront(FetchAsk* ask);
+  static FetchOp* TakeFront(FetchAsk* ask) {
+    FetchOp* const op = std::exchange(ask->front, nullptr);
+    if (op != nullptr) op->ask = nullptr;
+    return op;
+  }
   void StopWatching(FetchOp* op);
   void LastWord(FetchAsk* ask);
+  void BeginAnew(FetchAsk* ask);
+  void NoteResult(FetchOp* op, const absl::Status& status, const Tensor& tensor);
+  void ReportInPlace(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead);
   void Report(FetchOp* op, absl::Status&& status, Tensor&& tensor, bool is_dead, When when);
   absl::Status MayTake(const Tensor& wanted, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
@@ -234,13 +260,21 @@ class FetchOps : public Channel, public FetchOpOwner {
     ++counters_.in_message;
     counters_.bytes += inside.payload.size();
   }
+  // By a loop: most have one or two, and a call of memcmp() costs more.
+  static bool SameDims(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
+    if (a.size() != b.size()) return false;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i] != b[i]) return false;
+    }
+    return true;
+  }
   // The fast way of most: into the caller's memory. False: nothing has happened.
   ABSL_ATTRIBUTE_ALWAYS_INLINE bool Fill(const Tensor& wanted, const TensorInside& inside) {
     const uint64_t bytes = inside.payload.size();
     // Never a string tensor.
     if (!wanted.valid() || !wanted.on_host() || wanted.dtype() != inside.dtype ||
         inside.dtype == DType::kString || wanted.bytes() != bytes ||
-        bytes > ops_options_.max_tensor_bytes || wanted.shape().dims() != inside.dims) {
+        bytes > ops_options_.max_tensor_bytes || !SameDims(wanted.shape().dims(), inside.dims)) {
       return false;
     }
     if (bytes > 0) memcpy(wanted.mutable_data(), inside.payload.data(), bytes);

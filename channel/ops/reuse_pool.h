@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/base/attributes.h"
+#include "absl/base/optimization.h"
 #include "absl/functional/function_ref.h"
 #include "base/release_memory.h"
 #include "channel/ops/paged_blocks.h"
@@ -14,11 +16,8 @@ namespace tryst {
 template <typename T>
 class ReusePool {
  public:
-  T* Take(absl::FunctionRef<T*()> make) {
-    if (free_.empty()) {
-      all_.push_back(make());
-      free_.push_back(all_.back());
-    }
+  ABSL_ATTRIBUTE_ALWAYS_INLINE T* Take(absl::FunctionRef<T*()> make) {
+    if (ABSL_PREDICT_FALSE(free_.empty())) Grow(make);
     T* one = free_.back();
     free_.pop_back();
     ++live_;
@@ -41,6 +40,11 @@ class ReusePool {
   }
 
  private:
+  ABSL_ATTRIBUTE_NOINLINE void Grow(absl::FunctionRef<T*()> make) {
+    all_.push_back(make());
+    free_.push_back(all_.back());
+  }
+
   std::vector<T*> all_;
   std::vector<T*> free_;
   size_t live_ = 0;
