@@ -275,6 +275,13 @@ class Tensor {
     if (shape_.rank() > TensorShape::kMaxRank) shape_ = TensorShape();
   }
 
+  // As Reset(), and gives the bytes to the caller.
+  StorageRef TakeStorage() {
+    StorageRef storage = std::move(storage_);
+    Reset();
+    return storage;
+  }
+
   bool valid() const { return dtype_ != DType::kInvalid; }
   DType dtype() const { return dtype_; }
   const TensorShape& shape() const { return shape_; }

@@ -33,13 +33,13 @@ struct ServeRun {
   size_t used = 0;  // So many of them have a tensor.
 };
 
-// One slot of the producer: from a request to the word that its tensor was accepted. What carries
-// the answer keeps what it needs beside this by the slot's number. Poller thread only.
-struct ServeOp : TakingOp {
+// One slot of the producer: from a request to the word that its tensor was accepted. It is the
+// outcome of its take, until that is accepted or given back. What carries the answer keeps what it
+// needs beside this by the slot's number. Poller thread only.
+struct ServeOp : TakingOp, Received {
   ServeState state = ServeState::kFree;  // ServeSlots alone changes it.
-  bool is_dead = false;
-  bool has_destination = false;  // The consumer has said where the tensor goes.
-  bool in_ready_line = false;    // For what carries the answer.
+  bool has_destination = false;          // The consumer has said where the tensor goes.
+  bool in_ready_line = false;            // For what carries the answer.
   uint16_t slot = 0;
   uint16_t generation = 0;
   uint64_t asked_epoch = 0;  // The epoch in which the consumer last requested it.
@@ -47,13 +47,7 @@ struct ServeOp : TakingOp {
   TensorKey key;
   TraceSpan span;  // The times at which it entered its states.
 
-  // The outcome of the take, until it is accepted or given back.
-  absl::Status status;
-  Tensor tensor;
   std::string encoded;  // A string tensor's bytes.
-  std::shared_ptr<DeviceContext> device_context;
-  AllocatorAttributes alloc_attrs;
-  uint64_t turn = 0;  // For its old place, when it is given back.
   // A run has met these, and `tensor` holds copies of them.
   ServeRun* run = nullptr;
 };

@@ -29,17 +29,6 @@ absl::Status Broke(const char* how) {
   return absl::DataLossError(absl::StrCat("the consumer broke the protocol: ", how));
 }
 
-// What giving it back needs.
-Received TakenOf(const ServeOp& op) {
-  Received taken;
-  taken.tensor = op.tensor;
-  taken.is_dead = op.is_dead;
-  taken.send_context = op.device_context;
-  taken.send_attrs = op.alloc_attrs;
-  taken.turn = op.turn;
-  return taken;
-}
-
 }  // namespace
 
 ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
@@ -127,14 +116,14 @@ void ServeSlots::Finish(ServeOp* op, const ServeRow& row) {
     TRYST_REACHED("sim: a tensor goes back to its rendezvous");
     step = op->step;
     key = op->key;
-    taken = TakenOf(*op);
+    taken = *op;
   }
   Former former;  // Destroyed late, because the deleter of a caller's bytes may call us.
   TakeFormer(op, goes_back, &former);
   Enter(op, row);
   EndTrace(former);
   if (goes_back) {
-    former.tensor = Tensor();  // Whoever gets it may want to be the only one.
+    former.storage = StorageRef();  // Whoever gets it may want to be the only one.
     GiveBack(step, key, std::move(taken), former.run);
   }
   if (former.run != nullptr) Free(former.run);
@@ -171,9 +160,9 @@ void ServeSlots::Free(ServeRun* run) {
 }
 
 bool ServeSlots::FailTaken(ServeOp* op, const absl::Status& why) {
-  Received taken = TakenOf(*op);
+  Received taken = *op;
   op->tensor = Tensor();
-  op->device_context = nullptr;
+  op->send_context = nullptr;
   op->status = why;
   ServeRun* const run = std::exchange(op->run, nullptr);
   GiveBack(op->step, op->key, std::move(taken), run);
@@ -194,11 +183,11 @@ void ServeSlots::TakeFormer(ServeOp* op, bool goes_back, Former* former) {
     former->key = std::move(op->key);
   }
   wire_->Forget(op);
-  former->tensor = std::move(op->tensor);
+  former->storage = op->tensor.TakeStorage();
   former->run = std::exchange(op->run, nullptr);
   if (!op->encoded.empty()) op->encoded.clear();
   if (!op->status.ok()) op->status = absl::OkStatus();
-  if (op->device_context != nullptr) op->device_context = nullptr;
+  if (op->send_context != nullptr) op->send_context = nullptr;
 }
 
 void ServeSlots::TraceFormer(const Former& former) {
@@ -272,7 +261,7 @@ absl::Status ServeSlots::OnRequest(const ServeRequest& request) {
   StartTake(op, request, known);
   if (former.was) {
     EndTrace(former);
-    wire_->Retire(&former.tensor);
+    if (former.storage) wire_->Retire(&former.storage);
     if (former.run != nullptr) Free(former.run);
   }
   return absl::OkStatus();
@@ -359,9 +348,9 @@ void ServeSlots::StartTake(ServeOp* op, const ServeRequest& request, ToldKey* kn
   op->span.Begin(WaitsFor::kLocalSend, poller_->now_ns());
   if (known->run != nullptr) return TakeRun(op, *known);
   const bool looks = request.ticket == 0;
-  const bool here = looks && takes_.Here(op->step, known, &taken_);
+  const bool here = looks && takes_.Here(op->step, known, op);
   op->key = known->key;
-  if (here) return KeepOutcome(op, &taken_);
+  if (here) return OnOutcome(op);
   if (!takes_.Unpark(request.ticket, op->step, op->key, op)) {
     takes_.Start(op->step, op->key, op, looks);
   }
@@ -398,7 +387,7 @@ void ServeSlots::TakeRun(ServeOp* op, const ToldKey& known) {
     if (here[i]) ++item;
   }
   const int64_t step = op->step;
-  KeepOutcome(op, &answer);
+  KeepOutcome(op, std::move(answer));
   // Last, because whoever gets one of them may call us.
   for (ServeRun::Item& misfit : misfits) GiveBack(step, &misfit);
 }
@@ -422,19 +411,13 @@ bool ServeSlots::TakeOfRun(ServeOp* op, ToldKey* known, uint64_t room,
 
 void ServeSlots::OnTakeEnded(TakingOp* base, ServeTake* take) {
   ServeOp* op = static_cast<ServeOp*>(base);
-  op->status = std::move(take->taken.status);
-  KeepOutcome(op, &take->taken);
+  KeepOutcome(op, std::move(take->taken));
 }
 
-void ServeSlots::KeepOutcome(ServeOp* op, Received* taken) {
-  op->tensor = std::move(taken->tensor);
-  op->is_dead = taken->is_dead;
-  // Everything that the sender passed along.
-  if (taken->send_context != nullptr) op->device_context = std::move(taken->send_context);
-  op->alloc_attrs = taken->send_attrs;
-  op->turn = taken->turn;
-  Advance(op, ServeEvent::kOutcome, WaitsFor::kWireRoom);
-  AnswerIfAsked(op);
+// With everything that the sender passed along.
+void ServeSlots::KeepOutcome(ServeOp* op, Received&& taken) {
+  static_cast<Received&>(*op) = std::move(taken);
+  OnOutcome(op);
 }
 
 void ServeSlots::NoteNotAsked() {

@@ -40,8 +40,8 @@ class ServeWire {
   // `op` ends, and is in its last state still. The wire lets go of what it keeps for it. It may
   // move the tensor away if that is still read.
   virtual void Forget(ServeOp* op) = 0;
-  // A tensor that was accepted may be destroyed, after the answers of this turn.
-  virtual void Retire(Tensor* /*tensor*/) {}
+  // The bytes of a tensor that was accepted may be let go, after the answers of this turn.
+  virtual void Retire(StorageRef* /*storage*/) {}
   // Whether GONE of `op` must wait, because bytes of it are on their way that it could overtake. If
   // so, the wire says it later.
   virtual bool SaysGoneLater(const ServeOp& /*op*/) { return false; }
@@ -184,7 +184,7 @@ class ServeSlots final : private TakesUser {
     int64_t step = 0;
     TensorKey key;
     TraceSpan span;
-    Tensor tensor;
+    StorageRef storage;
     ServeRun* run = nullptr;
   };
 
@@ -234,7 +234,12 @@ class ServeSlots final : private TakesUser {
   void GiveBack(int64_t step, ServeRun::Item* item);
   void Park(ServeOp* op, uint64_t ticket);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
-  void KeepOutcome(ServeOp* op, Received* taken);
+  void KeepOutcome(ServeOp* op, Received&& taken);
+  // It has the outcome of its take.
+  void OnOutcome(ServeOp* op) {
+    Advance(op, ServeEvent::kOutcome, WaitsFor::kWireRoom);
+    AnswerIfAsked(op);
+  }
   // The consumer may have given it up, and an answer that crossed the replay would be requested,
   // and sent, twice.
   void AnswerIfAsked(ServeOp* op) {
@@ -264,7 +269,6 @@ class ServeSlots final : private TakesUser {
   SlotArray<ServeOp> ops_;  // By slot.
   size_t used_ = 0;
   ToldKeys keys_;
-  Received taken_;                               // Empty between two takes.
   std::vector<std::unique_ptr<ServeRun>> runs_;  // All that were ever made.
   std::vector<ServeRun*> free_runs_;
   SlotWords words_;

@@ -67,7 +67,9 @@ class Notes final : public ServeWire {
   void Forget(ServeOp* op) override {
     said.push_back(absl::StrCat("forget ", op->slot, " ", ServeStateName(op->state)));
   }
-  void Retire(Tensor* tensor) override { said.push_back(absl::StrCat("retire ", tensor->bytes())); }
+  void Retire(StorageRef* storage) override {
+    said.push_back(absl::StrCat("retire ", (*storage)->bytes()));
+  }
   bool SaysGoneLater(const ServeOp&) override { return gone_later; }
   bool Arrives(const ServeOp&) override { return arrives; }
   size_t tickets_a_word() const override { return 2; }

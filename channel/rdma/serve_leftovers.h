@@ -22,7 +22,7 @@ inline bool AllDone(const MessageLink& link, const LaneTickets& tickets) {
 }
 
 // What remains of an answer after its slot is free: bytes that the NIC may still read, GONE
-// statements that wait for writes, and tensors whose destruction may take long. Poller thread only.
+// statements that wait for writes, and bytes whose release may take long. Poller thread only.
 class ServeLeftovers final : private PollerFlush {
  public:
   explicit ServeLeftovers(Poller* poller) : poller_(poller) {}
@@ -48,8 +48,9 @@ class ServeLeftovers final : private PollerFlush {
     }
     return says;
   }
-  // The tensor was accepted. It is released after this turn's answers have been sent.
-  void Retire(Tensor&& tensor) { retired_.push_back(std::move(tensor)); }
+  // The bytes of a tensor that was accepted. They are let go after this turn's answers have been
+  // sent.
+  void Retire(StorageRef&& storage) { retired_.push_back(std::move(storage)); }
   void OnAnswersSent() {
     if (!retired_.empty())
       // The flush releases it after the answers.
@@ -77,8 +78,8 @@ class ServeLeftovers final : private PollerFlush {
   Poller* const poller_;
   RingLine<ServeSource> lingering_;
   RingLine<GoneAfter> gone_after_;
-  std::vector<Tensor> retired_;
-  std::vector<Tensor> retiring_;
+  std::vector<StorageRef> retired_;
+  std::vector<StorageRef> retiring_;
 };
 
 }  // namespace tryst

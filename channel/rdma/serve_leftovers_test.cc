@@ -13,10 +13,10 @@ namespace {
 class ServeLeftoversTest : public ::testing::Test {
  protected:
   // Says in `released` that its bytes were given back.
-  static Tensor Noticed(bool* released) {
+  static StorageRef Noticed(bool* released) {
     static uint8_t bytes[8];
-    return *Tensor::Adopt(bytes, DType::kUint8, {8}, MemorySpace(),
-                          [released] { *released = true; });
+    return Tensor::Adopt(bytes, DType::kUint8, {8}, MemorySpace(), [released] { *released = true; })
+        ->TakeStorage();
   }
 
   TurnedClock clock_;

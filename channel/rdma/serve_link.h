@@ -47,7 +47,7 @@ class RdmaServeLink final : public ServeLink, private MessageLink::Owner {
   // What it is told (serve_receiving.cc).
   void Answer(ServeOp* op) override;
   void Forget(ServeOp* op) override;
-  void Retire(Tensor* tensor) override;
+  void Retire(StorageRef* storage) override;
   bool SaysGoneLater(const ServeOp& op) override;
   bool Arrives(const ServeOp& op) override;
   uint64_t most_run_bytes() const override;

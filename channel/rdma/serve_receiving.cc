@@ -127,9 +127,7 @@ void RdmaServeLink::Forget(ServeOp* op) {
 }
 
 // That may take long.
-void RdmaServeLink::Retire(Tensor* tensor) {
-  if (tensor->valid()) leftovers_.Retire(std::move(*tensor));
-}
+void RdmaServeLink::Retire(StorageRef* storage) { leftovers_.Retire(std::move(*storage)); }
 
 // GONE must wait over several queue pairs, or a NIC that reorders: a write that no LANDED announced
 // could arrive after it.
