@@ -381,6 +381,12 @@ void FetchOps::OnOpTimer(FetchOp* op) {
 absl::Status FetchOps::MayTake(const FetchAsk& ask, DType dtype, const TensorShape& shape,
                                uint64_t bytes) const {
   if (!ask.of->is_run()) return MayTake(ask.destination(), dtype, shape, bytes);
+  // What is read as the run's items are the bytes of a tensor, which strings do not lie in.
+  if (dtype != DType::kUint8 || shape.rank() != 1) {
+    return absl::DataLossError(
+        absl::StrCat("the producer broke the protocol: it answers a run of keys with a tensor of ",
+                     DTypeName(dtype), " and rank ", shape.rank()));
+  }
   if (bytes <= kRunBytes) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "the producer broke the protocol: it answers a run of keys with ", bytes, " bytes"));

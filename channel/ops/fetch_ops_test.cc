@@ -2014,6 +2014,9 @@ TEST_F(FetchRunTest, TheLimitOfATensorIsNotThatOfARun) {
   EXPECT_TRUE(fetches_->MayTake(run, DType::kUint8, {kRunBytes}, kRunBytes).ok());
   EXPECT_TRUE(
       absl::IsDataLoss(fetches_->MayTake(run, DType::kUint8, {kRunBytes + 1}, kRunBytes + 1)));
+  EXPECT_TRUE(absl::IsDataLoss(fetches_->MayTake(run, DType::kString, {1}, 8)));
+  EXPECT_TRUE(absl::IsDataLoss(fetches_->MayTake(run, DType::kInt8, {8}, 8)));
+  EXPECT_TRUE(absl::IsDataLoss(fetches_->MayTake(run, DType::kUint8, {2, 4}, 8)));
   ASSERT_TRUE(fetches_->SayRun(slot_, Answer({1, 2, 3, 4, 5})).ok());
   EXPECT_THAT(ValuesOf(*many), ElementsAre(1, 2, 3, 4, 5));
 }

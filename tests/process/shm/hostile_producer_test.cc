@@ -15,6 +15,7 @@
 #include "base/reached.h"
 #include "channel/ops/farewell.h"
 #include "channel/shm/shm_transport.h"
+#include "channel/string_codec.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/process/pair/one_step.h"
@@ -127,16 +128,18 @@ class HostileProducerTest : public ::testing::Test {
     }
     return count;
   }
+  static TensorKey KeyOf(const std::string& edge) {
+    return TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,
+                                 absl::StrCat(kConsumer, "/device:CPU:0"), edge)
+        ->At(0, 0);
+  }
   void Fetch(const Tensor& destination = Tensor(), Cancellation* cancellation = nullptr,
              const std::string& edge = "edge") {
     ++started_;
     RecvArgs args;
     args.destination = destination;
     args.cancellation = cancellation;
-    const TensorKey key = TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,
-                                                absl::StrCat(kConsumer, "/device:CPU:0"), edge)
-                              ->At(0, 0);
-    channel_->Fetch(1, key, args, [this](Received&& received) {
+    channel_->Fetch(1, KeyOf(edge), args, [this](Received&& received) {
       ++ended_;
       status_ = received.status;
       if (!received.status.ok()) return;
@@ -614,6 +617,40 @@ TEST_F(HostileProducerTest, StringsThatNoMemoryHoldsEndTheirFetchAlone) {
   Say(shm_wire::CellType::kGone, request);
   EXPECT_TRUE(absl::IsResourceExhausted(status_)) << status_;
   EXPECT_EQ(channel_->Counted().breaks, 0u);
+}
+
+// What a run is answered with is read as bytes, and a tensor of strings has none in a row.
+TEST_F(HostileProducerTest, StringsAreNoAnswerOfARun) {
+  const std::vector<std::string> edges = {"a", "b", "c", "d", "e"};
+  std::vector<TensorKey> keys;
+  for (const std::string& edge : edges) {
+    Fetch(Tensor(), nullptr, edge);
+    if (edge == "a") Open();
+    const shm_wire::CellHead request = LastRequest();
+    Answer(request.slot, request.generation, kNumber);
+    keys.push_back(KeyOf(edge));
+  }
+  ASSERT_EQ(ended_, 5) << status_;
+  // A number of characters that is more than a string object takes.
+  const std::string text(100, '\x01');
+  const Tensor strings = *Tensor::FromStrings({text}, {1});
+  const std::string encoded = EncodeStrings(strings);
+  memcpy(segment_->data(), encoded.data(), encoded.size());
+  int ends = 0;
+  absl::Status first;
+  ManyFetchedFn done = [&](absl::Status status, absl::Span<Received>) {
+    ++ends;
+    first = std::move(status);
+  };
+  ASSERT_TRUE(channel_->FetchMany(1, keys, RecvArgs(), &done));
+  Turn();
+  const shm_wire::CellHead run = LastRequest();
+  ASSERT_EQ(Written(shm_wire::CellType::kRequest), 6u) << "all of them are one run";
+  AnswerStrings(run, encoded.size());
+  Say(shm_wire::CellType::kGone, run);
+  EXPECT_EQ(ends, 1);
+  EXPECT_TRUE(absl::IsDataLoss(first)) << first;
+  EXPECT_TRUE(absl::StrContains(first.message(), "a run of keys with a tensor of string")) << first;
 }
 
 // ---- How a link opens ----
