@@ -87,7 +87,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
     Report(absl::OkStatus(), std::move(answer), is_dead);
     return EndIfDone();
   }
-  auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
+  auto decoded = DecodeManifest(answer);
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
   manifest.asked_ns = asked_ns_;

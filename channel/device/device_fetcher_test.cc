@@ -774,6 +774,30 @@ TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
       << fetcher_->Explain();
 }
 
+// A manifest is copied out of the answer, and strings are no bytes in a row.
+TEST_F(DeviceFetcherTest, AProbeThatIsAnsweredWithWhatTheCpuCannotReadProvesNothing) {
+  const Tensor strings = *Tensor::FromStrings({std::string(300, 'x')}, {1});
+  const Tensor on_device =
+      *Tensor::Adopt(memory_.data(), DType::kUint8, {int64_t{DeviceManifest::kBytes}},
+                     MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+  for (const Tensor& answer : {strings, on_device}) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeManifest(answer).status()));
+    DeviceManifest manifest = InAnotherProcess();
+    manifest.process += answer.on_host() ? 0 : 1;
+    const std::string edge = answer.on_host() ? "a" : "b";
+    FetchUntilTheProbe(RecvArgs(), edge.c_str(), manifest);
+    channel_.Answer(edge + kProbe, absl::OkStatus(), answer);
+    poller_.Turn();
+    TurnUntilAsked(edge + "|device|7|chunk|0");  // It is staged.
+    channel_.Answer(edge + "|device|7|chunk|0", absl::UnavailableError("nor this"));
+    poller_.Turn();
+  }
+  EXPECT_EQ(ended_, 2);
+  EXPECT_NE(fetcher_->Explain().find("its answer does not describe a GPU's tensor"),
+            std::string::npos)
+      << fetcher_->Explain();
+}
+
 TEST_F(ManyPeersDeviceFetcherTest, AProcessIsProvedHoweverManyThereWereBefore) {
   SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});  // One line for each.
   RefuseAll(1, ProvedWays::kMost + 1);

@@ -146,7 +146,7 @@ void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Received take
 
 // A manifest is given back as the tensor that it describes.
 void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Received taken) {
-  auto manifest = DecodeManifest(taken.tensor.data_as<uint8_t>(), taken.tensor.bytes());
+  auto manifest = DecodeManifest(taken.tensor);
   TRYST_CHECK(manifest.ok()) << manifest.status();
   if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
   // A copy, because the tensor may wait long in the table, and its staging slot must not.

@@ -253,10 +253,12 @@ bool IsOfThisProcess(const TensorKey& key, const DeviceManifest& manifest) {
   return SameSecret(Bytes(ProofOf(key, manifest)), Bytes(manifest.proof));
 }
 
-absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes) {
+absl::StatusOr<DeviceManifest> DecodeManifest(const Tensor& of_peer) {
+  const bool is_readable = of_peer.dtype() != DType::kString && of_peer.on_host();
+  const uint64_t bytes = is_readable ? of_peer.bytes() : 0;
   // It may lie in memory that the producer can still write: what is checked is what is used.
   uint8_t in[DeviceManifest::kBytes];
-  if (bytes >= sizeof(in)) memcpy(in, of_peer, sizeof(in));
+  if (bytes >= sizeof(in)) memcpy(in, of_peer.data(), sizeof(in));
   if (bytes < sizeof(in) || Get(in, 4) != kManifestMagic) {
     return absl::DataLossError(
         "the producer broke the protocol: its answer does not describe a GPU's tensor");

@@ -117,8 +117,9 @@ void ProveProcess(const TensorKey& key, DeviceManifest* manifest);
 // Whether this very process has made it.
 bool IsOfThisProcess(const TensorKey& key, const DeviceManifest& manifest);
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
-// kDataLoss: not one, or one that does not add up.
-absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes);
+// What a peer answered. kDataLoss: not one, or one that does not add up. Strings are none, and
+// neither is what lies in a GPU's memory, which the CPU cannot read.
+absl::StatusOr<DeviceManifest> DecodeManifest(const Tensor& of_peer);
 
 }  // namespace tryst
 

@@ -106,9 +106,9 @@ TEST(ManifestTest, ComesBackAsItWas) {
     if (!has_chunks) memset(manifest.reference.handle.bytes, 0xee, 64);
     memset(manifest.uuid.bytes, 0xdd, 16);
     ProveProcess(Key("e"), &manifest);
-    uint8_t bytes[DeviceManifest::kBytes];
-    EncodeManifest(manifest, bytes);
-    const auto decoded = DecodeManifest(bytes, sizeof(bytes));
+    const Tensor sent = *Tensor::Allocate(DType::kUint8, {int64_t{DeviceManifest::kBytes}});
+    EncodeManifest(manifest, static_cast<uint8_t*>(sent.mutable_data()));
+    const auto decoded = DecodeManifest(sent);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->has_chunks, has_chunks);
     EXPECT_EQ(decoded->has_ipc, !has_chunks);

@@ -61,7 +61,7 @@ void ProvedWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, Devic
          [this, way, step, key, engine](absl::Status status, const Tensor& answer) {
            if (!way->direct) return OnProbe(way, engine, std::move(status), answer);
            if (!status.ok()) return End(way, status);
-           auto manifest = DecodeManifest(answer.data_as<uint8_t>(), answer.bytes());
+           auto manifest = DecodeManifest(answer);
            if (!manifest.ok()) return End(way, manifest.status());
            ProbeDirect(way, step, key, engine, *manifest);
          });
@@ -73,7 +73,7 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
     // Its step was aborted, its link broke, it came too late: that says nothing of the way.
     return End(way, status, /*may_pass=*/!absl::IsUnimplemented(status));
   }
-  auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
+  auto manifest = DecodeManifest(answer);
   if (!manifest.ok()) return End(way, manifest.status());
   if (!manifest->has_ipc || manifest->bytes > engine->slot_bytes()) {
     return End(way, absl::DataLossError("the producer broke the protocol: it offered no memory to "

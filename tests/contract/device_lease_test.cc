@@ -73,7 +73,7 @@ class LeaseTest : public ::testing::Test {
     const Answer answer = Take(*ManifestKey(Key(), 0, Tensor()));
     EXPECT_TRUE(answer.status.ok()) << answer.status;
     if (!answer.status.ok()) return 0;
-    const auto manifest = DecodeManifest(answer.tensor.data_as<uint8_t>(), answer.tensor.bytes());
+    const auto manifest = DecodeManifest(answer.tensor);
     EXPECT_TRUE(manifest.ok()) << manifest.status();
     return manifest.ok() ? manifest->transfer : 0;
   }
@@ -308,7 +308,7 @@ TEST_F(DeviceLeaseTest, ChunksAreHandedOnOnlyWhereTheyAreOffered) {
     ASSERT_TRUE(step_.step()->Send(GpuKey(), args_, *tensor, false).ok());
     const Answer kept = TakeGpu(*ManifestKey(GpuKey(), ThisHost(), Tensor()));
     ASSERT_TRUE(kept.status.ok()) << kept.status;
-    const auto manifest = DecodeManifest(kept.tensor.data_as<uint8_t>(), kept.tensor.bytes());
+    const auto manifest = DecodeManifest(kept.tensor);
     ASSERT_TRUE(manifest.ok());
     EXPECT_EQ(manifest->has_chunks, offered);
     const auto mailbox = *ChunkMailbox::Open();
@@ -333,7 +333,7 @@ TEST_F(DeviceLeaseTest, WhatIsReadInPlaceIsThereFirst) {
   SendGpu(64);
   const Answer kept = TakeGpu(*ManifestKey(GpuKey(), 0, Tensor()));
   ASSERT_TRUE(kept.status.ok()) << kept.status;
-  const auto manifest = DecodeManifest(kept.tensor.data_as<uint8_t>(), kept.tensor.bytes());
+  const auto manifest = DecodeManifest(kept.tensor);
   ASSERT_TRUE(manifest.ok());
   const TensorKey whole = *TransferKey(GpuKey(), manifest->transfer, "whole");
   fake_->fail("cuEventQuery", cuda::kIllegalAddress, 1, 0);
@@ -351,7 +351,7 @@ TEST_F(DeviceLeaseTest, EachProbeIsAnsweredWithTheSameMemory) {
   for (const bool again : {false, true}) {
     const Answer answer = TakeGpu(asked);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
-    const auto probe = DecodeManifest(answer.tensor.data_as<uint8_t>(), answer.tensor.bytes());
+    const auto probe = DecodeManifest(answer.tensor);
     ASSERT_TRUE(probe.ok());
     EXPECT_NE(probe->digest, 0u);
     if (again) {
@@ -391,7 +391,7 @@ TEST_F(DeviceLeaseTest, WhoStopsLendsNoMoreAndKnowsWhatIsLent) {
   EXPECT_EQ(source_->EndLending(), 1u);
   EXPECT_EQ(TakeGpu(asked).status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(step_.step()->counters().waiting_sends, 1) << "it stays";
-  const auto manifest = DecodeManifest(first.tensor.data_as<uint8_t>(), first.tensor.bytes());
+  const auto manifest = DecodeManifest(first.tensor);
   ASSERT_TRUE(manifest.ok());
   EXPECT_TRUE(TakeGpu(*TransferKey(GpuKey(), manifest->transfer, "done")).status.ok());
   EXPECT_EQ(source_->EndLending(), 0u);

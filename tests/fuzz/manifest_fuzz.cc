@@ -6,9 +6,21 @@
 
 #include "channel/device/manifest.h"
 
+namespace {
+
+// Its memory is that of `bytes`, whose end a sanitizer knows.
+tryst::Tensor TensorOf(std::vector<uint8_t>* bytes) {
+  const int64_t count = static_cast<int64_t>(bytes->size());
+  if (count == 0) return *tryst::Tensor::Allocate(tryst::DType::kUint8, {0});
+  return *tryst::Tensor::Adopt(bytes->data(), tryst::DType::kUint8, {count}, tryst::MemorySpace(),
+                               nullptr);
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::vector<uint8_t> in(data, data + size);
-  const auto manifest = tryst::DecodeManifest(in.data(), in.size());
+  std::vector<uint8_t> in(data, data + size);
+  const auto manifest = tryst::DecodeManifest(TensorOf(&in));
   if (!manifest.ok()) return 0;
   if (size < tryst::DeviceManifest::kBytes) abort();
   const auto bytes = tryst::TensorBytes(manifest->dtype, manifest->shape);
@@ -23,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tryst::EncodeManifest(*manifest, out.data());
   out.resize(size);  // The rest follows unchanged.
   for (size_t i = tryst::DeviceManifest::kBytes; i < size; ++i) out[i] = in[i];
-  const auto again = tryst::DecodeManifest(out.data(), out.size());
+  const auto again = tryst::DecodeManifest(TensorOf(&out));
   if (!again.ok() || again->bytes != manifest->bytes || again->shape != manifest->shape ||
       again->transfer != manifest->transfer || again->chunk_bytes != manifest->chunk_bytes) {
     abort();
