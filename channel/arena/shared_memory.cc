@@ -37,6 +37,13 @@ absl::Status SystemError(absl::string_view what) {
                                             : absl::ResourceExhaustedError(text);
 }
 
+// Whether an ordinary page lies behind each byte, as Create() leaves them. Those that are swapped
+// out count.
+bool HasAllPages(int fd, uint64_t bytes) {
+  struct stat file {};
+  return fstat(fd, &file) == 0 && static_cast<uint64_t>(file.st_blocks) >= (bytes + 511) / 512;
+}
+
 }  // namespace
 
 OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
@@ -112,11 +119,17 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   // The seal against writers also prevents holes.
-  const int wanted = kSizeSeals | (huge ? F_SEAL_FUTURE_WRITE : 0);
+  const int wanted = kSizeSeals | (writable ? 0 : F_SEAL_FUTURE_WRITE);
   if (seals < 0 || (seals & wanted) != wanted || (huge && writable)) {
     return absl::DataLossError(
         "the peer broke the protocol: its shared memory is not sealed, so the peer could shrink it "
         "while it is read");
+  }
+  // Whoever pins a hole, as a GPU does with all of a segment, allocates its pages and pays for
+  // them. Sealed as it is now, none can appear any more.
+  if (!huge && !writable && !HasAllPages(fd.get(), bytes)) {
+    return absl::DataLossError(
+        "the peer broke the protocol: pages of its shared memory are missing");
   }
   void* data =
       mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);

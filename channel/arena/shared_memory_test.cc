@@ -12,6 +12,10 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 namespace tryst {
 namespace {
 
@@ -69,15 +73,33 @@ TEST(SharedMemoryTest, NothingElseIsMapped) {
 
 // A peer that may still shrink it could take a page away while it is read, which would kill us.
 TEST(SharedMemoryTest, WhatLacksOneOfItsSealsIsNotMapped) {
-  constexpr int kSeals[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL};
-  for (const int missing : {0, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL}) {
+  constexpr int kSeals[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_FUTURE_WRITE};
+  for (const int missing : {0, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_FUTURE_WRITE}) {
     OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    ASSERT_EQ(ftruncate(fd.get(), 4096), 0);
+    ASSERT_EQ(fallocate(fd.get(), 0, 0, 4096), 0);
     int seals = 0;
     for (const int seal : kSeals) seals |= seal == missing ? 0 : seal;
     ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
     const absl::Status mapped = SharedMemory::Map(std::move(fd), 4096, false).status();
     EXPECT_EQ(absl::IsDataLoss(mapped), missing != 0) << missing << ": " << mapped;
+  }
+}
+
+// It costs its peer nothing, and would cost whoever pins all of it each of its pages.
+TEST(SharedMemoryTest, WhatHasHolesIsNotMappedForReading) {
+  constexpr int64_t kBytes = int64_t{300} << 30;
+  constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_FUTURE_WRITE;
+  for (const int64_t bytes : {kBytes, int64_t{8192}}) {
+    OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(ftruncate(fd.get(), bytes), 0);
+    ASSERT_EQ(fallocate(fd.get(), 0, 0, 4096), 0);
+    ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, kAllSeals), 0);
+    EXPECT_NE(fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+    const absl::Status mapped =
+        SharedMemory::Map(std::move(fd), static_cast<uint64_t>(bytes), false).status();
+    EXPECT_TRUE(absl::IsDataLoss(mapped)) << mapped;
+    EXPECT_NE(mapped.message().find("pages of its shared memory are missing"), std::string::npos)
+        << mapped;
   }
 }
 
