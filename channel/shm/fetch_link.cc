@@ -124,8 +124,14 @@ bool ShmFetchLink::HearPacket() {
 absl::StatusOr<LocalSocket::Received> ShmFetchLink::ReadPacket() {
   Packet packet;
   OwnedFd fd;
-  const LocalSocket::Received received = sender_.socket->Receive(&packet, &fd);
+  bool fd_lost = false;
+  const LocalSocket::Received received = sender_.socket->Receive(&packet, &fd, &fd_lost);
   if (received == LocalSocket::Received::kPacket) {
+    if (fd_lost) {
+      return absl::ResourceExhaustedError(
+          "the process has no file descriptor left for the producer's shared memory: raise the "
+          "limit of open files (ulimit -n)");
+    }
     const absl::Status understood = OnPacket(packet, std::move(fd));
     if (!understood.ok()) return understood;
   }
@@ -307,7 +313,7 @@ int ShmFetchLink::ReadCells(int most) {
     sender_.replies.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
     const absl::Status understood = receiver_.OnCell(cell);
     if (!understood.ok()) {
-      NoteMisanswered(cell);
+      if (!absl::IsResourceExhausted(understood)) NoteMisanswered(cell);
       Break(understood);
     }
   }
@@ -345,7 +351,8 @@ bool ShmFetchLink::PollLink() {
   return cells > 0 || copied;
 }
 
-// Counts wrong answers: a fetch that is asked for again may get a right one, but not for ever.
+// Counts wrong answers: a fetch that is asked for again may get a right one, but not for ever. What
+// this process has no room for is not the producer's fault.
 void ShmFetchLink::NoteMisanswered(const ReplyCell& cell) {
   if (!open() || cell.head.slot >= session_->slots().size()) return;
   ShmAsk* ask = ShmAsk::Of(session_->slots().at(cell.head.slot));

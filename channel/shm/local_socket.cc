@@ -91,7 +91,7 @@ bool LocalSocket::Send(const shm_wire::Packet& packet, int fd) {
   }
 }
 
-LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd) {
+LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd, bool* fd_lost) {
   iovec part{packet, sizeof(*packet)};
   msghdr message{};
   message.msg_iov = &part;
@@ -115,6 +115,8 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
       *fd = OwnedFd(value);  // The last one of several stays; the others are closed.
     }
   }
+  // The kernel passes as many of several as fit.
+  if (fd_lost != nullptr) *fd_lost = (message.msg_flags & MSG_CTRUNC) != 0 && !fd->valid();
   if (got == 0) return Received::kEnd;
   if (got != sizeof(*packet) || (message.msg_flags & MSG_TRUNC) != 0 ||
       packet->version != shm_wire::kVersion) {

@@ -30,8 +30,9 @@ class LocalSocket {
   bool Send(const shm_wire::Packet& packet, int fd = -1);
   enum class Received { kNothing, kPacket, kEnd };
   // kEnd: the peer has closed its end, or its process is gone. A packet with another length than
-  // ours is returned as one of type 0.
-  Received Receive(shm_wire::Packet* packet, OwnedFd* fd);
+  // ours is returned as one of type 0. `*fd_lost`, if it is not null, becomes whether the packet
+  // had a descriptor that this process had no room for, which the kernel has closed.
+  Received Receive(shm_wire::Packet* packet, OwnedFd* fd, bool* fd_lost = nullptr);
 
   // The peer then reads the end of our stream; we can still read until the end of its own.
   void Shutdown();

@@ -1,5 +1,6 @@
 #include "channel/shm/local_socket.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,6 +57,34 @@ TEST_F(LocalSocketTest, PacketsComeInOrderWithTheirDescriptors) {
   EXPECT_EQ(packet_.type, PacketType::kSegment);
   EXPECT_TRUE(fd_.valid());
   EXPECT_EQ(Receive(), Received::kNothing);
+}
+
+TEST_F(LocalSocketTest, ADescriptorThatThereIsNoRoomForIsLost) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "needs a process without the sanitizer of undefined behaviour, which opens "
+                  "descriptors to look at objects";
+#endif
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  for (const bool any_left : {false, true}) {
+    const int lowest = dup(0);
+    close(lowest);
+    const rlimit low = {static_cast<rlim_t>(lowest) + any_left, limit.rlim_max};
+    ASSERT_TRUE(ours_->Send(PacketOf(PacketType::kSegment), STDIN_FILENO));
+    ASSERT_TRUE(ours_->Send(PacketOf(PacketType::kWake)));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    bool fd_lost = any_left;
+    const Received received = theirs_->Receive(&packet_, &fd_, &fd_lost);
+    bool of_none = true;
+    OwnedFd none;
+    const Received without = theirs_->Receive(&packet_, &none, &of_none);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_EQ(received, Received::kPacket);
+    EXPECT_EQ(fd_.valid(), any_left);
+    EXPECT_EQ(fd_lost, !any_left);
+    EXPECT_EQ(without, Received::kPacket);
+    EXPECT_FALSE(of_none) << "it had none";
+  }
 }
 
 TEST_F(LocalSocketTest, APacketOfAnotherVersionIsOfNoType) {

@@ -1,4 +1,5 @@
 // A producer over shared memory that answers what was not asked, played by hand.
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,6 +37,22 @@ uint64_t TimesReached(absl::string_view guard) {
   });
   return sum;
 }
+
+// While it lives, the process has one descriptor left, or none.
+class LastDescriptor {
+ public:
+  explicit LastDescriptor(bool any_left) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest = dup(0);
+    close(lowest);
+    const rlimit now = {static_cast<rlim_t>(lowest) + any_left, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  ~LastDescriptor() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_;
+};
 
 class HostileProducerTest : public ::testing::Test {
  protected:
@@ -729,6 +746,57 @@ TEST_F(HostileProducerTest, ASegmentIsLookedForAmongSoManyPackets) {
     EXPECT_EQ(channel_->Counted().breaks, before == 100 ? 0u : 1u);
     if (before == 100) Fetch();
   }
+}
+
+// The producer has sent what it should, so that its fetches go on for as long as they may.
+TEST_F(HostileProducerTest, WithoutADescriptorForItASegmentIsNoWrongAnswer) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "needs a process without the sanitizer of undefined behaviour, which opens "
+                  "descriptors to look at objects";
+#endif
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kSegment;
+  packet.segment = 1;
+  packet.segment_id = 1;
+  packet.segment_bytes = segment_->bytes();
+  shm_wire::Packet wake;
+  wake.type = shm_wire::PacketType::kWake;
+  Fetch();
+  constexpr int kLinks = 4;  // More than wrong answers end a fetch.
+  for (int link = 0; link <= kLinks; ++link) {
+    for (int i = 0; i < 10'000 && hellos_.answer == nullptr; ++i) Turn();
+    Open();
+    // It is so far behind that the word that needs it is read first.
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(link_.socket->Send(wake)) << i;
+    ASSERT_TRUE(link_.socket->Send(packet, segment_->fd()));
+    {
+      const LastDescriptor last(/*any_left=*/link == kLinks);
+      AnswerPart(LastRequest(), 0, kNumber, 1, /*segment=*/1);
+    }
+    if (link == kLinks) continue;
+    ASSERT_EQ(ended_, 0) << link << ": " << status_;
+    EXPECT_EQ(channel_->Counted().breaks, static_cast<uint64_t>(link) + 1);
+    EXPECT_TRUE(absl::StrContains(channel_->Explain(), "RESOURCE_EXHAUSTED: the process has no"))
+        << channel_->Explain();
+  }
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+}
+
+// As where the memory of the link itself finds no room.
+TEST_F(HostileProducerTest, WithoutADescriptorForItsMemoryNoLinkOpens) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "needs a process without the sanitizer of undefined behaviour, which opens "
+                  "descriptors to look at objects";
+#endif
+  Fetch();
+  link_.Open(&hellos_, door_.get(), door_name_, kProducer, 7, *segment_, [&] {
+    const LastDescriptor last(/*any_left=*/link_.socket == nullptr);  // None from the welcome on.
+    Turn();
+  });
+  EXPECT_FALSE(channel_->open());
+  EXPECT_EQ(ended_, 0) << status_;
+  EXPECT_TRUE(absl::StrContains(channel_->Explain(), "RESOURCE_EXHAUSTED: the process has no"))
+      << channel_->Explain();
 }
 
 TEST_F(HostileProducerTest, APacketOutOfPlaceBeforeASegmentEndsTheLink) {
