@@ -30,7 +30,7 @@ class RdmaAsk final : public FetchAsk {
   uint8_t attempt = 0;         // How often the tensor came with a wrong digest.
   bool announced = false;      // Over this link the peer has said what it is.
   wire::TensorMeta expected;   // What the tensor probably is; no bytes: unknown.
-  int64_t parts_since_ns = 0;  // In kParts and kLeft: since when.
+  int64_t parts_since_ns = 0;  // In kParts, kLeaving and kLeft: since when.
   uint16_t parts_seen = 0;
   uint32_t lanes_seen = 0;  // One bit for each queue pair on which a part came.
   wire::TensorMeta meta;    // What the peer said of the tensor; in kWaitingRoom and kParts.

@@ -115,11 +115,17 @@ void RdmaFetchLink::AskForSign(bool) {
 }
 
 // If the peer has said that a tensor is complete and parts of it are missing, their queue pair is
-// stuck.
+// stuck. It also owes its last word on memory whose fetch was given up.
 absl::Status RdmaFetchLink::StuckParts() const {
   for (const FetchAsk* base : session_->slots().all()) {
     if (base == nullptr) continue;
     const RdmaAsk& ask = RdmaAsk::Of(*base);
+    if (ask.state == FetchState::kLeaving && KeepsLastWord(ask)) {
+      TRYST_REACHED("rare: the producer keeps its last word");
+      return absl::UnavailableError(absl::StrCat(
+          "the producer was told ", hub_->poller()->RunningSince(ask.parts_since_ns) / 1'000'000,
+          " ms ago that a fetch is over, and has not said that it writes no more of it"));
+    }
     const bool left = ask.state == FetchState::kLeft;
     if (ask.state != FetchState::kParts && !left) continue;
     // A caller that gave up a fetch into its own memory waits only for the last part.
@@ -132,6 +138,24 @@ absl::Status RdmaFetchLink::StuckParts() const {
         "parts of a tensor that the peer said it had sent have not arrived for ", limit_ms, " ms"));
   }
   return absl::OkStatus();
+}
+
+// An honest producer says it when it reads the CANCEL, behind what it has written to us before. One
+// that was stopped for a while says it before, or with, anything else.
+bool RdmaFetchLink::KeepsLastWord(const RdmaAsk& ask) const {
+  if (ask.region == nullptr && !ask.landing) return false;
+  const int64_t past_ns = hub_->poller()->RunningSince(ask.parts_since_ns);
+  const int64_t stall_ns = options_.link.stall_ms * 1'000'000;
+  // Most producers say it at once, so what is lent is not reckoned before.
+  if (past_ns < std::min(options_.given_up_ms * 1'000'000, stall_ns)) return false;
+  uint64_t lent_bytes = 0, waiting_bytes = 0;
+  AddLent(&lent_bytes, &waiting_bytes);
+  const int64_t slow_ns = static_cast<int64_t>(lent_bytes / kSlowestBytesPerMs) * 1'000'000;
+  // Nobody waits for a landing of ours.
+  if (ask.front == nullptr) return past_ns >= stall_ns + slow_ns;
+  if (past_ns >= stall_ns) return true;
+  const int64_t limit_ns = options_.given_up_ms * 1'000'000 + slow_ns;
+  return past_ns >= limit_ns && session_->owed()->word_ns() >= ask.parts_since_ns + limit_ns;
 }
 
 // Whether the peer owes us the bytes of a tensor that it has announced and for which there is room.

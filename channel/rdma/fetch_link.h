@@ -59,6 +59,7 @@ class RdmaFetchLink final : public FetchLink, private MessageLink::Owner {
   void AskForSign(bool again) override;
   absl::Status Overdue() override;
   absl::Status StuckParts() const;
+  bool KeepsLastWord(const RdmaAsk& ask) const;
   FetchAsk* MakeAsk() override { return ask_blocks_.Make(); }
   void DropAsks() override { ask_blocks_.Clear(); }
   void DropKeys() override { habits_ = KeyHabits(); }

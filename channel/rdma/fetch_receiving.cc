@@ -100,6 +100,7 @@ absl::Status RdmaReceiver::Act(RdmaAsk* ask, FetchAction action, const wire::Rec
 
 // Leaves the slot. If the tensor comes in parts, those still under way are known.
 void RdmaReceiver::OnLeaves(RdmaAsk* ask, FetchState from) {
+  ask->parts_since_ns = now_ns();
   if (from != FetchState::kParts) ask->meta.stripes = 0;
   destinations_->StopWaiting(ask);
   ask->early = Tensor();

@@ -50,8 +50,8 @@ struct RdmaOptions : SessionOptions {
   // After this silence the link counts as broken; if the peer's NIC still answers, after
   // link.stall_ms.
   int64_t silence_ms = 900;
-  // How long to wait for parts that may still be written into the memory of a fetch that was given
-  // up.
+  // How long the caller of a fetch that was given up waits while its memory may still be written:
+  // for the peer's last word, and then for parts. At most link.stall_ms each.
   int64_t given_up_ms = 2000;
 };
 

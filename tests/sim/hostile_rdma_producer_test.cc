@@ -251,6 +251,18 @@ class HostileRdmaProducerTest : public ::testing::Test {
         link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
     link_->FlushSoon();
   }
+  // Says that it is there when it is asked, and nothing else, for so long or until the link breaks.
+  void AnswerPings(int64_t for_ms) {
+    scripted_.answers_pings = true;
+    for (int64_t ms = 0; ms < for_ms; ++ms) {
+      Settle();
+      if (std::exchange(scripted_.pongs_due, 0) == 0 || link_->broken()) continue;
+      wire::Record pong;
+      pong.type = wire::RecordType::kPong;
+      ASSERT_TRUE(link_->Send(pong));
+      link_->FlushSoon();
+    }
+  }
   // That it has nothing more of a request that was given up.
   void SayGone(const Scripted::Asked& asked) {
     wire::Record record;
@@ -872,6 +884,66 @@ TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
   EXPECT_EQ(channel_->Counted().breaks, 1u);
   EXPECT_EQ(TimesReached("rare: parts of a tensor stay away"), before + 1);
   EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+// Its caller's deadline would mean nothing.
+TEST_F(HostileRdmaProducerTest, TheLastWordThatStaysAwayBreaksTheLink) {
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  const uint64_t before = TimesReached("rare: the producer keeps its last word");
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  AnswerPings(1900);
+  EXPECT_EQ(channel_->Counted().breaks, 0u) << "it may still come";
+  EXPECT_EQ(fetched->calls, 0) << "its memory may still be written: " << fetched->status;
+  AnswerPings(1000);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(TimesReached("rare: the producer keeps its last word"), before + 1);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
+}
+
+// It says its last word with the first that it says again.
+TEST_F(HostileRdmaProducerTest, AProducerThatWasStoppedMaySayItsLastWordLate) {
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  AnswerPings(1000);
+  cancellation.StartCancel();
+  for (int ms = 0; ms < 5000; ++ms) Settle();
+  EXPECT_EQ(fetched->calls, 0) << "its memory may still be written: " << fetched->status;
+  SayGone(scripted_.LastRequest());
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_EQ(fetched->calls, 1);
+}
+
+// All fetches share the landings.
+TEST_F(HostileRdmaProducerTest, ALandingOfWhichTheLastWordStaysAwayIsTakenBack) {
+  Cancellation cancellation;
+  RecvArgs args;
+  args.cancellation = &cancellation;
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  Announce(scripted_.LastRequest(), kBytes);
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_GE(landings_->in_use_bytes(), static_cast<uint64_t>(kBytes));
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(fetched->calls, 1) << "its caller waits for nobody";
+  AnswerPings(9900);
+  EXPECT_EQ(channel_->Counted().breaks, 0u);
+  EXPECT_GE(landings_->in_use_bytes(), static_cast<uint64_t>(kBytes)) << "it may be written";
+  AnswerPings(1000);
+  EXPECT_EQ(channel_->Counted().breaks, 1u);
+  EXPECT_EQ(landings_->in_use_bytes(), 0u);
 }
 
 class TwoLanesTest : public HostileRdmaProducerTest {
