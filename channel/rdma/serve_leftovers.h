@@ -39,7 +39,12 @@ class ServeLeftovers final : private PollerFlush {
   size_t gone_due() const { return gone_after_.size(); }
   // Call it when writes have completed. True: there is more to send.
   bool OnWritesDone(const MessageLink& link, ServeSlots* slots) {
-    while (!lingering_.empty() && AllDone(link, lingering_.front().tickets)) lingering_.pop_front();
+    // Each, since one behind a queue pair that is stuck must not keep those on the others.
+    for (size_t left = lingering_.size(); left > 0; --left) {
+      ServeSource source = std::move(lingering_.front());
+      lingering_.pop_front();
+      if (!AllDone(link, source.tickets)) lingering_.push_back(std::move(source));
+    }
     bool says = false;
     for (; !gone_after_.empty() && AllDone(link, gone_after_.front().tickets);
          gone_after_.pop_front()) {

@@ -116,7 +116,7 @@ void RdmaServeLink::Forget(ServeOp* op) {
   ServeSending* const sending = answers_.Of(*op);
   sending->has_digest = false;
   if (!sending->source.region) return;
-  if (link_ != nullptr) {
+  if (link_ != nullptr && !AllDone(*link_, sending->source.tickets)) {
     sending->source.tensor = std::move(op->tensor);
     sending->source.encoded = std::move(op->encoded);
     leftovers_.Linger(std::move(sending->source));
@@ -124,6 +124,7 @@ void RdmaServeLink::Forget(ServeOp* op) {
   }
   sending->source.region.Reset();
   sending->source.tickets.fill(0);
+  op->encoded = std::string();  // It is too large for a message, and the slot lives for long.
 }
 
 // That may take long.

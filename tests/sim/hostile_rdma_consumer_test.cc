@@ -95,7 +95,8 @@ class HostileRdmaConsumerTest : public ::testing::Test {
   static constexpr uint32_t kSlots = 4;
 
   explicit HostileRdmaConsumerTest(uint32_t slots = kSlots,
-                                   const SimNicOptions& nic = SimNicOptions(), bool digests = true)
+                                   const SimNicOptions& nic = SimNicOptions(), bool digests = true,
+                                   uint32_t queue_pairs = 1)
       : world_(1), poller_(&world_.clock()) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     nic_ = world_.OpenNic(0, nic);
@@ -108,6 +109,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     options_.ring_slots = 16;
     options_.message_bytes = 8192;
     options_.digests = digests;
+    options_.queue_pairs = queue_pairs;
     RdmaOptions rdma;
     rdma.link = options_;
     ServeSessionOptions serve;
@@ -405,6 +407,46 @@ TEST_F(NoImmediatesTest, WhatIsWrittenIsToldAllTheSame) {
     EXPECT_EQ(liar_.tensors, 1 + i);
   }
   EXPECT_TRUE(IsServed());
+}
+
+class TwoLanesTest : public HostileRdmaConsumerTest {
+ protected:
+  TwoLanesTest() : HostileRdmaConsumerTest(kSlots, SimNicOptions(), true, /*queue_pairs=*/2) {}
+  void SayCancel(uint16_t generation) {
+    wire::Record cancel;
+    cancel.type = wire::RecordType::kCancel;
+    cancel.generation = generation;
+    ASSERT_TRUE(Say(cancel));
+  }
+};
+
+// Else a consumer could have it hold as many copies of one tensor of strings as it asks for.
+TEST_F(TwoLanesTest, WhatIsStuckOnOneLaneKeepsNothingOfTheOther) {
+  WorkFault lost;
+  lost.action = FaultAction::kLose;
+  lost.point = FaultPoint::kCompleted;
+  world_.Inject(nic_->queue_pair(1), 0, lost);
+  GetLarge(4 << 20);
+  SayCancel(5);
+  for (int i = 0; i < 10; ++i) Settle();
+  std::vector<uint8_t> memory(64 << 10);
+  const auto region =
+      *hostile_nic_->RegisterRegion(memory.data(), memory.size(), kLocalWrite | kRemoteWrite);
+  Tensor strings = *Tensor::Allocate(DType::kString, {1});
+  strings.mutable_strings()[0] = std::string(32 << 10, 's');
+  const size_t regions = nic_->regions();
+  for (uint16_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(SayRequest(0, static_cast<uint16_t>(6 + i), wire::kHasDestination, memory.size(),
+                           region.get()));
+    source_.Meet(source_.asked() - 1, strings);
+    // It still writes, or has written.
+    if (i % 2 == 1) Settle();
+    SayCancel(static_cast<uint16_t>(6 + i));
+    for (int turn = 0; turn < 10; ++turn) Settle();
+    ASSERT_TRUE(IsServed()) << i;
+  }
+  EXPECT_GE(liar_.landed, 50);
+  EXPECT_LE(nic_->regions(), regions + 1);
 }
 
 class DigestsTest : public HostileRdmaConsumerTest {

@@ -147,6 +147,8 @@ void SimNic::Lose() {
   NoteWork();
 }
 
+const QueuePair& SimNic::queue_pair(size_t nth) const { return *queue_pairs_[nth]; }
+
 SimCompletionQueue* SimNic::completion_queue(size_t nth) const {
   return nth < completion_queues_.size() ? completion_queues_[nth] : nullptr;
 }

@@ -54,6 +54,7 @@ class SimNic final : public Nic {
   // Registered regions; a test wants 0 at the end.
   size_t regions() const { return keys_.regions(); }
   size_t queue_pairs() const { return queue_pairs_.size(); }
+  const QueuePair& queue_pair(size_t nth) const;
 
   // Only this folder calls the following.
   SimWorld* world() const { return world_; }
