@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -40,6 +41,8 @@ constexpr size_t kMaxOverRuns = 2 * 65536;
 constexpr size_t kMostSilent = 1024;
 // One with more channels and gaps, together, is forgotten at once.
 constexpr size_t kMostOfSilent = 64;
+// So is one that is to be told of more fetches.
+constexpr size_t kMostToTellSilent = 1024;
 
 }  // namespace
 
@@ -87,6 +90,27 @@ struct FetchServerEntry {
 
 using Entry = FetchServerEntry;
 
+// Fetches of which the consumer is to be told, each once, in the order of their outcomes.
+class ReadyLine {
+ public:
+  bool empty() const { return line_.empty(); }
+  size_t size() const { return line_.size(); }
+  uint64_t front() const { return line_.front(); }
+  auto begin() const { return line_.begin(); }
+  auto end() const { return line_.end(); }
+  void Push(uint64_t serial) {
+    if (known_.insert(serial).second) line_.push_back(serial);
+  }
+  void PopFront() {
+    known_.erase(line_.front());
+    line_.pop_front();
+  }
+
+ private:
+  std::deque<uint64_t> line_;
+  absl::flat_hash_set<uint64_t> known_;
+};
+
 class FetchServer::State final : public FetchServerStreamOwner,
                                  public std::enable_shared_from_this<State> {
  public:
@@ -117,12 +141,13 @@ class FetchServer::State final : public FetchServerStreamOwner,
     SerialSet over;
     // For batches:
     std::shared_ptr<Stream> waiter;  // The call to answer when something is ready.
-    std::deque<uint64_t> ready;      // No answer has named these yet.
+    ReadyLine ready;                 // No answer has named these yet.
     std::vector<uint64_t> told;      // Named by the last answer, which may have been lost.
     uint64_t answers = 0;
     bool away = false;  // The waiting call broke.
     // Since when there is no waiting call; 0: there is one, or never was.
     int64_t no_waiter_ns = 0;
+    bool idle() const { return entries.empty() && waiter == nullptr; }
   };
   struct Consumer {
     uint64_t incarnation = 0;
@@ -135,11 +160,22 @@ class FetchServer::State final : public FetchServerStreamOwner,
       for (const auto& [id, peer] : channels) runs += peer.over.runs();
       return runs;
     }
-    bool holds() const {  // Whether anything of it waits, or must be told to it.
-      return std::any_of(channels.begin(), channels.end(), [](const auto& channel) {
-        const Peer& peer = channel.second;
-        return !peer.entries.empty() || peer.waiter != nullptr || !peer.ready.empty();
-      });
+    size_t to_tell() const {  // The fetches that it may not have heard of.
+      size_t fetches = 0;
+      for (const auto& [id, peer] : channels) fetches += peer.ready.size() + peer.told.size();
+      return fetches;
+    }
+    bool holds() const {  // Whether anything of it waits. It is told the rest if it comes back.
+      return std::any_of(channels.begin(), channels.end(),
+                         [](const auto& channel) { return !channel.second.idle(); });
+    }
+    // Most likely the consumer has closed the channels of which nothing waits.
+    void TellLess(const Peer* but) {
+      for (auto& [id, peer] : channels) {
+        if (!peer.idle() || &peer == but) continue;
+        peer.ready = ReadyLine();
+        peer.told.clear();
+      }
     }
   };
   // What must be done after the lock is released.
@@ -311,8 +347,7 @@ absl::StatusOr<FetchServer::State::Peer*> FetchServer::State::TakeOver(
   if (channels.size() >= kMaxChannels && channels.count(request.channel()) == 0) {
     // Most likely the consumer has closed these channels.
     for (auto it = channels.begin(); it != channels.end();) {
-      const bool idle = it->second.entries.empty() && it->second.waiter == nullptr;
-      it = idle ? channels.erase(it) : std::next(it);
+      it = it->second.idle() ? channels.erase(it) : std::next(it);
     }
     if (channels.size() >= kMaxChannels) {
       return absl::ResourceExhaustedError(
@@ -494,7 +529,7 @@ void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
         if (!entry->parked) continue;  // It has, or had, a call of its own.
         entries.push_back(entry);
         // If the consumer comes back, its call for this serial is told that it has ended.
-        peer.ready.push_back(serial);
+        peer.ready.Push(serial);
       }
     }
   }
@@ -507,7 +542,8 @@ void FetchServer::State::SetSilentAside(int64_t before_ns) {
     const auto next = std::next(at);
     if (at->second->heard_ns < before_ns && !at->second->holds()) {
       if (silent_.size() == kMostSilent) silent_.clear();
-      if (at->second->channels.size() + at->second->over_runs() <= kMostOfSilent) {
+      if (at->second->channels.size() + at->second->over_runs() <= kMostOfSilent &&
+          at->second->to_tell() <= kMostToTellSilent) {
         silent_.emplace(at->first, std::move(at->second));
       }
       consumers_.erase(at);
@@ -692,12 +728,12 @@ void FetchServer::State::Park(Peer* peer, const rpc::FetchAsk& ask, const Tensor
   const uint64_t serial = ask.serial();
   const auto known = peer->entries.find(serial);
   if (known != peer->entries.end()) {
-    if (known->second->outcome != nullptr) peer->ready.push_back(serial);
+    if (known->second->outcome != nullptr) peer->ready.Push(serial);
     return;
   }
   // A call for it will be told what is wrong.
   if (serial == 0 || key == nullptr || peer->over.Contains(serial) || IsFull(*peer->use)) {
-    peer->ready.push_back(serial);
+    peer->ready.Push(serial);
     return;
   }
   std::shared_ptr<Entry> entry = NewEntry(peer, serial, ask.step_id(), *key);
@@ -737,7 +773,7 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       Peer* peer = *found;
       name = peer->name;
       if (request.heard() < peer->answers) {
-        peer->ready.insert(peer->ready.end(), peer->told.begin(), peer->told.end());
+        for (uint64_t serial : peer->told) peer->ready.Push(serial);
       }
       // More, if we have forgotten it: an answer must have a number that it has not heard.
       peer->answers = std::max(peer->answers, request.heard());
@@ -748,7 +784,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
           if (it != peer->entries.end() && it->second->parked) SetAttended(it->second.get());
         }
       }
-      if (peer->ready.size() > options_.max_requests) {
+      if ((*consumer)->to_tell() > options_.max_requests) (*consumer)->TellLess(peer);
+      if ((*consumer)->to_tell() > options_.max_requests) {
         refused = absl::ResourceExhaustedError(
             "too many requests of this consumer wait at this worker: send more once some have "
             "ended");
@@ -795,7 +832,7 @@ void FetchServer::State::TellReady(Peer* peer, Todo* todo) {
   while (!peer->ready.empty() && ready.size() < kMaxReady) {
     const auto it = peer->entries.find(peer->ready.front());
     if (it == peer->entries.end() || it->second->parked) ready.push_back(peer->ready.front());
-    peer->ready.pop_front();
+    peer->ready.PopFront();
   }
   if (ready.empty()) return;
   peer->told = ready;
@@ -908,7 +945,7 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, Received&&
       entry->sent = stream != nullptr;
       Peer* const peer = entry->parked ? FindPeer(*entry->peer) : nullptr;
       if (peer != nullptr) {
-        peer->ready.push_back(entry->serial);
+        peer->ready.Push(entry->serial);
         if (peer->away) SetAlone(entry, &todo);
         TellReady(peer, &todo);
       } else if (entry->alone_since_ns != 0) {

@@ -426,6 +426,36 @@ TEST_F(HostileGrpcConsumerTest, ASilentConsumerThatLeftManyGapsIsForgotten) {
   EXPECT_EQ(host_->counts().silent, 0u);
 }
 
+// Else whoever asks once and stays away would count for ever.
+TEST_F(HostileGrpcConsumerTest, ASilentConsumerWhoseBatchWasDroppedMakesRoom) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  auto call = Start(Batch({{1, "k"}}));
+  ASSERT_TRUE(source_.AwaitTakes(1));
+  call->Break();
+  EXPECT_TRUE(Eventually([](const auto& counts) { return counts.consumers == 0; }));
+  EXPECT_EQ(host_->counts().dropped, 1u);
+  EXPECT_EQ(host_->counts().silent, 1u);
+  EXPECT_EQ(Ready(Start(Batch({})).get(), 1), Serials{1}) << "it comes back";
+  EXPECT_EQ(Told(Request(1, "k")), absl::StatusCode::kAborted);
+  source_.Answer(0, Numbers(4));
+}
+
+// What it is to be told would take megabytes.
+TEST_F(HostileGrpcConsumerTest, ASilentConsumerThatIsToBeToldOfManyFetchesIsForgotten) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(50);
+  Open(options);
+  Asks asks;
+  for (uint64_t serial = 1; serial <= 4000; ++serial) asks.emplace_back(serial % 2000 + 1, "k");
+  rpc::FetchRequest batch = Batch(asks);
+  for (rpc::FetchAsk& ask : *batch.mutable_asks()) ask.set_key("no key");
+  EXPECT_EQ(Ready(Start(batch).get(), 1).size(), 2000u) << "of each once";
+  EXPECT_TRUE(Eventually([](const auto& counts) { return counts.consumers == 0; }));
+  EXPECT_EQ(host_->counts().silent, 0u);
+}
+
 // The consumer has nothing to say but that it waits.
 TEST_F(HostileGrpcConsumerTest, AConsumerWhoseBatchWaitsIsNotSilent) {
   FetchServerOptions options;
