@@ -138,7 +138,8 @@ void SlotSteps::Connect(const ModelState& state) {
   if (other_life && Keeps(Rule::kCheckIncarnation)) ForgetAsked(s, ModelEnd::kFailed);
   for (int slot = 0; slot < options_.slots; ++slot) {
     s->ask[slot].said = 0;
-    // The first acknowledgement says of each slot that its former use is over. It may overtake words.
+    // The first acknowledgement says of each slot that its former use is over. It may overtake
+    // words.
     s->accepted[slot] = {1, static_cast<uint8_t>((s->ask[slot].generation + 7) % 8)};
   }
   s->telling = 1;
